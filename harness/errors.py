@@ -1,0 +1,44 @@
+"""What can go wrong, by who has to act.
+
+    BatchproofError
+    ├── UsageError            the person at the keyboard: a flag, a file, a path, an option
+    │   └── CaseError         a YAML case, with file and line
+    ├── ConfigError           whoever made an EngineConfig out of range
+    └── UnsupportedModelError an engine that cannot serve this model says so when it is built
+
+    AssertionError
+    └── ConformanceFailure    the engine broke a promise (see `harness/verdict.py`)
+
+    BaseException
+    └── EngineHang            the engine ran into the time limit; nothing may swallow that
+"""
+
+from __future__ import annotations
+
+
+class BatchproofError(Exception):
+    """Anything this project raises about itself."""
+
+
+class UsageError(BatchproofError):
+    """Wrong input of a person; the message is one sentence naming value, rule and choices."""
+
+
+class CaseError(UsageError):
+    """A case file that breaks the schema; the message starts with `file:line`."""
+
+
+class ConfigError(BatchproofError, ValueError):
+    """A value out of range in an `EngineConfig`."""
+
+
+class UnsupportedModelError(BatchproofError):
+    """Raised by a factory for a model that its engine would answer wrongly."""
+
+
+class EngineHang(BaseException):
+    """An engine call that outlasted its time limit or its step bound.
+
+    Not an `Exception`: an engine's own `except Exception` must not swallow it, and Hypothesis must
+    not spend the limit again on each shrink attempt.
+    """
