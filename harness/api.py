@@ -6,9 +6,9 @@ run if the engine has it and are skipped, by name, if it has not.
 
     def factory(model: PreTrainedModel, config: EngineConfig) -> Engine: ...
 
-Decoding is greedy: the next token is the argmax of the logits at the sequence's last position, the
-lowest id among exact equals. The suite owns the model, so engine and reference cannot differ by
-accident. The sixteen promises every engine is held to are listed in `harness/promises.py`.
+Decoding is greedy: the next token is the argmax of the logits at the sequence's last position (of
+exact equals, any). The suite owns the model, so engine and reference cannot differ by accident. The
+sixteen promises every engine is held to are listed in `harness/promises.py`.
 
 This module imports no torch at run time, so that a scheduler may import it and stay free of tensors.
 """
@@ -263,15 +263,16 @@ class Limits:
         return None
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
-        """`refusal` for a whole call; the later of two requests with one id is refused as well."""
-        seen: set[str] = set()
+        """`refusal` for a whole call; of two good requests with one id the later is refused."""
+        live: set[str] = set()
         reasons: list[str | None] = []
         for request in requests:
-            if request.request_id in seen:
-                reasons.append(duplicate_id(request.request_id))
-            else:
-                reasons.append(self.refusal(request))
-            seen.add(request.request_id)
+            reason = self.refusal(request)
+            if reason is None and request.request_id in live:
+                reason = duplicate_id(request.request_id)
+            if reason is None:
+                live.add(request.request_id)
+            reasons.append(reason)
         return reasons
 
 

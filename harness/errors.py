@@ -1,16 +1,16 @@
 """What can go wrong, by who has to act.
 
-    BatchproofError
-    ├── UsageError            the person at the keyboard: a flag, a file, a path, an option
-    │   └── CaseError         a YAML case, with file and line
-    ├── ConfigError           whoever made an EngineConfig out of range
-    └── UnsupportedModelError an engine that cannot serve this model says so when it is built
+BatchproofError
+├── UsageError            the person at the keyboard: a flag, a file, a path, an option
+│   └── CaseError         a YAML case, with file and line
+├── ConfigError           whoever made an EngineConfig out of range
+└── UnsupportedModelError an engine that cannot serve this model says so when it is built
 
-    AssertionError
-    └── ConformanceFailure    the engine broke a promise (see `harness/verdict.py`)
+AssertionError
+└── ConformanceFailure    the engine broke a promise (see `harness/verdict.py`)
 
-    BaseException
-    └── EngineHang            the engine ran into the time limit; nothing may swallow that
+BaseException
+└── EngineHang            the engine ran into the time limit; nothing may swallow that
 """
 
 from __future__ import annotations

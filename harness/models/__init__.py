@@ -1,0 +1,1 @@
+"""Models under test. See `catalogue.py` for the list."""

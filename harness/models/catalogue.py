@@ -1,0 +1,145 @@
+"""The models under test: embedded ones by name, or a real checkpoint in their place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from harness.errors import UsageError
+from harness.models import gpt2_hash_oracle, llama_hash_oracle
+from harness.models.gpt2_hash import build_gpt2_hash
+from harness.models.llama_hash import build_llama_hash
+from harness.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
+
+IntegerOracle = Callable[[Sequence[int], int], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A model made in memory from code."""
+
+    build: Callable[[], PreTrainedModel]
+    oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
+
+
+# The first is the default wherever one model is enough.
+EMBEDDED: dict[str, EmbeddedModel] = {
+    "gpt2-hash": EmbeddedModel(build_gpt2_hash, gpt2_hash_oracle.generate),
+    "llama-hash": EmbeddedModel(build_llama_hash, llama_hash_oracle.generate),
+    "gpt2-random": EmbeddedModel(build_gpt2_random),
+    "llama-random": EmbeddedModel(build_llama_random),
+    "mistral-window": EmbeddedModel(build_mistral_window),
+}
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class ModelUnderTest:
+    """A model on its device, with what the suite needs to know about it."""
+
+    name: str
+    model: PreTrainedModel
+    oracle: IntegerOracle | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.name in EMBEDDED
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.get_text_config().vocab_size
+
+    @property
+    def context_len(self) -> int:
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+
+    @cached_property
+    def exact(self) -> PreTrainedModel:
+        """The same function in float64: a copy with the same, already rounded, weights.
+
+        On the CPU where the device has no float64 (MPS).
+        """
+        device = "cpu" if self.model.device.type == "mps" else self.model.device
+        return copy.deepcopy(self.model).to(device=device, dtype=torch.float64)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
+        if self.tokenizer is not None:
+            return tuple(self.tokenizer.encode(text))
+        return tuple(byte % self.vocab_size for byte in text.encode())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, for people; bytes that are no UTF-8 show as `\\x..`."""
+        if self.tokenizer is not None:
+            return str(self.tokenizer.decode(list(token_ids)))
+        return bytes(token % 256 for token in token_ids).decode(errors="backslashreplace")
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype_name}, {self.model.device.type})"
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
+    """An embedded model by name, else a checkpoint by hub id or local path.
+
+    Raises `UsageError` if it is neither.
+    """
+    if name in EMBEDDED:
+        entry = EMBEDDED[name]
+        model = entry.build().to(device=device, dtype=dtype)
+        return ModelUnderTest(name, model, entry.oracle)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+    except (OSError, ValueError, KeyError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a causal-LM "
+            f"checkpoint that could be loaded: {first_line}"
+        ) from error
+    model = model.to(device).eval().requires_grad_(False)
+    return ModelUnderTest(name, model, tokenizer=_tokenizer(name))
+
+
+def _tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError):
+        return None  # a checkpoint saved without one: its text prompts are bytes
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is CUDA, else MPS, else the CPU. Raises `UsageError` if the device is not there."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    choices = "auto, cpu, cuda, cuda:N, mps"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"--device {name!r} cannot be used here ({choices}): {reason}") from error
+    return device
+
+
+def resolve_dtype(name: str) -> torch.dtype:
+    """Raises `UsageError` for anything but the names in `DTYPES`."""
+    if name not in DTYPES:
+        raise UsageError(f"--dtype {name!r} is unknown; choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]

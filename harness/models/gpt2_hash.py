@@ -1,0 +1,239 @@
+"""`gpt2-hash`: an ordinary GPT-2 whose next token is a hash of every earlier token.
+
+Its weights are written down, not trained. Any lost, foreign or shifted key changes what follows,
+and the best logit leads the second by at least 2.8 at every step, so no rounding flips a token in
+float32, bfloat16 or float16. `gpt2_hash_oracle` computes the same tokens in integer Python.
+
+How it works, along the residual stream (width 192; a bit x is the pair of channels +v, -v with
+v = 1 - 2x, so the mean is 0 and the norm constant, and LayerNorm is a constant scale):
+
+    state    17 pairs   what this position knows, at first its token
+    fetched  17 pairs   what attention just read, at first the position's code
+    address  12 bits    where this position is (half ones: mean 0 without pairs)
+    targets  8 x 12     whom layers 1..8 read, as addresses
+    soft     8 pairs    analog sums, see below
+
+Head 0 compares a target with all addresses and copies the winner's state into `fetched`. The MLP
+XORs `state` with `fetched` into a new state and clears what it used. Layer 0 only mixes in the
+position; layer 1 asks for position t + 1, which the causal mask hides, and gets t; layers 2..8
+reach 1, 2, 4, ... 64 positions back. The last 8 bits of the state are the next token.
+
+Heads 1..5 are soft: four weigh all visible keys by content and position, one takes their plain
+mean. They write to `soft`, which moves the logits a little, so that every visible key, with its K
+and V in every layer, counts in the logits.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from harness.models import hash_tables as tables
+
+NUM_HEADS, HEAD_DIM = 6, 32
+WIDTH = NUM_HEADS * HEAD_DIM
+INNER = 8 * tables.STATE_BITS
+
+# First channel of each part of the stream; the negatives of a paired part follow its positives.
+_BITS, _ADDRESS_BITS = tables.STATE_BITS, tables.POSITION_BITS
+_STATE, _FETCHED = 0, 2 * _BITS
+_ADDRESS = 4 * _BITS
+_TARGETS = _ADDRESS + _ADDRESS_BITS
+_SOFT = _TARGETS + (tables.NUM_LAYERS - 1) * _ADDRESS_BITS
+_NUM_SOFT = (WIDTH - _SOFT) // 2
+
+_EPSILON = 1e-5
+_FETCH_GAIN = 12.0
+"""Head 0's score per agreeing address bit: the winner leads by 48 (in layer 1 by 24)."""
+_SOFT_TEMPERATURES = (1.0, 1.0, 1.5, 2.0, 0.0)
+"""Standard deviation of the scores of heads 1..5 over random keys; 0 is the plain mean."""
+_SOFT_STEP = 0.02
+"""What one dimension of a soft head adds to its channel, per unit of V."""
+_SOFT_FEEDBACK = 4.0
+"""Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
+_BIT_LOGIT = 2.0
+"""Logit per agreeing bit: the right token has 16, the next best 12."""
+_SOFT_LOGIT = 0.3
+"""Logit per unit of a soft channel."""
+
+
+def build_gpt2_hash() -> GPT2LMHeadModel:
+    """Return the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    config = GPT2Config(
+        vocab_size=tables.VOCAB_SIZE,
+        n_positions=tables.NUM_POSITIONS,
+        n_embd=WIDTH,
+        n_layer=tables.NUM_LAYERS,
+        n_head=NUM_HEADS,
+        n_inner=INNER,
+        activation_function="relu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        layer_norm_epsilon=_EPSILON,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        dtype="float32",
+    )
+    # On the meta device nothing is initialised, so nothing is drawn from a generator.
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config)
+    model.load_state_dict(_weights(), strict=True, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _weights() -> dict[str, Tensor]:
+    weights = {
+        "transformer.wte.weight": _token_embeddings(),
+        "transformer.wpe.weight": _position_embeddings(),
+        "lm_head.weight": _unembedding(),
+        **_layer_norm("transformer.ln_f", has_fetched=False),
+    }
+    for layer in range(tables.NUM_LAYERS):
+        block = f"transformer.h.{layer}"
+        weights |= _layer_norm(f"{block}.ln_1", has_fetched=layer == 0)
+        weights |= _attention(f"{block}.attn", layer)
+        weights |= _layer_norm(f"{block}.ln_2", has_fetched=True)
+        weights |= _mlp(f"{block}.mlp", layer)
+    return weights
+
+
+def _signs(bits: Iterable[int]) -> Tensor:
+    """Return bits 0 and 1 as +1 and -1, shape (len(bits),)."""
+    return torch.tensor([1.0 - 2.0 * bit for bit in bits], dtype=torch.float32, device="cpu")
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float32, device="cpu")
+
+
+def _token_embeddings() -> Tensor:
+    """Return (vocab, width): a token's code as the first state."""
+    weight = _zeros(tables.VOCAB_SIZE, WIDTH)
+    for token_id, row in enumerate(weight):
+        code = _signs(tables.token_code(token_id))
+        row[_STATE : _STATE + 2 * _BITS] = torch.cat((code, -code))
+    return weight
+
+
+def _position_embeddings() -> Tensor:
+    """Return (positions, width): the code to mix in, the address, and one target per layer."""
+    addresses = tables.addresses()
+    weight = _zeros(tables.NUM_POSITIONS, WIDTH)
+    for position, row in enumerate(weight):
+        code = _signs(tables.position_code(position))
+        row[_FETCHED : _FETCHED + 2 * _BITS] = torch.cat((code, -code))
+        hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
+        seen = [addresses[p] for p in (position, position + 1, *hops)]
+        row[_ADDRESS:_SOFT] = torch.cat([_signs(address) for address in seen])
+    return weight
+
+
+def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
+    """Return the weights that make LayerNorm the identity while the soft channels are small."""
+    num_ones = _SOFT if has_fetched else _SOFT - 2 * _BITS
+    scale = math.sqrt(num_ones / WIDTH + _EPSILON)
+    return {f"{name}.weight": _zeros(WIDTH) + scale, f"{name}.bias": _zeros(WIDTH)}
+
+
+def _attention(name: str, layer: int) -> dict[str, Tensor]:
+    """Return c_attn (width, 3 width) and c_proj (width, width): head 0 fetches, 1..5 are soft."""
+    qkv, out = _zeros(WIDTH, 3, NUM_HEADS, HEAD_DIM), _zeros(NUM_HEADS, HEAD_DIM, WIDTH)
+    if layer > 0:  # In layer 0 the position's code is in `fetched` already.
+        _fetch_head(qkv[:, :, 0], out[0], layer)
+    for head, temperature in enumerate(_SOFT_TEMPERATURES, start=1):
+        _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", temperature)
+    return {
+        f"{name}.c_attn.weight": qkv.reshape(WIDTH, 3 * WIDTH),
+        f"{name}.c_attn.bias": _zeros(3 * WIDTH),
+        f"{name}.c_proj.weight": out.reshape(WIDTH, WIDTH),
+        f"{name}.c_proj.bias": _zeros(WIDTH),
+    }
+
+
+def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
+    """Fill the head that copies the target's state; `qkv` (width, 3, dim), `out` (dim, width)."""
+    gain = math.sqrt(_FETCH_GAIN * math.sqrt(HEAD_DIM))
+    target = _TARGETS + (layer - 1) * _ADDRESS_BITS
+    for bit in range(_ADDRESS_BITS):
+        qkv[target + bit, 0, bit] = gain
+        qkv[_ADDRESS + bit, 1, bit] = gain
+        if layer == 1:  # Second choice after t + 1: t itself, ahead of every other neighbour.
+            qkv[_ADDRESS + bit, 0, bit] = gain / 2
+    for bit in range(_BITS):
+        qkv[_STATE + bit, 2, bit] = 1.0
+        out[bit, _FETCHED + bit] = 1.0
+        out[bit, _FETCHED + _BITS + bit] = -1.0
+
+
+def _soft_head(qkv: Tensor, out: Tensor, label: str, temperature: float) -> None:
+    """Fill a head that weighs all keys; `qkv` (width, 3, dim), `out` (dim, width).
+
+    Every dimension of Q, K and V reads one channel with a random sign. Q and K read bits of state
+    and address, V reads the soft channels as well.
+    """
+    bits = [*range(_STATE, _STATE + _BITS), *range(_ADDRESS, _ADDRESS + _ADDRESS_BITS)]
+    soft = list(range(_SOFT, _SOFT + _NUM_SOFT))
+    gain = math.sqrt(temperature)
+    for part, channels in enumerate((bits, bits, bits + soft)):
+        order = tables.shuffled(f"{label} / channels {part}", len(channels))
+        signs = _signs(tables.random_bits(f"{label} / signs {part}", HEAD_DIM))
+        reads = [channels[order[dim % len(order)]] for dim in range(HEAD_DIM)]
+        if part == 2:
+            signs *= torch.tensor([_SOFT_FEEDBACK if c >= _SOFT else 1.0 for c in reads])
+        else:
+            signs *= gain
+        qkv[reads, part, list(range(HEAD_DIM))] = signs
+    for dim in range(HEAD_DIM):
+        out[dim, _SOFT + dim % _NUM_SOFT] = _SOFT_STEP
+        out[dim, _SOFT + _NUM_SOFT + dim % _NUM_SOFT] = -_SOFT_STEP
+
+
+def _mlp(name: str, layer: int) -> dict[str, Tensor]:
+    """Return c_fc (width, inner) and c_proj (inner, width): the XOR gates of a layer.
+
+    All gates are steps, so that bits leave them clean whatever the soft channels do to the norm:
+    relu(x + 1/2) - relu(x - 1/2) is 0 for x <= -1/2 and 1 for x >= 1/2.
+    """
+    fc, bias, out, out_bias = _zeros(WIDTH, INNER), _zeros(INNER), _zeros(INNER, WIDTH), _zeros(WIDTH)
+    steps = iter(range(0, INNER, 2))
+
+    def add_step(inputs: Iterable[int], threshold: float, channel: int, height: float) -> None:
+        """Add a step of sum(inputs) to the pair at `channel`: 0 below `threshold`, else height."""
+        low = next(steps)
+        fc[list(inputs), low : low + 2] = 1.0
+        bias[low], bias[low + 1] = 0.5 - threshold, -0.5 - threshold
+        out[low, channel], out[low + 1, channel] = height, -height
+        out[low : low + 2, channel + _BITS] = -out[low : low + 2, channel]
+
+    for bit, (own, fetched) in enumerate(tables.gate_inputs(layer)):
+        own, fetched = _STATE + own, _FETCHED + fetched
+        # The product of two signs is |own + fetched| - 1: two steps at +-1.
+        add_step((own, fetched), 1.0, _STATE + bit, 2.0)
+        add_step((own + _BITS, fetched + _BITS), 1.0, _STATE + bit, 2.0)
+        # A sign is a step at 0 of height 2, minus 1: take the old ones out.
+        add_step((_STATE + bit,), 0.0, _STATE + bit, -2.0)
+        add_step((_FETCHED + bit,), 0.0, _FETCHED + bit, -2.0)
+        out_bias[_FETCHED + bit], out_bias[_FETCHED + _BITS + bit] = 1.0, -1.0
+    return {
+        f"{name}.c_fc.weight": fc,
+        f"{name}.c_fc.bias": bias,
+        f"{name}.c_proj.weight": out,
+        f"{name}.c_proj.bias": out_bias,
+    }
+
+
+def _unembedding() -> Tensor:
+    """Return (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
+    weight = _zeros(tables.VOCAB_SIZE, WIDTH)
+    first = _STATE + _BITS - tables.TOKEN_BITS
+    for token_id, row in enumerate(weight):
+        bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]
+        row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * _signs(bits)
+        soft = _signs(tables.random_bits(f"unembedding / {token_id}", _NUM_SOFT))
+        row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
+    return weight

@@ -1,0 +1,209 @@
+"""`llama-hash`: an ordinary Llama whose next token is a hash of the last 64 tokens, in order.
+
+Its weights are written down, not trained. Any lost, foreign or shifted key among the last 64
+changes what follows, and the best logit leads the second by at least 2.8 at every step, so no
+rounding flips a token in float32, bfloat16 or float16. `llama_hash_oracle` computes the same tokens
+in integer Python. Only the differences of positions count, as in every RoPE model: moving a whole
+sequence to other positions is no fault, and nothing here can see it.
+
+How it works, along the residual stream (width 128; a bit b is one channel v = 1 - 2b, so the norm
+is constant and RMSNorm a constant scale; it subtracts no mean, so no pairs are needed):
+
+    state     32   what this position knows, at first its token
+    fetched   32   what attention just read; 0 between layers
+    soft      32   analog sums, small, see below
+    constant   1   8.0, from which thresholds and constant queries and keys are made
+
+Query head 0 is hard: its query and its key are constant, so its score depends on the distance of
+two positions alone. It peaks at the layer's offset and falls on both sides of it, and the nearest
+visible key takes all of the weight. It copies that key's state into `fetched`. The MLP then XORs
+`state` with `fetched` into a new state and clears what it used.
+
+Query heads 1, 2 and 3 are soft: one takes nearly the plain mean over all visible keys, two weigh
+them by content and distance. They write to `soft`, which moves the logits a little, so that every
+visible key, with its K and V in every layer, counts in the logits, also beyond the 64.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+
+from harness.models import llama_hash_oracle as tables
+
+WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
+HEAD_DIM = tables.STATE_BITS
+INNER = 6 * tables.STATE_BITS
+ROPE_THETA = 16.0
+"""Frequencies from 1 down to 1/13 radian per position: what reaches a few dozen positions."""
+
+_BITS = tables.STATE_BITS
+_STATE = slice(0, _BITS)
+_FETCHED = slice(_BITS, 2 * _BITS)
+_SOFT = slice(2 * _BITS, 3 * _BITS)
+_CONSTANT = 3 * _BITS
+
+_CONSTANT_VALUE = 8.0
+"""64 + 8^2 = 128: with `state` and `fetched` full, the mean square of the stream is exactly 1."""
+_MEAN_SQUARE_NO_FETCH = (_BITS + _CONSTANT_VALUE**2) / WIDTH
+
+_AMPLITUDES = {
+    -1: (58, 24, 13, 9, 0, 0, 9, 0, 0, 8, 13, 7, 6, 3, 5, 5),
+    1: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
+    2: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
+    4: (23, 33, 74, 16, 11, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0),
+    8: (26, 0, 0, 0, 7, 110, 11, 6, 0, 0, 0, 0, 0, 0, 0, 0),
+    16: (6, 8, 0, 17, 13, 0, 0, 0, 0, 93, 23, 0, 0, 0, 0, 0),
+}
+"""Offset -> amplitude of each RoPE frequency in the hard head's score.
+
+The score at distance x is the sum of amplitude * cos(frequency * (x - offset)). The table is the
+solution of a linear program, rounded: at a total of 160, the largest gap by which the nearest
+visible key beats the next, over all distances below 260 and with the frequencies rounded to
+float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). The gaps are 39, 52, 52, 43,
+21 and 11.7. A bfloat16 score near 160 is wrong by about 1.
+"""
+
+_HARD_KEY = 8.0
+_MEAN_QUERY = 0.1
+"""Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
+_RELU_GAIN = 32.0
+"""silu(32 x) / 32 is relu(x) to 4e-9 at every |x| >= 1/2, the only places where it is used."""
+_SOFT_STEP = 1 / 32
+"""What one dimension of a soft head adds to its channel, per unit of V."""
+_SOFT_FEEDBACK = 2.0
+"""Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
+_BIT_LOGIT = 2.0
+"""Logit per agreeing bit: the right token has 16, the next best 12."""
+_SOFT_LOGIT = 0.2
+"""Logit per unit of a soft channel."""
+
+
+def build_llama_hash() -> LlamaForCausalLM:
+    """Return the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
+    # The constructor draws initial weights from the global generator; all are overwritten below.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        model = LlamaForCausalLM(_config())
+        model.float().eval().requires_grad_(False)
+        for parameter in model.parameters():
+            parameter.zero_()
+        _fill_embedding_and_head(model)
+        for layer, block in enumerate(model.model.layers):
+            block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+            block.post_attention_layernorm.weight.fill_(1.0)
+            _fill_hard_head(block.self_attn, tables.OFFSETS[layer])
+            _fill_soft_heads(block.self_attn, layer)
+            _fill_mlp(block.mlp, layer)
+    return model
+
+
+def _config() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=tables.VOCAB_SIZE,
+        max_position_embeddings=tables.NUM_POSITIONS,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=len(tables.OFFSETS),
+        num_attention_heads=NUM_HEADS,
+        num_key_value_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def _fill_embedding_and_head(model: LlamaForCausalLM) -> None:
+    """Write tokens as their codes; read the last state's first bits and the soft channels."""
+    shift = range(tables.TOKEN_BITS - 1, -1, -1)
+    embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+    for token_id in range(tables.VOCAB_SIZE):
+        embedding[token_id, _STATE] = _signs(tables.token_code(token_id))
+        head[token_id, : tables.TOKEN_BITS] = _BIT_LOGIT * _signs(
+            tuple(token_id >> index & 1 for index in shift)
+        )
+        soft = _signs(tables.random_bits(f"head / soft / {token_id}", _BITS))
+        head[token_id, _SOFT] = _SOFT_LOGIT * soft
+    embedding[:, _CONSTANT] = _CONSTANT_VALUE
+    model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+
+
+def _fill_hard_head(attention: LlamaAttention, offset: int) -> None:
+    """Let query head 0 copy the state of the position `offset` earlier into `fetched`.
+
+    RoPE turns dimensions j and j + HEAD_DIM / 2 of a query at t and of a key at s by frequency[j]
+    times t and s, so the score of two vectors at angles p and 0 goes with cos(f * (t - s) + p).
+    """
+    half = HEAD_DIM // 2
+    for j, amplitude in enumerate(_AMPLITUDES[offset]):
+        angle = -offset * ROPE_THETA ** (-j / half)
+        length = amplitude * math.sqrt(HEAD_DIM) / _HARD_KEY
+        for dim, part in ((j, math.cos(angle)), (j + half, math.sin(angle))):
+            # Rounded to 1/64, far coarser than what two math libraries differ by.
+            query = round(64 * length * part) / 64
+            attention.q_proj.weight[dim, _CONSTANT] = query / _CONSTANT_VALUE
+        attention.k_proj.weight[j, _CONSTANT] = _HARD_KEY / _CONSTANT_VALUE
+    identity = torch.eye(_BITS)
+    attention.v_proj.weight[:HEAD_DIM, _STATE] = identity
+    attention.o_proj.weight[_FETCHED, :HEAD_DIM] = identity
+
+
+def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
+    """Let query heads 1 (the nearly plain mean) and 2, 3 (by content) write to `soft`.
+
+    Head 1 shares K and V with the hard head; heads 2 and 3 share K and V made of all state bits.
+    """
+    name = f"layer {layer} / soft"
+    first, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
+    mean_query = _MEAN_QUERY * _signs(tables.random_bits(f"{name} / mean", HEAD_DIM))
+    attention.q_proj.weight[second, _CONSTANT] = mean_query / _CONSTANT_VALUE
+    attention.q_proj.weight[third, _STATE] = _signed_permutation(f"{name} / q 2")
+    attention.q_proj.weight[fourth, _STATE] = _signed_permutation(f"{name} / q 3")
+    attention.k_proj.weight[second, _STATE] = _signed_permutation(f"{name} / k")
+    attention.v_proj.weight[second, _STATE] = _signed_permutation(f"{name} / v")
+    attention.v_proj.weight[second, _SOFT] = _SOFT_FEEDBACK * _signed_permutation(f"{name} / back")
+    for head in (second, third, fourth):
+        step = _SOFT_STEP * _signed_permutation(f"{name} / o {head.start}")
+        attention.o_proj.weight[_SOFT, head] = step
+
+
+def _fill_mlp(mlp: LlamaMLP, layer: int) -> None:
+    """Replace `state` by its XOR with `fetched`, and `fetched` by 0.
+
+    With u = own + fetched in {-2, 0, 2}, the XOR as +-1 is 2 [r(u) + r(-u)] - 1 for the ramp
+    r(x) = relu(x - 1/2) - relu(x - 3/2). The ramp is flat around 0 and 2, so it wipes out the
+    rounding of its inputs: no error outlives a layer. Four units a bit, and two that clear.
+    """
+    gate, up, down = mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
+    identity = torch.eye(_BITS)
+    own, fetched = identity[list(tables.own_bits(layer))], identity[list(tables.fetched_bits(layer))]
+    ramp = [(sign, threshold) for sign in (1.0, -1.0) for threshold in (0.5, 1.5)]
+    for index, (sign, threshold) in enumerate(ramp):
+        units = slice(index * _BITS, (index + 1) * _BITS)
+        gate[units, _STATE] = _RELU_GAIN * sign * own
+        gate[units, _FETCHED] = _RELU_GAIN * sign * fetched
+        gate[units, _CONSTANT] = -_RELU_GAIN * threshold / _CONSTANT_VALUE
+        up[units, _CONSTANT] = 1 / _CONSTANT_VALUE
+        down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * identity
+    # An open gate, silu(32) = 32, makes a unit linear: it takes away the old value (and the 1).
+    clear_state, clear_fetched = slice(4 * _BITS, 5 * _BITS), slice(5 * _BITS, 6 * _BITS)
+    for units, part in ((clear_state, _STATE), (clear_fetched, _FETCHED)):
+        gate[units, _CONSTANT] = _RELU_GAIN / _CONSTANT_VALUE
+        up[units, part] = identity
+        down[part, units] = -identity / _RELU_GAIN
+    up[clear_state, _CONSTANT] = 1 / _CONSTANT_VALUE
+
+
+def _signs(bits: tables.Bits) -> Tensor:
+    """Return bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
+    return 1.0 - 2.0 * torch.tensor(bits, dtype=torch.float32)
+
+
+def _signed_permutation(label: str) -> Tensor:
+    """Return a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
+    order = list(tables.shuffled(f"{label} / order", _BITS))
+    return _signs(tables.random_bits(f"{label} / signs", _BITS))[:, None] * torch.eye(_BITS)[order]

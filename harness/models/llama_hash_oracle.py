@@ -1,0 +1,105 @@
+"""What `llama-hash` answers, in integer Python: no tensors, no cache, no batch, no rounding.
+
+It holds the tables of the function, and the model is built from the same tables; they have nothing
+else in common, so this oracle shares no error with torch, transformers or any engine.
+
+The function: a token has a random code of `STATE_BITS` bits, the first state of its position. Each
+layer replaces every state by the XOR of itself and the state `OFFSETS[layer]` positions earlier,
+both under permutations of their own, so a different order of the same tokens is a different hash.
+The sums of the offsets are 0..63: after the last layer a state depends on the last 64 tokens. Its
+first 8 bits are the next token.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+
+VOCAB_SIZE = 256
+NUM_POSITIONS = 256
+STATE_BITS = 32
+TOKEN_BITS = 8
+"""The first `TOKEN_BITS` bits of the last state, high bit first, are the next token's id."""
+
+OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
+"""How far back each layer reads. -1 is the future: no honest mask shows it (see `source`)."""
+
+Bits = tuple[int, ...]
+
+
+def digest(label: str) -> bytes:
+    """Return 32 bytes fixed by `label`."""
+    return sha256(f"batchproof llama-hash / {label}".encode()).digest()
+
+
+def random_bits(label: str, count: int) -> Bits:
+    """Return `count` <= 256 bits fixed by `label`."""
+    word = int.from_bytes(digest(label), "big")
+    return tuple(word >> index & 1 for index in range(count))
+
+
+@cache
+def shuffled(label: str, count: int) -> Bits:
+    """Return a permutation of range(count) fixed by `label`."""
+    return tuple(sorted(range(count), key=lambda index: digest(f"{label} / {index}")))
+
+
+@cache
+def token_code(token_id: int) -> Bits:
+    """Return the state that stands for a token."""
+    return random_bits(f"token / {token_id}", STATE_BITS)
+
+
+def own_bits(layer: int) -> Bits:
+    """Return, for every new state bit, which bit of the own state goes into it."""
+    return shuffled(f"layer {layer} / own", STATE_BITS)
+
+
+def fetched_bits(layer: int) -> Bits:
+    """Return, for every new state bit, which bit of the fetched state goes into it."""
+    return shuffled(f"layer {layer} / fetched", STATE_BITS)
+
+
+def source(layer: int, position: int) -> int:
+    """Return the position whose state `position` reads in `layer`.
+
+    An offset that points outside the visible keys reads the visible key next to it: position 0
+    near the start, and for the offset -1, which a causal mask hides, the position itself.
+    """
+    return min(max(position - OFFSETS[layer], 0), position)
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """Return the greedy next token after `token_ids`, which stand at consecutive positions.
+
+    Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
+    """
+    _check(token_ids)
+
+    @cache
+    def state(num_layers: int, position: int) -> Bits:
+        """Return the state of `position` after the first `num_layers` layers."""
+        if num_layers == 0:
+            return token_code(token_ids[position])
+        layer = num_layers - 1
+        own, fetched = state(layer, position), state(layer, source(layer, position))
+        wiring = zip(own_bits(layer), fetched_bits(layer), strict=True)
+        return tuple(own[i] ^ fetched[j] for i, j in wiring)
+
+    last = state(len(OFFSETS), len(token_ids) - 1)
+    return int("".join(map(str, last[:TOKEN_BITS])), base=2)
+
+
+def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
+    token_ids = list(prompt)
+    for _ in range(max_new_tokens):
+        token_ids.append(next_token(token_ids))
+    return token_ids[len(prompt) :]
+
+
+def _check(token_ids: Sequence[int]) -> None:
+    if not 1 <= len(token_ids) <= NUM_POSITIONS:
+        raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
+    for token_id in token_ids:
+        if not 0 <= token_id < VOCAB_SIZE:
+            raise ValueError(f"token id {token_id}; must be 0 to {VOCAB_SIZE - 1}")

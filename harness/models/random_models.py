@@ -1,0 +1,80 @@
+"""Tiny models with random weights: the controls beside the constructed ones.
+
+Weights of standard deviation 0.2 and an untied head make the next token depend on the whole context;
+with the libraries' default 0.02 a model repeats itself and hides nearly every fault. Their margins
+are ordinary, so real near-ties occur, and a fault of one key shows in their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+VOCAB_SIZE = 256  # bytes are the tokens
+CONTEXT_LEN = 256
+WINDOW = 6  # small, so that one key too many or too few matters
+
+_NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+
+def build_gpt2_random() -> PreTrainedModel:
+    """Learned absolute positions, 2 layers of width 64, 4 heads."""
+    config = GPT2Config(
+        vocab_size=VOCAB_SIZE,
+        n_positions=CONTEXT_LEN,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        **_NO_SPECIAL_TOKENS,
+    )
+    return _build(GPT2LMHeadModel, config)
+
+
+def build_llama_random() -> PreTrainedModel:
+    """RoPE and grouped KV heads (4 over 2), 2 layers of width 64."""
+    return _build(LlamaForCausalLM, LlamaConfig(**_rope_shape()))
+
+
+def build_mistral_window() -> PreTrainedModel:
+    """As `llama-random`, with a sliding window of `WINDOW` keys in every layer."""
+    return _build(MistralForCausalLM, MistralConfig(sliding_window=WINDOW, **_rope_shape()))
+
+
+def _rope_shape() -> dict[str, object]:
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": CONTEXT_LEN,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.2,
+        "tie_word_embeddings": False,
+        **_NO_SPECIAL_TOKENS,
+    }
+
+
+def _build(
+    kind: Callable[[PreTrainedConfig], PreTrainedModel], config: PreTrainedConfig
+) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = kind(config)
+    return model.eval().requires_grad_(False)
