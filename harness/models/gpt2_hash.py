@@ -34,7 +34,6 @@ from harness.models import hash_tables as tables
 
 NUM_HEADS, HEAD_DIM = 6, 32
 WIDTH = NUM_HEADS * HEAD_DIM
-INNER = 8 * tables.STATE_BITS
 
 # First channel of each part of the stream; the negatives of a paired part follow its positives.
 _BITS, _ADDRESS_BITS = tables.STATE_BITS, tables.POSITION_BITS
@@ -43,16 +42,20 @@ _ADDRESS = 4 * _BITS
 _TARGETS = _ADDRESS + _ADDRESS_BITS
 _SOFT = _TARGETS + (tables.NUM_LAYERS - 1) * _ADDRESS_BITS
 _NUM_SOFT = (WIDTH - _SOFT) // 2
+INNER = 8 * _BITS + 2 * _NUM_SOFT
 
 _EPSILON = 1e-5
 _FETCH_GAIN = 12.0
 """Head 0's score per agreeing address bit: the winner leads by 48 (in layer 1 by 24)."""
 _SOFT_TEMPERATURES = (1.0, 1.0, 1.5, 2.0, 0.0)
 """Standard deviation of the scores of heads 1..5 over random keys; 0 is the plain mean."""
-_SOFT_STEP = 0.02
+_SOFT_STEPS = (0.02, 0.02, 0.02, 0.02, 0.08)
 """What one dimension of a soft head adds to its channel, per unit of V."""
 _SOFT_FEEDBACK = 4.0
 """Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
+_SOFT_CARRY = 0.5
+_SOFT_KNEE = 0.25
+_SOFT_BEYOND = 0.25
 _BIT_LOGIT = 2.0
 """Logit per agreeing bit: the right token has 16, the next best 12."""
 _SOFT_LOGIT = 0.3
@@ -146,7 +149,7 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
     if layer > 0:  # In layer 0 the position's code is in `fetched` already.
         _fetch_head(qkv[:, :, 0], out[0], layer)
     for head, temperature in enumerate(_SOFT_TEMPERATURES, start=1):
-        _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", temperature)
+        _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", temperature, _SOFT_STEPS[head-1])
     return {
         f"{name}.c_attn.weight": qkv.reshape(WIDTH, 3 * WIDTH),
         f"{name}.c_attn.bias": _zeros(3 * WIDTH),
@@ -168,9 +171,16 @@ def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
         qkv[_STATE + bit, 2, bit] = 1.0
         out[bit, _FETCHED + bit] = 1.0
         out[bit, _FETCHED + _BITS + bit] = -1.0
+    if layer > 1:
+        order = tables.shuffled(f"layer {layer} / carried", _NUM_SOFT)
+        signs = _signs(tables.random_bits(f"layer {layer} / carried signs", _NUM_SOFT))
+        for index, channel in enumerate(order):
+            qkv[_SOFT + index, 2, _BITS + index] = 1.0
+            out[_BITS + index, _SOFT + channel] = _SOFT_CARRY * signs[index]
+            out[_BITS + index, _SOFT + _NUM_SOFT + channel] = -_SOFT_CARRY * signs[index]
 
 
-def _soft_head(qkv: Tensor, out: Tensor, label: str, temperature: float) -> None:
+def _soft_head(qkv: Tensor, out: Tensor, label: str, temperature: float, step: float) -> None:
     """Fill a head that weighs all keys; `qkv` (width, 3, dim), `out` (dim, width).
 
     Every dimension of Q, K and V reads one channel with a random sign. Q and K read bits of state
@@ -189,8 +199,8 @@ def _soft_head(qkv: Tensor, out: Tensor, label: str, temperature: float) -> None
             signs *= gain
         qkv[reads, part, list(range(HEAD_DIM))] = signs
     for dim in range(HEAD_DIM):
-        out[dim, _SOFT + dim % _NUM_SOFT] = _SOFT_STEP
-        out[dim, _SOFT + _NUM_SOFT + dim % _NUM_SOFT] = -_SOFT_STEP
+        out[dim, _SOFT + dim % _NUM_SOFT] = step
+        out[dim, _SOFT + _NUM_SOFT + dim % _NUM_SOFT] = -step
 
 
 def _mlp(name: str, layer: int) -> dict[str, Tensor]:
@@ -200,11 +210,12 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
     relu(x + 1/2) - relu(x - 1/2) is 0 for x <= -1/2 and 1 for x >= 1/2.
     """
     fc, bias, out, out_bias = _zeros(WIDTH, INNER), _zeros(INNER), _zeros(INNER, WIDTH), _zeros(WIDTH)
-    steps = iter(range(0, INNER, 2))
+    steps = iter(range(INNER))
 
     def add_step(inputs: Iterable[int], threshold: float, channel: int, height: float) -> None:
         """Add a step of sum(inputs) to the pair at `channel`: 0 below `threshold`, else height."""
         low = next(steps)
+        next(steps)
         fc[list(inputs), low : low + 2] = 1.0
         bias[low], bias[low + 1] = 0.5 - threshold, -0.5 - threshold
         out[low, channel], out[low + 1, channel] = height, -height
@@ -219,6 +230,12 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
         add_step((_STATE + bit,), 0.0, _STATE + bit, -2.0)
         add_step((_FETCHED + bit,), 0.0, _FETCHED + bit, -2.0)
         out_bias[_FETCHED + bit], out_bias[_FETCHED + _BITS + bit] = 1.0, -1.0
+    for index in range(_NUM_SOFT):
+        plus, minus = _SOFT + index, _SOFT + _NUM_SOFT + index
+        for source, target in ((plus, minus), (minus, plus)):
+            unit = next(steps)
+            fc[source, unit], bias[unit] = 1.0, -_SOFT_KNEE
+            out[unit, source], out[unit, target] = _SOFT_BEYOND - 1.0, 1.0 - _SOFT_BEYOND
     return {
         f"{name}.c_fc.weight": fc,
         f"{name}.c_fc.bias": bias,

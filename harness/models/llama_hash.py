@@ -35,7 +35,7 @@ from harness.models import llama_hash_oracle as tables
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
 HEAD_DIM = tables.STATE_BITS
-INNER = 6 * tables.STATE_BITS
+INNER = 9 * tables.STATE_BITS
 ROPE_THETA = 16.0
 """Frequencies from 1 down to 1/13 radian per position: what reaches a few dozen positions."""
 
@@ -71,13 +71,19 @@ _MEAN_QUERY = 0.1
 """Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
 _RELU_GAIN = 32.0
 """silu(32 x) / 32 is relu(x) to 4e-9 at every |x| >= 1/2, the only places where it is used."""
-_SOFT_STEP = 1 / 32
+_SOFT_STEP = 3 / 16
 """What one dimension of a soft head adds to its channel, per unit of V."""
 _SOFT_FEEDBACK = 2.0
 """Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
+_SOFT_LIMIT, _SOFT_GAIN = 0.2556, 5.0
+"""`soft` is limited to about +-0.2556 in each layer, with slope 1 at 0, as silu'(5 * 0.2556) = 1.
+
+In a short context the sums are large and the limit keeps the margin; in a long one they are small,
+so the step above can be large, and a single key among 250 still moves the logits well.
+"""
 _BIT_LOGIT = 2.0
 """Logit per agreeing bit: the right token has 16, the next best 12."""
-_SOFT_LOGIT = 0.2
+_SOFT_LOGIT = 0.16
 """Logit per unit of a soft channel."""
 
 
@@ -95,7 +101,8 @@ def build_llama_hash() -> LlamaForCausalLM:
             block.post_attention_layernorm.weight.fill_(1.0)
             _fill_hard_head(block.self_attn, tables.OFFSETS[layer])
             _fill_soft_heads(block.self_attn, layer)
-            _fill_mlp(block.mlp, layer)
+            _fill_xor(block.mlp, layer)
+            _fill_limiter(block.mlp)
     return model
 
 
@@ -171,7 +178,7 @@ def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
         attention.o_proj.weight[_SOFT, head] = step
 
 
-def _fill_mlp(mlp: LlamaMLP, layer: int) -> None:
+def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
     """Replace `state` by its XOR with `fetched`, and `fetched` by 0.
 
     With u = own + fetched in {-2, 0, 2}, the XOR as +-1 is 2 [r(u) + r(-u)] - 1 for the ramp
@@ -183,19 +190,41 @@ def _fill_mlp(mlp: LlamaMLP, layer: int) -> None:
     own, fetched = identity[list(tables.own_bits(layer))], identity[list(tables.fetched_bits(layer))]
     ramp = [(sign, threshold) for sign in (1.0, -1.0) for threshold in (0.5, 1.5)]
     for index, (sign, threshold) in enumerate(ramp):
-        units = slice(index * _BITS, (index + 1) * _BITS)
+        units = _units(index)
         gate[units, _STATE] = _RELU_GAIN * sign * own
         gate[units, _FETCHED] = _RELU_GAIN * sign * fetched
         gate[units, _CONSTANT] = -_RELU_GAIN * threshold / _CONSTANT_VALUE
         up[units, _CONSTANT] = 1 / _CONSTANT_VALUE
         down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * identity
-    # An open gate, silu(32) = 32, makes a unit linear: it takes away the old value (and the 1).
-    clear_state, clear_fetched = slice(4 * _BITS, 5 * _BITS), slice(5 * _BITS, 6 * _BITS)
-    for units, part in ((clear_state, _STATE), (clear_fetched, _FETCHED)):
-        gate[units, _CONSTANT] = _RELU_GAIN / _CONSTANT_VALUE
-        up[units, part] = identity
-        down[part, units] = -identity / _RELU_GAIN
-    up[clear_state, _CONSTANT] = 1 / _CONSTANT_VALUE
+    _subtract(mlp, _units(4), _STATE, 1.0)
+    _subtract(mlp, _units(5), _FETCHED, 0.0)
+
+
+def _fill_limiter(mlp: LlamaMLP) -> None:
+    """Replace every soft channel x by relu(x + limit) - relu(x - limit) - limit, with soft knees."""
+    for index, sign in ((6, 1.0), (7, -1.0)):
+        units = _units(index)
+        mlp.gate_proj.weight[units, _SOFT] = _SOFT_GAIN * torch.eye(_BITS)
+        mlp.gate_proj.weight[units, _CONSTANT] = _SOFT_GAIN * sign * _SOFT_LIMIT / _CONSTANT_VALUE
+        mlp.up_proj.weight[units, _CONSTANT] = 1 / _CONSTANT_VALUE
+        mlp.down_proj.weight[_SOFT, units] = sign / _SOFT_GAIN * torch.eye(_BITS)
+    _subtract(mlp, _units(8), _SOFT, _SOFT_LIMIT)
+
+
+def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
+    """Let `units` take x + `constant` away from every channel x of `part`.
+
+    silu(32) = 32: a gate that is always open makes a unit linear.
+    """
+    mlp.gate_proj.weight[units, _CONSTANT] = _RELU_GAIN / _CONSTANT_VALUE
+    mlp.up_proj.weight[units, part] = torch.eye(_BITS)
+    mlp.up_proj.weight[units, _CONSTANT] = constant / _CONSTANT_VALUE
+    mlp.down_proj.weight[part, units] = -torch.eye(_BITS) / _RELU_GAIN
+
+
+def _units(index: int) -> slice:
+    """Return the `index`-th group of hidden units of the MLP, one unit per bit."""
+    return slice(index * _BITS, (index + 1) * _BITS)
 
 
 def _signs(bits: tables.Bits) -> Tensor:

@@ -28,7 +28,7 @@ Bits = tuple[int, ...]
 
 def digest(label: str) -> bytes:
     """Return 32 bytes fixed by `label`."""
-    return sha256(f"batchproof llama-hash / {label}".encode()).digest()
+    return sha256(f"batchproof llama-hash 23 / {label}".encode()).digest()
 
 
 def random_bits(label: str, count: int) -> Bits:

@@ -1,0 +1,73 @@
+"""Which capabilities an engine has: what it says, or else what its methods show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.api import (
+    Capability,
+    ClosableEngine,
+    Engine,
+    EngineConfig,
+    MaskingEngine,
+    Request,
+    SteppingEngine,
+    TracingEngine,
+)
+from harness.errors import UsageError
+
+PROTOCOLS = {
+    Capability.STEPPING: SteppingEngine,
+    Capability.TRACING: TracingEngine,
+    Capability.MASKING: MaskingEngine,
+    Capability.CLOSING: ClosableEngine,
+}
+PROBE = Request("capability-probe", (1, 2, 3), 1)
+
+
+def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> frozenset[Capability]:
+    """Builds one engine and looks at it; without a declaration it also answers one short prompt.
+
+    Raises `UsageError` if it has no `generate`, has only a part of a capability's methods, or
+    declares a capability without having its methods.
+    """
+    engine = build(EngineConfig(return_logits=True))
+    if not callable(getattr(engine, "generate", None)):
+        raise UsageError(
+            f"engine {name!r}: its factory returned a {type(engine).__name__} without generate(requests)"
+        )
+    structural = {each for each in PROTOCOLS if _has(name, engine, each)}
+    declared = getattr(engine, "capabilities", None)
+    if declared is not None:
+        return _checked(name, frozenset(declared), structural)
+    found = set(structural)
+    if {Capability.STEPPING, Capability.TRACING} <= found:
+        found.add(Capability.SCHEDULING)
+    if engine.generate([PROBE])[0].logits is not None:
+        found.add(Capability.LOGITS)
+    return frozenset(found)
+
+
+def _has(name: str, engine: Engine, capability: Capability) -> bool:
+    protocol = PROTOCOLS[capability]
+    members = sorted(member for member in vars(protocol) if not member.startswith("_"))
+    missing = [member for member in members if not hasattr(engine, member)]
+    # One method of several is a slip, not a choice.
+    if missing and len(missing) < len(members) and "step" not in missing:
+        raise UsageError(f"engine {name!r} has part of {capability}: it lacks {', '.join(missing)}")
+    return not missing
+
+
+def _checked(
+    name: str, declared: frozenset[object], structural: set[Capability]
+) -> frozenset[Capability]:
+    unknown = [each for each in declared if each not in list(Capability)]
+    if unknown:
+        raise UsageError(
+            f"engine {name!r} declares {unknown[0]!r}, which is no capability: {', '.join(Capability)}"
+        )
+    capabilities = frozenset(Capability(str(each)) for each in declared)
+    for each in sorted(capabilities & PROTOCOLS.keys() - structural):
+        members = sorted(m for m in vars(PROTOCOLS[each]) if not m.startswith("_"))
+        raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(members)}")
+    return capabilities

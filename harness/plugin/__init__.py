@@ -1,0 +1,23 @@
+"""pytest as the interface: options in, trials to the tests, a table engine x promise out."""
+
+from __future__ import annotations
+
+from harness.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
+from harness.plugin.summary import (
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
+from harness.plugin.trials import laboratory, pytest_generate_tests, trial
+
+__all__ = [
+    "laboratory",
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_report_header",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "trial",
+]

@@ -1,0 +1,147 @@
+"""Command line, Hypothesis profiles, markers, and the header that echoes what is under test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from harness.api import EngineConfig
+from harness.errors import UnsupportedModelError, UsageError
+from harness.models.catalogue import DTYPES, EMBEDDED, load_model, resolve_device, resolve_dtype
+from harness.registry import BUILT_IN, FORMS, EngineSpec, resolve_engine
+from harness.timelimit import time_limit
+from harness.workloads import DEFAULT_TIME_LIMIT_S
+
+PROFILES = {"quick": 5, "default": 20, "thorough": 400}
+for _name, _max_examples in PROFILES.items():
+    settings.register_profile(
+        _name,
+        max_examples=_max_examples,
+        deadline=None,  # speed is measured by benchmarks, never asserted in tests
+        report_multiple_bugs=False,
+        # A trial is made for one test and holds no state of an example.
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was asked for on the command line, resolved."""
+
+    engines: tuple[EngineSpec, ...]
+    model_names: tuple[str, ...]
+    device: torch.device
+    dtype: torch.dtype
+    time_limit_s: float
+
+
+SELECTION = pytest.StashKey[Selection]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("batchproof", "Batchproof: what is under test")
+    group.addoption(
+        "--engine",
+        action="append",
+        metavar="ENGINE",
+        help=f"engine to test, repeatable: {FORMS} (default: {', '.join(BUILT_IN)})",
+    )
+    group.addoption(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: all of these), or a "
+        "causal-LM checkpoint by hub id or path",
+    )
+    group.addoption(
+        "--device", default="auto", help="auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps"
+    )
+    group.addoption(
+        "--dtype",
+        default=None,
+        help=f"{', '.join(DTYPES)} (default: float32; benchmarks on a GPU: bfloat16)",
+    )
+    group.addoption(
+        "--engine-time-limit",
+        type=float,
+        default=DEFAULT_TIME_LIMIT_S,
+        metavar="S",
+        help="seconds after which one call of an engine counts as hung (default: %(default)g)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "promise(id): the promise a conformance test checks, P1 to P16")
+    config.addinivalue_line(
+        "markers", "needs(*capabilities): skipped, by name, for engines without them"
+    )
+    config.addinivalue_line("markers", "one_model: the first model is enough for this test")
+    try:
+        selection = select(config)
+        _try_factories(config, selection)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SELECTION] = selection
+    # Comparisons are made in the dtype that was asked for, not in TF32.
+    torch.set_float32_matmul_precision("highest")
+    if torch.backends.cudnn.is_available():
+        torch.backends.cudnn.allow_tf32 = False
+    if all(name in EMBEDDED for name in selection.model_names):
+        torch.set_num_threads(1)  # the embedded models are too small to share out
+
+
+def select(config: pytest.Config) -> Selection:
+    """Raises `UsageError` for anything unknown."""
+    time_limit_s = config.getoption("--engine-time-limit")
+    if not time_limit_s > 0:
+        raise UsageError(f"--engine-time-limit is {time_limit_s:g}, but must be above 0 seconds")
+    names = config.getoption("--engine") or list(BUILT_IN)
+    if len(set(names)) < len(names):
+        raise UsageError(f"--engine names the same engine twice: {', '.join(names)}")
+    return Selection(
+        engines=tuple(resolve_engine(name) for name in names),
+        model_names=tuple(dict.fromkeys(config.getoption("--model") or EMBEDDED)),
+        device=resolve_device(config.getoption("--device")),
+        dtype=resolve_dtype(config.getoption("--dtype") or "float32"),
+        time_limit_s=time_limit_s,
+    )
+
+
+def _try_factories(config: pytest.Config, selection: Selection) -> None:
+    """Build what the user named once, so that a broken factory is one sentence, not a wall of
+    failures. The model is loaded here too, and so is its error."""
+    if not (config.getoption("--engine") or config.getoption("--model")):
+        return
+    subject = load_model(selection.model_names[0], selection.device, selection.dtype)
+    for name in selection.model_names[1:]:
+        if name not in EMBEDDED:
+            load_model(name, torch.device("cpu"), selection.dtype)
+    for spec in selection.engines:
+        try:
+            with time_limit(120.0, f"the factory of engine {spec.name!r}"):
+                engine = spec.factory(subject.model, EngineConfig())
+        except UnsupportedModelError:
+            continue  # a refusal is an answer; the tests show it
+        except Exception as error:
+            raise UsageError(
+                f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
+            ) from error
+        if not callable(getattr(engine, "generate", None)):
+            raise UsageError(
+                f"--engine {spec.name!r}: its factory returned a {type(engine).__name__} without "
+                f"generate(requests)"
+            )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    selection = config.stash[SELECTION]
+    return [
+        "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
+        "batchproof: models " + ", ".join(selection.model_names),
+        f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "
+        f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)",
+    ]

@@ -1,0 +1,63 @@
+"""Every test that asks for a `trial` runs once per engine and model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.api import Capability
+from harness.errors import UnsupportedModelError
+from harness.plugin.options import SELECTION
+from harness.promises import Promise
+from harness.trial import Laboratory, Trial
+
+LAB = pytest.StashKey[Laboratory]()
+
+
+@pytest.fixture(scope="session")
+def laboratory(request: pytest.FixtureRequest) -> Laboratory:
+    """Models and oracles, shared by all tests of the session."""
+    selection = request.config.stash[SELECTION]
+    return Laboratory(selection.device, selection.dtype, selection.time_limit_s)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "trial" not in metafunc.fixturenames:
+        return
+    selection = metafunc.config.stash[SELECTION]
+    model_names = selection.model_names
+    if metafunc.definition.get_closest_marker("one_model"):
+        model_names = model_names[:1]
+    pairs = [(spec, model_name) for spec in selection.engines for model_name in model_names]
+    metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Trial]:
+    """One engine on one model. Skipped, by name, if the engine lacks what the test needs."""
+    spec, model_name = request.param
+    promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
+    assert promises, (
+        f"{request.node.nodeid} must say which promise it checks: @pytest.mark.promise(id=...)"
+    )
+    record: dict[str, object] = {
+        "engine": spec.name,
+        "model": model_name,
+        "promises": [promise.id for promise in promises],
+    }
+    request.node.user_properties.append(("batchproof", record))
+    oracle = laboratory.oracle(model_name)
+    try:
+        capabilities = laboratory.capabilities(spec, oracle.subject)
+    except UnsupportedModelError as error:
+        record["refused"] = str(error)
+        pytest.skip(f"refused: {error}")
+    for mark in request.node.iter_markers("needs"):
+        for name in mark.args:
+            if Capability(name) not in capabilities:
+                record["lacks"] = name
+                pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
+    trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
+    record["ledger"] = vars(trial.ledger)  # live: it fills while the test runs
+    yield trial

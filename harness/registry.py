@@ -1,0 +1,153 @@
+"""From what a person types behind `--engine` to a factory. The only room that looks into
+`implementations/`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from harness.api import Engine, EngineFactory
+from harness.errors import UsageError
+
+BUILT_IN = {
+    "reference": "implementations.reference:reference",
+    "static": "implementations.static:static",
+    "ragged": "implementations.ragged:ragged",
+}
+FAULT_PREFIX = "fault:"
+FORMS = "a built-in name, fault:NAME, pkg.mod:factory or path.py:factory, then ?key=value&key=value"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine as it was asked for: the text that names it in reports, and how to build it."""
+
+    name: str
+    factory: EngineFactory = field(compare=False)
+
+
+def resolve_engine(text: str) -> EngineSpec:
+    """Raises `UsageError` naming what is wrong and what there is to choose from."""
+    target, _, query = text.partition("?")
+    options = _parse_options(text, query)
+    if target in BUILT_IN:
+        factory = _load(text, BUILT_IN[target])
+    elif target.startswith(FAULT_PREFIX):
+        factory = _fault(target.removeprefix(FAULT_PREFIX))
+    elif ":" in target:
+        factory = _load(text, target)
+    else:
+        raise UsageError(
+            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; give {FORMS}"
+        )
+    _check_options(text, factory, options)
+    return EngineSpec(text, partial(factory, **options) if options else factory)
+
+
+def faults() -> Mapping[str, Any]:
+    """The planted faults by name (see `implementations/faulty`)."""
+    module = importlib.import_module("implementations.faulty")
+    return dict(module.FAULTS)
+
+
+def reference_factory() -> EngineFactory:
+    """The engine whose answers are the specification."""
+    return resolve_engine("reference").factory
+
+
+def _fault(name: str) -> Callable[..., Engine]:
+    known = faults()
+    if name not in known:
+        raise UsageError(f"--engine {FAULT_PREFIX + name!r} is no planted fault: {', '.join(known)}")
+    factory: Callable[..., Engine] = known[name].factory
+    return factory
+
+
+def _load(text: str, target: str) -> Callable[..., Engine]:
+    module_name, _, attribute = target.rpartition(":")
+    module = (
+        _import_file(text, module_name) if module_name.endswith(".py") else _import(text, module_name)
+    )
+    if not hasattr(module, attribute):
+        callables = [
+            name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
+        ]
+        raise UsageError(
+            f"--engine {text!r}: {module_name} has no attribute {attribute!r}; "
+            f"its callables are {', '.join(callables) or 'none'}"
+        )
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        raise UsageError(
+            f"--engine {text!r}: {attribute!r} is a {type(factory).__name__}, but must be a "
+            f"factory(model, config) that returns an engine"
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+def _import(text: str, module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        raise UsageError(
+            f"--engine {text!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import_file(text: str, file_name: str) -> ModuleType:
+    path = Path(file_name).resolve()
+    if not path.is_file():
+        raise UsageError(f"--engine {text!r}: there is no file {file_name!r}")
+    name = f"batchproof_engine_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, f"{path} ends in .py"
+    assert spec.loader is not None, f"{path} ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up
+    sys.path.append(str(path.parent))  # so that it can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(
+            f"--engine {text!r}: running {file_name!r} raised {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _parse_options(text: str, query: str) -> dict[str, Any]:
+    """`a=1&b=true` as keyword arguments; values are read as YAML scalars."""
+    options: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not (key.isidentifier() and equals):
+            raise UsageError(f"--engine {text!r}: option {part!r} must read key=value")
+        if key in options:
+            raise UsageError(f"--engine {text!r}: option {key!r} is given twice")
+        options[key] = yaml.safe_load(value)
+    return options
+
+
+def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:
+    """A factory's options are its parameters after model and config."""
+    parameters = list(inspect.signature(factory).parameters.values())
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    names = [p.name for p in parameters if p not in positional[:2]]
+    for key in options:
+        if key not in names:
+            raise UsageError(
+                f"--engine {text!r}: unknown option {key!r}; its factory takes {', '.join(names) or 'none'}"
+            )
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
+        raise UsageError(f"--engine {text!r}: a factory takes (model, config), this one cannot")

@@ -1,0 +1,133 @@
+"""Hypothesis strategies: workloads made to let a bug happen.
+
+Equal rows, one wave and a large pool hide nearly everything. So: fewer slots than requests, unequal
+lengths with the long row anywhere, prompts around block boundaries, identical prompts, caps of 1 and
+2 beside longer ones, EOS picked afterwards from the right answer, and, where the engine can, budgets
+below a prompt and pools that force preemption. All of it shrinks towards one short request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from math import ceil
+
+from hypothesis import strategies as st
+
+from harness.api import Capability, EngineConfig, Request
+from harness.oracle import Oracle
+from harness.workloads import Workload
+
+MAX_PROMPT_LEN = 40
+MAX_CAP = 10
+
+
+@st.composite
+def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -> tuple[int, ...]:
+    """Token ids, drawn as bytes: quick to generate and to shrink."""
+    length = draw(lengths)
+    if vocab_size == 256:
+        return tuple(draw(st.binary(min_size=length, max_size=length)))
+    raw = draw(st.binary(min_size=3 * length, max_size=3 * length))
+    return tuple(int.from_bytes(raw[i : i + 3]) % vocab_size for i in range(0, len(raw), 3))
+
+
+def prompt_lens(block_size: int, longest: int = MAX_PROMPT_LEN) -> st.SearchStrategy[int]:
+    """Short ones, any, and k * block_size - 1, + 0, + 1."""
+    edges = [k * block_size + d for k in range(1, longest // block_size + 1) for d in (-1, 0, 1)]
+    edges = sorted({edge for edge in edges if 1 <= edge <= longest}) or [1]
+    return st.one_of(st.integers(1, 8), st.integers(1, longest), st.sampled_from(edges))
+
+
+def caps(largest: int = MAX_CAP) -> st.SearchStrategy[int]:
+    return st.one_of(st.sampled_from([1, 2]), st.integers(1, largest))
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    block_size: int = 4,
+    min_size: int = 1,
+    max_size: int = 8,
+    with_eos: bool = True,
+) -> tuple[Request, ...]:
+    """Good requests with unique ids."""
+    vocab_size = oracle.subject.vocab_size
+    count = draw(st.integers(min_size, max_size))
+    made: list[Request] = []
+    for index in range(count):
+        if made and draw(st.integers(0, 7)) == 7:
+            prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical twin
+        else:
+            prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
+        cap = draw(caps())
+        eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
+        made.append(Request(f"r{index}", prompt, cap, eos))
+    return tuple(made)
+
+
+@st.composite
+def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int) -> frozenset[int]:
+    """None, one of the right answer's own tokens (also the first and the last), or one that occurs in
+    the prompt only."""
+    kind = draw(st.sampled_from(["none", "none", "answer", "answer", "prompt"]))
+    if kind == "answer":
+        token_ids = oracle.answer(prompt, cap).token_ids
+        return frozenset({token_ids[draw(st.sampled_from([0, cap - 1, cap // 2]))]})
+    if kind == "prompt":
+        return frozenset(prompt[:1]) - set(oracle.answer(prompt, cap).token_ids)
+    return frozenset()
+
+
+@st.composite
+def configs(
+    draw: st.DrawFn,
+    capabilities: AbstractSet[Capability],
+    wanted: tuple[Request, ...],
+    block_size: int,
+    return_logits: bool,
+) -> EngineConfig:
+    """Limits that hold every one of the requests, but rarely all of them at once."""
+    longest = max(len(request.prompt_token_ids) for request in wanted)
+    max_num_seqs = draw(st.integers(1, 4))
+    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
+    budget = draw(st.one_of(st.just(2048), st.integers(max(smallest_budget, max_num_seqs), 64)))
+    num_blocks = None
+    if Capability.PREEMPTION in capabilities:
+        largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
+        needed = ceil(largest / block_size)
+        num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
+    return EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        return_logits=return_logits,
+    )
+
+
+@st.composite
+def workloads(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    capabilities: AbstractSet[Capability],
+    min_requests: int = 1,
+    max_requests: int = 8,
+    with_eos: bool = True,
+    with_arrivals: bool = False,
+) -> Workload:
+    """Good requests under limits this engine can work with; `with_arrivals` staggers them."""
+    block_size = draw(st.sampled_from([2, 3, 4, 16]))
+    wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos))
+    config = draw(
+        configs(
+            capabilities,
+            wanted,
+            block_size,
+            return_logits=Capability.LOGITS in capabilities and not with_arrivals,
+        )
+    )
+    arrivals = None
+    if with_arrivals:
+        arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted)
+    return Workload(wanted, config, arrivals)

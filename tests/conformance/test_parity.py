@@ -1,0 +1,26 @@
+"""P1: every request is answered exactly as if it had been alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import EngineConfig, Request
+from harness.strategies import workloads
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.promise(id="P1")
+
+
+@pytest.mark.one_model
+def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
+    texts = ("a", "Batching changes nothing", "but the speed of it.")
+    requests = [Request(text, trial.subject.encode(text), 4) for text in texts]
+    trial.check(Workload(tuple(requests), EngineConfig(max_num_seqs=2)))
+
+
+@given(data=st.data())
+def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
+    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
