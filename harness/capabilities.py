@@ -34,7 +34,8 @@ def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> froze
     engine = build(EngineConfig(return_logits=True))
     if not callable(getattr(engine, "generate", None)):
         raise UsageError(
-            f"engine {name!r}: its factory returned a {type(engine).__name__} without generate(requests)"
+            f"engine {name!r}: its factory returned a {type(engine).__name__} "
+            f"without generate(requests)"
         )
     structural = {each for each in PROTOCOLS if _has(name, engine, each)}
     declared = getattr(engine, "capabilities", None)

@@ -143,8 +143,8 @@ def _wrong_token(
         [
             f"got:       {list(completion.token_ids)}",
             f"should be: {should_be[: len(completion.token_ids)]}",
-            f"margin of the right token {answer.margin(step):.3g}; rounding reaches "
-            f"{2 * oracle.kappa * error.max_abs:.2g} (2 kappa E, kappa {oracle.kappa:g}, E {error.max_abs:.2g})",
+            f"margin of the right token {answer.margin(step):.3g}; rounding explains "
+            f"{2 * oracle.kappa * error.max_abs:.2g} (2 kappa E; kappa {oracle.kappa:g})",
         ],
     )
 
@@ -200,9 +200,7 @@ def check_logits(request: Request, completion: Completion, oracle: Oracle) -> No
             Promise.P1,
             f"request {request.request_id!r} step {step}: the logits are off by {worst[step]:.3g}, "
             f"but rounding reaches {oracle.kappa * error.max_abs:.2g}",
-            [
-                f"kappa {oracle.kappa:g}, E {error.max_abs:.2g}; the tokens agree so far as they are wide apart"
-            ],
+            [f"kappa {oracle.kappa:g}, E {error.max_abs:.2g}; the tokens are right all the same"],
         )
     if rms > oracle.kappa * error.rms:
         raise ConformanceFailure(

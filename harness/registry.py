@@ -92,7 +92,7 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
             f"--engine {text!r}: {attribute!r} is a {type(factory).__name__}, but must be a "
             f"factory(model, config) that returns an engine"
         )
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _import(text: str, module_name: str) -> ModuleType:
@@ -147,7 +147,8 @@ def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[s
     for key in options:
         if key not in names:
             raise UsageError(
-                f"--engine {text!r}: unknown option {key!r}; its factory takes {', '.join(names) or 'none'}"
+                f"--engine {text!r}: unknown option {key!r}; "
+                f"its factory takes {', '.join(names) or 'none'}"
             )
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
         raise UsageError(f"--engine {text!r}: a factory takes (model, config), this one cannot")

@@ -151,13 +151,10 @@ class Trial:
             text = "\n".join([str(hang), *self._context(workload, Promise.P10)])
             raise EngineHang(text) from None
         except Exception as error:
-            failure = EngineRaised(
-                self.promise,
-                f"the engine raised {type(error).__name__}: {error}",
-                _last_frames(error),
-            )
-            failure.context = self._context(workload, self.promise)
-            raise failure from None
+            finding = f"the engine raised {type(error).__name__}: {error}"
+            raised = EngineRaised(self.promise, finding, _last_frames(error))
+            raised.context = self._context(workload, self.promise)
+            raise raised from None
 
     def _context(self, workload: Workload, promise: Promise) -> list[str]:
         yaml = workload_as_yaml(workload, promise.id)

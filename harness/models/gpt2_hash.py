@@ -20,7 +20,8 @@ reach 1, 2, 4, ... 64 positions back. The last 8 bits of the state are the next 
 
 Heads 1..5 are soft: four weigh all visible keys by content and position, one takes their plain
 mean. They write to `soft`, which moves the logits a little, so that every visible key, with its K
-and V in every layer, counts in the logits.
+and V in every layer, counts in the logits. Head 0 carries `soft` along its hops, so that what an
+earlier query saw is not forgotten.
 """
 
 import math
@@ -47,17 +48,21 @@ INNER = 8 * _BITS + 2 * _NUM_SOFT
 _EPSILON = 1e-5
 _FETCH_GAIN = 12.0
 """Head 0's score per agreeing address bit: the winner leads by 48 (in layer 1 by 24)."""
-_SOFT_TEMPERATURES = (1.0, 1.0, 1.5, 2.0, 0.0)
-"""Standard deviation of the scores of heads 1..5 over random keys; 0 is the plain mean."""
-_SOFT_STEPS = (0.02, 0.02, 0.02, 0.02, 0.08)
-"""What one dimension of a soft head adds to its channel, per unit of V."""
-_SOFT_FEEDBACK = 4.0
-"""Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
-_SOFT_CARRY = 0.5
-_SOFT_KNEE = 0.25
-_SOFT_BEYOND = 0.25
 _BIT_LOGIT = 2.0
 """Logit per agreeing bit: the right token has 16, the next best 12."""
+
+# The soft part is tuned so that the margin stays above 2.8 while one key among 256 moves the
+# logits by some hundred times their float32 rounding error.
+_SOFT_HEADS = ((1.0, 0.03), (1.0, 0.03), (1.5, 0.03), (2.0, 0.03), (0.0, 0.16))
+"""For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
+what one dimension of the head adds to its soft channel."""
+_SOFT_FEEDBACK = 4.0
+"""Gain at which V reads soft channels."""
+_SOFT_CARRY = 0.4
+"""Share of the fetched position's soft channels that head 0 adds to the own ones."""
+_SOFT_KNEE = 0.25
+"""Size beyond which a layer divides what is too much by four. Short contexts get there, where one
+key weighs plenty; long ones, where it weighs little, do not."""
 _SOFT_LOGIT = 0.3
 """Logit per unit of a soft channel."""
 
@@ -111,6 +116,7 @@ def _signs(bits: Iterable[int]) -> Tensor:
 
 
 def _zeros(*shape: int) -> Tensor:
+    """Return zeros, whatever torch's default device and dtype are."""
     return torch.zeros(shape, dtype=torch.float32, device="cpu")
 
 
@@ -148,8 +154,8 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
     qkv, out = _zeros(WIDTH, 3, NUM_HEADS, HEAD_DIM), _zeros(NUM_HEADS, HEAD_DIM, WIDTH)
     if layer > 0:  # In layer 0 the position's code is in `fetched` already.
         _fetch_head(qkv[:, :, 0], out[0], layer)
-    for head, temperature in enumerate(_SOFT_TEMPERATURES, start=1):
-        _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", temperature, _SOFT_STEPS[head-1])
+    for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
+        _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
     return {
         f"{name}.c_attn.weight": qkv.reshape(WIDTH, 3 * WIDTH),
         f"{name}.c_attn.bias": _zeros(3 * WIDTH),
@@ -169,78 +175,86 @@ def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
             qkv[_ADDRESS + bit, 0, bit] = gain / 2
     for bit in range(_BITS):
         qkv[_STATE + bit, 2, bit] = 1.0
-        out[bit, _FETCHED + bit] = 1.0
-        out[bit, _FETCHED + _BITS + bit] = -1.0
-    if layer > 1:
-        order = tables.shuffled(f"layer {layer} / carried", _NUM_SOFT)
-        signs = _signs(tables.random_bits(f"layer {layer} / carried signs", _NUM_SOFT))
-        for index, channel in enumerate(order):
-            qkv[_SOFT + index, 2, _BITS + index] = 1.0
-            out[_BITS + index, _SOFT + channel] = _SOFT_CARRY * signs[index]
-            out[_BITS + index, _SOFT + _NUM_SOFT + channel] = -_SOFT_CARRY * signs[index]
+        _write_pair(out[bit], _FETCHED + bit, _BITS, 1.0)
+    if layer > 1:  # Carry the soft channels along the hops, shuffled.
+        order = tables.shuffled(f"layer {layer} / carry", _NUM_SOFT)
+        signs = _signs(tables.random_bits(f"layer {layer} / carry signs", _NUM_SOFT)).tolist()
+        for dim, (channel, sign) in enumerate(zip(order, signs, strict=True), start=_BITS):
+            qkv[_SOFT + dim - _BITS, 2, dim] = 1.0
+            _write_pair(out[dim], _SOFT + channel, _NUM_SOFT, sign * _SOFT_CARRY)
 
 
-def _soft_head(qkv: Tensor, out: Tensor, label: str, temperature: float, step: float) -> None:
+def _write_pair(row: Tensor, channel: int, offset: int, value: float) -> None:
+    """Let a hidden unit add `value` to a channel and take it from its negative, `offset` on."""
+    row[channel] = value
+    row[channel + offset] = -value
+
+
+def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float) -> None:
     """Fill a head that weighs all keys; `qkv` (width, 3, dim), `out` (dim, width).
 
     Every dimension of Q, K and V reads one channel with a random sign. Q and K read bits of state
-    and address, V reads the soft channels as well.
+    and address, V reads soft channels as well.
     """
+    dims = range(HEAD_DIM)
+    soft = range(_SOFT, _SOFT + _NUM_SOFT)
     bits = [*range(_STATE, _STATE + _BITS), *range(_ADDRESS, _ADDRESS + _ADDRESS_BITS)]
-    soft = list(range(_SOFT, _SOFT + _NUM_SOFT))
-    gain = math.sqrt(temperature)
-    for part, channels in enumerate((bits, bits, bits + soft)):
+    for part, channels in enumerate((bits, bits, [*bits, *soft])):
         order = tables.shuffled(f"{label} / channels {part}", len(channels))
+        reads = [channels[order[dim % len(order)]] for dim in dims]
         signs = _signs(tables.random_bits(f"{label} / signs {part}", HEAD_DIM))
-        reads = [channels[order[dim % len(order)]] for dim in range(HEAD_DIM)]
-        if part == 2:
-            signs *= torch.tensor([_SOFT_FEEDBACK if c >= _SOFT else 1.0 for c in reads])
-        else:
-            signs *= gain
-        qkv[reads, part, list(range(HEAD_DIM))] = signs
-    for dim in range(HEAD_DIM):
-        out[dim, _SOFT + dim % _NUM_SOFT] = step
-        out[dim, _SOFT + _NUM_SOFT + dim % _NUM_SOFT] = -step
+        qkv[reads, part, list(dims)] = signs * (math.sqrt(spread) if part < 2 else 1.0)
+    qkv[list(soft), 2] *= _SOFT_FEEDBACK
+    for dim in dims:
+        _write_pair(out[dim], _SOFT + dim % _NUM_SOFT, _NUM_SOFT, step)
+
+
+class _Mlp:
+    """One layer's c_fc (width, inner) and c_proj (inner, width), filled unit by unit."""
+
+    def __init__(self) -> None:
+        self.fc, self.fc_bias = _zeros(WIDTH, INNER), _zeros(INNER)
+        self.proj, self.proj_bias = _zeros(INNER, WIDTH), _zeros(WIDTH)
+        self._units = iter(range(INNER))
+
+    def add_relu(self, inputs: list[int], bias: float, pair: tuple[int, int], gain: float) -> None:
+        """Add gain * relu(sum(inputs) + bias) to the pair (channel, offset of its negative)."""
+        unit = next(self._units)
+        self.fc[inputs, unit] = 1.0
+        self.fc_bias[unit] = bias
+        _write_pair(self.proj[unit], *pair, gain)
+
+    def add_step(self, inputs: list[int], at: float, bit: int, height: float) -> None:
+        """Add to the pair of `bit` a step of sum(inputs): 0 below at - 1/2, height above at + 1/2.
+
+        Gates made of steps give clean bits whatever the soft channels do to the norm.
+        """
+        self.add_relu(inputs, 0.5 - at, (bit, _BITS), height)
+        self.add_relu(inputs, -0.5 - at, (bit, _BITS), -height)
 
 
 def _mlp(name: str, layer: int) -> dict[str, Tensor]:
-    """Return c_fc (width, inner) and c_proj (inner, width): the XOR gates of a layer.
-
-    All gates are steps, so that bits leave them clean whatever the soft channels do to the norm:
-    relu(x + 1/2) - relu(x - 1/2) is 0 for x <= -1/2 and 1 for x >= 1/2.
-    """
-    fc, bias, out, out_bias = _zeros(WIDTH, INNER), _zeros(INNER), _zeros(INNER, WIDTH), _zeros(WIDTH)
-    steps = iter(range(INNER))
-
-    def add_step(inputs: Iterable[int], threshold: float, channel: int, height: float) -> None:
-        """Add a step of sum(inputs) to the pair at `channel`: 0 below `threshold`, else height."""
-        low = next(steps)
-        next(steps)
-        fc[list(inputs), low : low + 2] = 1.0
-        bias[low], bias[low + 1] = 0.5 - threshold, -0.5 - threshold
-        out[low, channel], out[low + 1, channel] = height, -height
-        out[low : low + 2, channel + _BITS] = -out[low : low + 2, channel]
-
+    """Return the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
+    mlp = _Mlp()
     for bit, (own, fetched) in enumerate(tables.gate_inputs(layer)):
         own, fetched = _STATE + own, _FETCHED + fetched
-        # The product of two signs is |own + fetched| - 1: two steps at +-1.
-        add_step((own, fetched), 1.0, _STATE + bit, 2.0)
-        add_step((own + _BITS, fetched + _BITS), 1.0, _STATE + bit, 2.0)
-        # A sign is a step at 0 of height 2, minus 1: take the old ones out.
-        add_step((_STATE + bit,), 0.0, _STATE + bit, -2.0)
-        add_step((_FETCHED + bit,), 0.0, _FETCHED + bit, -2.0)
-        out_bias[_FETCHED + bit], out_bias[_FETCHED + _BITS + bit] = 1.0, -1.0
+        # The product of two signs is |own + fetched| - 1: a step on either side.
+        mlp.add_step([own, fetched], 1.0, _STATE + bit, 2.0)
+        mlp.add_step([own + _BITS, fetched + _BITS], 1.0, _STATE + bit, 2.0)
+        # A sign is a step of height 2, minus 1: take both inputs out.
+        mlp.add_step([_STATE + bit], 0.0, _STATE + bit, -2.0)
+        mlp.add_step([_FETCHED + bit], 0.0, _FETCHED + bit, -2.0)
+        # The ones: -1 + 1 cancel for `state`, one is left over for `fetched`.
+        _write_pair(mlp.proj_bias, _FETCHED + bit, _BITS, 1.0)
     for index in range(_NUM_SOFT):
-        plus, minus = _SOFT + index, _SOFT + _NUM_SOFT + index
-        for source, target in ((plus, minus), (minus, plus)):
-            unit = next(steps)
-            fc[source, unit], bias[unit] = 1.0, -_SOFT_KNEE
-            out[unit, source], out[unit, target] = _SOFT_BEYOND - 1.0, 1.0 - _SOFT_BEYOND
+        pair = (_SOFT + index, _NUM_SOFT)
+        mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
+        mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
     return {
-        f"{name}.c_fc.weight": fc,
-        f"{name}.c_fc.bias": bias,
-        f"{name}.c_proj.weight": out,
-        f"{name}.c_proj.bias": out_bias,
+        f"{name}.c_fc.weight": mlp.fc,
+        f"{name}.c_fc.bias": mlp.fc_bias,
+        f"{name}.c_proj.weight": mlp.proj,
+        f"{name}.c_proj.bias": mlp.proj_bias,
     }
 
 

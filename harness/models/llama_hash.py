@@ -31,15 +31,23 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
-from harness.models import llama_hash_oracle as tables
+from harness.models.hash_tables import (
+    NUM_POSITIONS,
+    TOKEN_BITS,
+    VOCAB_SIZE,
+    Bits,
+    random_bits,
+    shuffled,
+)
+from harness.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, token_code
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
-HEAD_DIM = tables.STATE_BITS
-INNER = 9 * tables.STATE_BITS
+HEAD_DIM = STATE_BITS
+INNER = 9 * STATE_BITS
 ROPE_THETA = 16.0
 """Frequencies from 1 down to 1/13 radian per position: what reaches a few dozen positions."""
 
-_BITS = tables.STATE_BITS
+_BITS = STATE_BITS
 _STATE = slice(0, _BITS)
 _FETCHED = slice(_BITS, 2 * _BITS)
 _SOFT = slice(2 * _BITS, 3 * _BITS)
@@ -53,17 +61,18 @@ _AMPLITUDES = {
     -1: (58, 24, 13, 9, 0, 0, 9, 0, 0, 8, 13, 7, 6, 3, 5, 5),
     1: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
     2: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
-    4: (23, 33, 74, 16, 11, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0),
-    8: (26, 0, 0, 0, 7, 110, 11, 6, 0, 0, 0, 0, 0, 0, 0, 0),
-    16: (6, 8, 0, 17, 13, 0, 0, 0, 0, 93, 23, 0, 0, 0, 0, 0),
+    4: (41, 0, 0, 0, 9, 14, 87, 0, 10, 0, 0, 0, 0, 0, 0, 0),
+    8: (15, 0, 0, 0, 8, 66, 0, 0, 0, 0, 0, 0, 0, 0, 4, 68),
+    16: (5, 1, 13, 0, 0, 24, 6, 0, 0, 0, 0, 0, 108, 0, 44, 0),
 }
 """Offset -> amplitude of each RoPE frequency in the hard head's score.
 
 The score at distance x is the sum of amplitude * cos(frequency * (x - offset)). The table is the
-solution of a linear program, rounded: at a total of 160, the largest gap by which the nearest
-visible key beats the next, over all distances below 260 and with the frequencies rounded to
-float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). The gaps are 39, 52, 52, 43,
-21 and 11.7. A bfloat16 score near 160 is wrong by about 1.
+solution of a linear program, rounded: for a total of 160 (200 at offset 16), the largest gap by
+which the nearest visible key beats the next, over all distances below 260 and with the frequencies
+rounded to float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). The gaps are 39, 52,
+52, 26, 13.7 and 8.9; a bfloat16 score near 200 is wrong by about 1. At distance 0 no score is below
+-14: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN.
 """
 
 _HARD_KEY = 8.0
@@ -83,7 +92,7 @@ so the step above can be large, and a single key among 250 still moves the logit
 """
 _BIT_LOGIT = 2.0
 """Logit per agreeing bit: the right token has 16, the next best 12."""
-_SOFT_LOGIT = 0.16
+_SOFT_LOGIT = 0.15
 """Logit per unit of a soft channel."""
 
 
@@ -99,7 +108,7 @@ def build_llama_hash() -> LlamaForCausalLM:
         for layer, block in enumerate(model.model.layers):
             block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
             block.post_attention_layernorm.weight.fill_(1.0)
-            _fill_hard_head(block.self_attn, tables.OFFSETS[layer])
+            _fill_hard_head(block.self_attn, OFFSETS[layer])
             _fill_soft_heads(block.self_attn, layer)
             _fill_xor(block.mlp, layer)
             _fill_limiter(block.mlp)
@@ -108,11 +117,11 @@ def build_llama_hash() -> LlamaForCausalLM:
 
 def _config() -> LlamaConfig:
     return LlamaConfig(
-        vocab_size=tables.VOCAB_SIZE,
-        max_position_embeddings=tables.NUM_POSITIONS,
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=NUM_POSITIONS,
         hidden_size=WIDTH,
         intermediate_size=INNER,
-        num_hidden_layers=len(tables.OFFSETS),
+        num_hidden_layers=len(OFFSETS),
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_KV_HEADS,
         head_dim=HEAD_DIM,
@@ -125,15 +134,14 @@ def _config() -> LlamaConfig:
 
 
 def _fill_embedding_and_head(model: LlamaForCausalLM) -> None:
-    """Write tokens as their codes; read the last state's first bits and the soft channels."""
-    shift = range(tables.TOKEN_BITS - 1, -1, -1)
+    """Write tokens as their codes; read the last state's last bits and the soft channels."""
     embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
-    for token_id in range(tables.VOCAB_SIZE):
-        embedding[token_id, _STATE] = _signs(tables.token_code(token_id))
-        head[token_id, : tables.TOKEN_BITS] = _BIT_LOGIT * _signs(
-            tuple(token_id >> index & 1 for index in shift)
-        )
-        soft = _signs(tables.random_bits(f"head / soft / {token_id}", _BITS))
+    answer = slice(_STATE.stop - TOKEN_BITS, _STATE.stop)
+    for token_id in range(VOCAB_SIZE):
+        embedding[token_id, _STATE] = _signs(token_code(token_id))
+        digits = tuple(map(int, f"{token_id:0{TOKEN_BITS}b}"))
+        head[token_id, answer] = _BIT_LOGIT * _signs(digits)
+        soft = _signs(random_bits(f"llama / head / {token_id}", _BITS))
         head[token_id, _SOFT] = _SOFT_LOGIT * soft
     embedding[:, _CONSTANT] = _CONSTANT_VALUE
     model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
@@ -164,9 +172,9 @@ def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
 
     Head 1 shares K and V with the hard head; heads 2 and 3 share K and V made of all state bits.
     """
-    name = f"layer {layer} / soft"
-    first, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
-    mean_query = _MEAN_QUERY * _signs(tables.random_bits(f"{name} / mean", HEAD_DIM))
+    name = f"llama / layer {layer} / soft"
+    _hard, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
+    mean_query = _MEAN_QUERY * _signs(random_bits(f"{name} / mean", HEAD_DIM))
     attention.q_proj.weight[second, _CONSTANT] = mean_query / _CONSTANT_VALUE
     attention.q_proj.weight[third, _STATE] = _signed_permutation(f"{name} / q 2")
     attention.q_proj.weight[fourth, _STATE] = _signed_permutation(f"{name} / q 3")
@@ -187,7 +195,7 @@ def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
     """
     gate, up, down = mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
     identity = torch.eye(_BITS)
-    own, fetched = identity[list(tables.own_bits(layer))], identity[list(tables.fetched_bits(layer))]
+    own, fetched = (identity[list(bits)] for bits in zip(*gate_inputs(layer), strict=True))
     ramp = [(sign, threshold) for sign in (1.0, -1.0) for threshold in (0.5, 1.5)]
     for index, (sign, threshold) in enumerate(ramp):
         units = _units(index)
@@ -227,12 +235,12 @@ def _units(index: int) -> slice:
     return slice(index * _BITS, (index + 1) * _BITS)
 
 
-def _signs(bits: tables.Bits) -> Tensor:
+def _signs(bits: Bits) -> Tensor:
     """Return bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
     return 1.0 - 2.0 * torch.tensor(bits, dtype=torch.float32)
 
 
 def _signed_permutation(label: str) -> Tensor:
     """Return a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
-    order = list(tables.shuffled(f"{label} / order", _BITS))
-    return _signs(tables.random_bits(f"{label} / signs", _BITS))[:, None] * torch.eye(_BITS)[order]
+    order = shuffled(f"{label} / order", _BITS)
+    return _signs(random_bits(f"{label} / signs", _BITS))[:, None] * torch.eye(_BITS)[order]

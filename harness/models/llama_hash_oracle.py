@@ -5,58 +5,43 @@ else in common, so this oracle shares no error with torch, transformers or any e
 
 The function: a token has a random code of `STATE_BITS` bits, the first state of its position. Each
 layer replaces every state by the XOR of itself and the state `OFFSETS[layer]` positions earlier,
-both under permutations of their own, so a different order of the same tokens is a different hash.
-The sums of the offsets are 0..63: after the last layer a state depends on the last 64 tokens. Its
-first 8 bits are the next token.
+both under permutations of their own, so another order of the same tokens is another hash. The sums
+of the offsets are 0..63: the last state depends on the last 64 tokens.
 """
 
 from collections.abc import Sequence
 from functools import cache
-from hashlib import sha256
 
-VOCAB_SIZE = 256
-NUM_POSITIONS = 256
+from harness.models.hash_tables import (
+    NUM_POSITIONS,
+    TOKEN_BITS,
+    VOCAB_SIZE,
+    Bits,
+    random_bits,
+    shuffled,
+)
+
 STATE_BITS = 32
-TOKEN_BITS = 8
-"""The first `TOKEN_BITS` bits of the last state, high bit first, are the next token's id."""
-
 OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
 """How far back each layer reads. -1 is the future: no honest mask shows it (see `source`)."""
 
-Bits = tuple[int, ...]
-
-
-def digest(label: str) -> bytes:
-    """Return 32 bytes fixed by `label`."""
-    return sha256(f"batchproof llama-hash 23 / {label}".encode()).digest()
-
-
-def random_bits(label: str, count: int) -> Bits:
-    """Return `count` <= 256 bits fixed by `label`."""
-    word = int.from_bytes(digest(label), "big")
-    return tuple(word >> index & 1 for index in range(count))
-
-
-@cache
-def shuffled(label: str, count: int) -> Bits:
-    """Return a permutation of range(count) fixed by `label`."""
-    return tuple(sorted(range(count), key=lambda index: digest(f"{label} / {index}")))
+_SERIES = "llama 22"
+"""The first series of tables in which a changed token is never lost by construction: from every
+position of the window, in contexts of every length, the map to the next token has full rank."""
 
 
 @cache
 def token_code(token_id: int) -> Bits:
     """Return the state that stands for a token."""
-    return random_bits(f"token / {token_id}", STATE_BITS)
+    return random_bits(f"{_SERIES} / token / {token_id}", STATE_BITS)
 
 
-def own_bits(layer: int) -> Bits:
-    """Return, for every new state bit, which bit of the own state goes into it."""
-    return shuffled(f"layer {layer} / own", STATE_BITS)
-
-
-def fetched_bits(layer: int) -> Bits:
-    """Return, for every new state bit, which bit of the fetched state goes into it."""
-    return shuffled(f"layer {layer} / fetched", STATE_BITS)
+@cache
+def gate_inputs(layer: int) -> tuple[tuple[int, int], ...]:
+    """Return, for every new state bit, which own bit and which fetched bit it is the XOR of."""
+    own = shuffled(f"{_SERIES} / layer {layer} / own", STATE_BITS)
+    fetched = shuffled(f"{_SERIES} / layer {layer} / fetched", STATE_BITS)
+    return tuple(zip(own, fetched, strict=True))
 
 
 def source(layer: int, position: int) -> int:
@@ -82,11 +67,10 @@ def next_token(token_ids: Sequence[int]) -> int:
             return token_code(token_ids[position])
         layer = num_layers - 1
         own, fetched = state(layer, position), state(layer, source(layer, position))
-        wiring = zip(own_bits(layer), fetched_bits(layer), strict=True)
-        return tuple(own[i] ^ fetched[j] for i, j in wiring)
+        return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
     last = state(len(OFFSETS), len(token_ids) - 1)
-    return int("".join(map(str, last[:TOKEN_BITS])), base=2)
+    return int("".join(map(str, last[-TOKEN_BITS:])), base=2)
 
 
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:

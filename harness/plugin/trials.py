@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from harness.api import Capability
@@ -34,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Trial]:
+def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
     """One engine on one model. Skipped, by name, if the engine lacks what the test needs."""
     spec, model_name = request.param
     promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
@@ -60,4 +58,4 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
                 pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
     trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
     record["ledger"] = vars(trial.ledger)  # live: it fills while the test runs
-    yield trial
+    return trial

@@ -1,0 +1,138 @@
+"""P12: a bad request alone gets an error that names value and rule; its neighbours never notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import Completion, FinishReason, Request
+from harness.promises import Promise
+from harness.relations import require_same_bits
+from harness.strategies import workloads
+from harness.trial import Trial
+from harness.verdict import ConformanceFailure
+from harness.workloads import Workload
+
+pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]
+
+# Kind of bad request -> (the request, words of which the message must contain one).
+BAD: dict[str, Callable[[Trial], tuple[Request, tuple[str, ...]]]] = {
+    "empty prompt": lambda _: (Request("bad", (), 3), ("empty", "at least")),
+    "token above the vocabulary": lambda trial: (
+        Request("bad", (1, trial.subject.vocab_size, 2), 3),
+        (str(trial.subject.vocab_size),),
+    ),
+    "negative token": lambda _: (Request("bad", (1, -1), 3), ("-1",)),
+    "cap of zero": lambda _: (Request("bad", (1, 2), 0), ("0",)),
+    "negative cap": lambda _: (Request("bad", (1, 2), -5), ("-5",)),
+    "one token beyond the context": lambda trial: (
+        Request("bad", (7,) * (trial.subject.context_len - 4), 5),
+        (str(trial.subject.context_len), str(trial.subject.context_len + 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+@given(data=st.data())
+def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject) -> None:
+    bad, words = BAD[kind](trial)
+    good = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
+    place = data.draw(st.integers(0, len(good.requests)), label="place of the bad request")
+    mixed = list(good.requests)
+    mixed.insert(place, bad)
+    without = trial.check(good).completions
+    completions = list(trial.run(good.with_requests(mixed)).completions)
+    with trial.reporting(good.with_requests(mixed)):
+        if len(completions) != len(mixed):
+            raise ConformanceFailure(
+                Promise.P4, f"{len(mixed)} requests, but {len(completions)} completions"
+            )
+        require_refused(completions.pop(place), bad, words)
+        require_same_bits(trial, Promise.P12, f"beside a bad request ({kind})", without, completions)
+
+
+def require_refused(completion: Completion, request: Request, words: tuple[str, ...]) -> None:
+    where = f"bad request {request.request_id!r}"
+    if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:
+        raise ConformanceFailure(
+            Promise.P12,
+            f"{where} was answered with {completion.finish_reason} and {len(completion.token_ids)} "
+            f"tokens, but should be refused",
+            [f"max_new_tokens {request.max_new_tokens}, {len(request.prompt_token_ids)} prompt tokens"],
+        )
+    if completion.error is None or not any(word in completion.error for word in words):
+        raise ConformanceFailure(
+            Promise.P12,
+            f"{where} was refused with {completion.error!r}, which does not name {' or '.join(words)}",
+        )
+
+
+def test_a_request_that_fills_the_context_exactly_is_served(trial: Trial) -> None:
+    length = min(trial.subject.context_len, 512)
+    config = Workload(()).with_config(max_model_len=length).config
+    prompt = tuple(range(1, 33)) * (length // 32)
+    whole = Request("whole", prompt[: length - 3], 3)
+    beyond = Request("beyond", prompt[: length - 2], 3)
+    with_neighbour = (whole, Request("neighbour", (5, 6), 4))
+    trial.check(Workload(with_neighbour, config))
+    mixed = Workload((beyond, *with_neighbour), config)
+    completions = trial.run(mixed).completions
+    with trial.reporting(mixed):
+        require_refused(completions[0], beyond, (str(length),))
+
+
+def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
+    first = Request("twin", (3, 1, 4), 4)
+    workload = Workload((first, Request("other", (1, 5), 3), Request("twin", (9, 2), 4)))
+    completions = trial.run(workload).completions
+    with trial.reporting(workload):
+        if len(completions) != 3:
+            raise ConformanceFailure(Promise.P4, f"3 requests, but {len(completions)} completions")
+        require_refused(completions[2], workload.requests[2], ("twin",))
+    judged = workload.with_requests(workload.requests[:2])
+    trial.check(judged)
+
+
+@pytest.mark.needs("stepping")
+def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) -> None:
+    workload = Workload((Request("twin", (3, 1, 4), 6), Request("other", (1, 5), 5)))
+    with trial.engine(workload.config) as engine, trial.reporting(workload):
+        from harness.workloads import assemble
+
+        for request in workload.requests:
+            engine.add(request)  # type: ignore[attr-defined]
+        events = list(engine.step())  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match="twin"):
+            engine.add(Request("twin", (9, 2), 4))  # type: ignore[attr-defined]
+        for _ in range(workload.step_bound):
+            events += engine.step()  # type: ignore[attr-defined]
+        completions = tuple(assemble(r.request_id, events) for r in workload.requests)
+        from harness.workloads import Outcome
+
+        trial.judge(workload.requests, Outcome(completions))
+
+
+@pytest.mark.needs("preemption")
+@given(data=st.data())
+def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
+    trial: Trial, data: st.DataObject
+) -> None:
+    block_size, num_blocks = 4, data.draw(st.integers(3, 6), label="num_blocks")
+    capacity = block_size * num_blocks
+    config = (
+        Workload(()).with_config(block_size=block_size, num_blocks=num_blocks, max_num_seqs=2).config
+    )
+    # The last token is never fed: a prompt of capacity - 2 with cap 3 fits exactly.
+    fits = Request("fits", tuple(range(2, capacity)), 3)
+    too_large = Request("too-large", tuple(range(2, capacity)), 4)
+    small = [Request(f"small-{i}", (i + 1, 7), 2) for i in range(3)]
+    workload = Workload((too_large, *small[:1], fits, *small[1:]), config)
+    completions = trial.run(workload).completions
+    with trial.reporting(workload):
+        require_refused(completions[0], too_large, (str(num_blocks),))
+        from harness.workloads import Outcome
+
+        trial.judge(workload.requests[1:], Outcome(completions[1:]))

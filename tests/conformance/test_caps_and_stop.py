@@ -1,0 +1,84 @@
+"""P2 and P3: how long an answer is, and why it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import EngineConfig, FinishReason, Request
+from harness.promises import Promise
+from harness.relations import require_same_bits
+from harness.strategies import prompts, requests, workloads
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.one_model
+
+
+@pytest.mark.promise(id="P2")
+@given(data=st.data())
+def test_every_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_eos=False))
+    outcome = trial.check(workload)
+    for request, completion in zip(workload.requests, outcome.completions, strict=True):
+        assert len(completion.token_ids) == request.max_new_tokens, "judged above"
+        assert completion.finish_reason is FinishReason.LENGTH, "judged above"
+
+
+@pytest.mark.promise(id="P2")
+@given(data=st.data())
+def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
+    # No chunks and no preemption: then the first k steps have the same shapes in both runs.
+    workload = workload.with_config(max_num_batched_tokens=2048, num_blocks=None)
+    chosen = data.draw(st.integers(0, len(workload.requests) - 1), label="request with the larger cap")
+    longer = list(workload.requests)
+    longer[chosen] = replace(longer[chosen], max_new_tokens=longer[chosen].max_new_tokens + 3)
+    short = trial.run(workload).completions[chosen]
+    long = trial.run(workload.with_requests(longer)).completions[chosen]
+    length = workload.requests[chosen].max_new_tokens
+    prefix = replace(
+        long,
+        token_ids=long.token_ids[:length],
+        finish_reason=FinishReason.LENGTH,
+        logits=None if long.logits is None else long.logits[:length],
+    )
+    with trial.reporting(workload):
+        require_same_bits(trial, Promise.P2, "when its cap is 3 larger", [short], [prefix])
+
+
+@pytest.mark.promise(id="P3")
+@given(data=st.data())
+def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject) -> None:
+    """Every request has an EOS among its own right tokens: rows stop at different steps."""
+    drawn = data.draw(requests(trial.oracle, min_size=3, with_eos=False))
+    wanted = []
+    for request in drawn:
+        answer = trial.oracle.answer(request.prompt_token_ids, request.max_new_tokens).token_ids
+        step = data.draw(st.integers(0, len(answer) - 1), label="step of the EOS")
+        wanted.append(replace(request, eos_token_ids=frozenset({answer[step]})))
+    max_num_seqs = data.draw(st.integers(1, 4), label="max_num_seqs")
+    trial.check(Workload(tuple(wanted), EngineConfig(max_num_seqs=max_num_seqs)))
+
+
+@pytest.mark.promise(id="P3")
+@given(data=st.data())
+def test_an_eos_in_the_prompt_stops_nothing(trial: Trial, data: st.DataObject) -> None:
+    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2, 24)))
+    answer = trial.oracle.answer(prompt, 6).token_ids
+    only_in_prompt = frozenset(prompt) - set(answer)
+    neighbour = Request("neighbour", prompt[:1], 3, frozenset(prompt[:1]))
+    trial.check(Workload((Request("r0", prompt, 6, only_in_prompt), neighbour)))
+
+
+@pytest.mark.promise(id="P3")
+@given(data=st.data())
+def test_an_eos_exactly_at_the_cap_is_a_stop(trial: Trial, data: st.DataObject) -> None:
+    wanted = []
+    for request in data.draw(requests(trial.oracle, min_size=2, with_eos=False)):
+        answer = trial.oracle.answer(request.prompt_token_ids, request.max_new_tokens).token_ids
+        wanted.append(replace(request, eos_token_ids=frozenset({answer[-1]})))
+    trial.check(Workload(tuple(wanted), EngineConfig(max_num_seqs=2)))

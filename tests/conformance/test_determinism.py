@@ -1,0 +1,32 @@
+"""P16: the same call twice gives the same answer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.promises import Promise
+from harness.relations import require_same_bits
+from harness.strategies import workloads
+from harness.trial import Trial
+
+pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.one_model]
+
+
+@given(data=st.data())
+def test_the_same_call_twice_gives_the_same_answer(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities))
+    with trial.engine(workload.config) as engine:
+        first = trial.run(workload, engine).completions
+        second = trial.run(workload, engine).completions
+    with trial.reporting(workload):
+        require_same_bits(trial, Promise.P16, "when asked a second time", first, second)
+
+
+@given(data=st.data())
+def test_two_fresh_engines_give_the_same_answer(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities))
+    first, second = (trial.run(workload).completions for _ in range(2))
+    with trial.reporting(workload):
+        require_same_bits(trial, Promise.P16, "on a second fresh engine", first, second)

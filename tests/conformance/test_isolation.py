@@ -1,0 +1,101 @@
+"""P5: a request's answer does not depend on its neighbours. No cross-sequence leakage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import Capability, Request
+from harness.promises import Promise
+from harness.relations import blame, require_same_bits
+from harness.strategies import prompts, workloads
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.promise(id="P5")
+
+
+@given(data=st.data())
+def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:
+    """Same lengths, caps and arrivals, other contents: all kernel shapes stay as they were, so this
+    holds bit for bit in every dtype and sees one leaked key in one query."""
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_eos=False)
+    workload = data.draw(drawn)
+    kept = data.draw(st.integers(0, len(workload.requests) - 1), label="request that stays")
+    rewritten = [
+        request if index == kept else _rewritten(request, trial, data)
+        for index, request in enumerate(workload.requests)
+    ]
+    before = trial.run(workload).completions[kept]
+    after = trial.run(workload.with_requests(rewritten)).completions[kept]
+    with trial.reporting(workload):
+        require_same_bits(trial, Promise.P5, "when its neighbours are rewritten", [before], [after])
+
+
+def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
+    length = len(request.prompt_token_ids)
+    shift = data.draw(st.integers(1, trial.subject.vocab_size - 1), label="shift of its tokens")
+    changed = tuple((token + shift) % trial.subject.vocab_size for token in request.prompt_token_ids)
+    assert len(changed) == length, "lengths stay"
+    return replace(request, prompt_token_ids=changed)
+
+
+@given(data=st.data())
+def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:
+    """Alone as in company: the same right answer with all, some and none of the neighbours."""
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
+    kept = data.draw(st.sets(st.sampled_from(range(len(workload.requests))), min_size=1), label="kept")
+    fewer = workload.with_requests([workload.requests[index] for index in sorted(kept)])
+    trial.check(workload)
+    with blame(Promise.P5, "when neighbours were removed"):
+        trial.check(fewer)
+
+
+@given(data=st.data())
+def test_the_order_of_the_batch_changes_no_answer(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
+    trial.check(workload)
+    order = data.draw(st.permutations(range(len(workload.requests))), label="order")
+    with blame(Promise.P5, "when the batch was put in another order"):
+        trial.check(workload.with_requests([workload.requests[index] for index in order]))
+
+
+@pytest.mark.one_model
+@given(data=st.data())
+def test_identical_prompts_get_identical_answers(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_eos=False))
+    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 20)))
+    same = [replace(request, prompt_token_ids=prompt) for request in workload.requests]
+    with blame(Promise.P5, "among identical prompts"):
+        trial.check(
+            workload.with_requests(same).with_config(num_blocks=None, max_num_batched_tokens=2048)
+        )
+
+
+@pytest.mark.needs("stepping")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_the_time_of_arrival_changes_no_answer(trial: Trial, data: st.DataObject) -> None:
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True)
+    workload = data.draw(drawn)
+    trial.check(workload)
+    together = Workload(workload.requests, workload.config, arrivals=(0,) * len(workload.requests))
+    with blame(Promise.P5, "when all arrived at once"):
+        trial.check(together)
+
+
+@pytest.mark.needs("stepping")
+@given(data=st.data())
+def test_a_newcomer_joins_running_decodes_unnoticed(trial: Trial, data: st.DataObject) -> None:
+    """One request decodes for a while; others join it, one a step."""
+    assert Capability.STEPPING in trial.capabilities, "the marker says so"
+    vocab_size = trial.subject.vocab_size
+    lengths = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=5), label="lengths")
+    wanted = [
+        Request(f"r{i}", data.draw(prompts(vocab_size, st.just(n))), 12 if i == 0 else 3)
+        for i, n in enumerate(lengths)
+    ]
+    trial.check(Workload(tuple(wanted), arrivals=tuple(2 * i for i in range(len(wanted)))))

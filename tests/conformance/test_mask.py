@@ -1,0 +1,113 @@
+"""P6: a query attends to exactly the keys of its own sequence, up to itself, inside its window."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import EngineConfig, MaskingEngine, Request, RowRecord
+from harness.masks import brute_force_mask, differences
+from harness.oracle import centred, teacher_forced
+from harness.promises import Promise
+from harness.strategies import prompts
+from harness.trial import Trial
+from harness.verdict import ConformanceFailure
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.promise(id="P6")
+
+LAYOUTS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=5)
+
+
+@pytest.mark.needs("masking")
+@given(layout=LAYOUTS)
+def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, int]]) -> None:
+    rows = [RowRecord(f"r{i}", context, query, True) for i, (context, query) in enumerate(layout)]
+    expected = brute_force_mask(rows, _window(trial))
+    with trial.engine(EngineConfig()) as engine, trial.reporting(Workload(())):
+        mask = cast(MaskingEngine, engine).attention_mask(rows)
+        shape = (len(expected), len(expected[0]))
+        if mask.dtype is not torch.bool or tuple(mask.shape) != shape:
+            raise ConformanceFailure(
+                Promise.P6,
+                f"the mask is {mask.dtype} {tuple(mask.shape)}, but should be torch.bool {shape}",
+            )
+        wrong = list(differences(mask.tolist(), expected))
+        if wrong:
+            layout_words = ", ".join(f"{r.context_len} cached + {r.query_len} fed" for r in rows)
+            raise ConformanceFailure(
+                Promise.P6,
+                f"{wrong[0]}, and {len(wrong) - 1} more bits differ from the definition",
+                [f"rows: {layout_words}; window {_window(trial)}"],
+            )
+    trial.ledger.num_requests += len(rows)
+
+
+def _window(trial: Trial) -> int | None:
+    """The smallest window of the model's layers, from its config."""
+    config = trial.subject.model.config.get_text_config()
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None and "sliding_attention" not in layer_types:
+        return None
+    return getattr(config, "sliding_window", None)
+
+
+@pytest.mark.needs("logits")
+@given(data=st.data())
+def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
+    trial: Trial, data: st.DataObject
+) -> None:
+    """By behaviour. All prefixes of one prompt form a batch, so every query of the prompt is sampled
+    once. After one token is changed, the queries whose logits move must be those that move in the
+    float64 reference: all from that position on, or as far as the windows of all layers reach."""
+    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2, 18)))
+    position = data.draw(st.integers(0, len(prompt) - 1), label="changed position")
+    other = (prompt[position] + data.draw(st.integers(1, 255))) % trial.subject.vocab_size
+    changed = (*prompt[:position], other, *prompt[position + 1 :])
+    config = EngineConfig(
+        max_num_seqs=data.draw(st.integers(1, 6), label="max_num_seqs"), return_logits=True
+    )
+    first, second = (Workload(_prefixes(each), config) for each in (prompt, changed))
+    before, after = trial.check(first), trial.check(second)
+    bound = 2 * trial.oracle.kappa * trial.oracle.error.max_abs
+    with trial.reporting(second):
+        for query, should_move in enumerate(_reference_moves(trial, prompt, changed, bound)):
+            old, new = before.completions[query].logits, after.completions[query].logits
+            assert old is not None, "the engine has logits"
+            assert new is not None, "the engine has logits"
+            moved = (centred(old) - centred(new)).abs().max().item()
+            _check_move(trial, query, position, moved, should_move, bound)
+
+
+def _prefixes(prompt: tuple[int, ...]) -> tuple[Request, ...]:
+    return tuple(Request(f"prefix-{n}", prompt[:n], 1) for n in range(1, len(prompt) + 1))
+
+
+def _reference_moves(
+    trial: Trial, prompt: tuple[int, ...], changed: tuple[int, ...], bound: float
+) -> list[bool | None]:
+    """Per query: True if it moves by more than rounding can hide, False if not a bit; None between."""
+    moves: list[bool | None] = []
+    for n in range(1, len(prompt) + 1):
+        old, new = (teacher_forced(trial.subject, each[:n], (0,)) for each in (prompt, changed))
+        moved = (centred(old) - centred(new)).abs().max().item()
+        moves.append(False if moved == 0.0 else True if moved > 2 * bound else None)
+    return moves
+
+
+def _check_move(
+    trial: Trial, query: int, position: int, moved: float, should_move: bool | None, bound: float
+) -> None:
+    allowed = 0.0 if trial.lab.is_bitwise(trial) else bound
+    if should_move is False and moved > allowed:
+        raise ConformanceFailure(
+            Promise.P6, f"query {query} moved by {moved:.3g}, but cannot see position {position}"
+        )
+    if should_move is True and moved <= bound:
+        raise ConformanceFailure(
+            Promise.P6, f"query {query} did not move, but must see position {position}"
+        )

@@ -1,0 +1,66 @@
+"""P7: positions start at 0 in each sequence and continue from what is cached."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import EngineConfig, Request, TracingEngine
+from harness.happened import has_chunk
+from harness.promises import Promise
+from harness.relations import blame
+from harness.strategies import prompts, workloads
+from harness.trace import check_positions
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.promise(id="P7")
+
+
+@given(data=st.data())
+def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObject) -> None:
+    """Prompt + first k outputs, as a new prompt, continues the same: decoding and prefilling a token
+    must be the same thing. A decode position off by one cannot pass this, nor a token fed twice."""
+    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 24)))
+    answer = trial.oracle.answer(prompt, 8).token_ids
+    resumed = [Request(f"after-{k}", prompt + answer[:k], 8 - k) for k in range(8)]
+    with blame(Promise.P7, "when the answer was resumed from its own first tokens"):
+        trial.check(Workload(tuple(resumed), EngineConfig(max_num_seqs=3)))
+
+
+@pytest.mark.needs("tracing")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_each_step_continues_where_the_cache_ends(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        with trial.reporting(workload):
+            check_positions(cast(TracingEngine, engine).trace, workload)
+
+
+@pytest.mark.needs("chunked_prefill", "tracing")
+@given(data=st.data())
+def test_a_prompt_fed_in_chunks_is_answered_as_a_whole(trial: Trial, data: st.DataObject) -> None:
+    budget = data.draw(st.integers(2, 7), label="token budget")
+    vocab_size = trial.subject.vocab_size
+    lengths = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=4), label="lengths")
+    wanted = [
+        Request(f"r{i}", data.draw(prompts(vocab_size, st.just(n))), 4) for i, n in enumerate(lengths)
+    ]
+    edges = [budget, budget + 1, 3 * budget, 3 * budget + 1]  # the last chunk: whole, or one token
+    wanted.append(Request("edge", data.draw(prompts(vocab_size, st.sampled_from(edges))), 4))
+    wanted.append(Request("long", data.draw(prompts(vocab_size, st.just(4 * budget + 1))), 4))
+    workload = Workload(
+        tuple(wanted),
+        EngineConfig(max_num_seqs=2, max_num_batched_tokens=budget, return_logits=trial.has_logits),
+    )
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trace = cast(TracingEngine, engine).trace
+        with trial.reporting(workload):
+            check_positions(trace, workload)
+            assert has_chunk(trace), "the long prompt must have been fed in parts"

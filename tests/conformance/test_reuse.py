@@ -1,0 +1,79 @@
+"""P8: the n-th call answers as the first would; a slot's next tenant sees nothing of the last."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import Capability, EngineConfig, Request, TracingEngine
+from harness.happened import has_slot_reuse
+from harness.promises import Promise
+from harness.relations import blame, require_same_bits
+from harness.strategies import prompts, workloads
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.promise(id="P8")
+
+
+@given(data=st.data())
+def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:
+    """Bit for bit, whatever the engine served before."""
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
+    history = data.draw(st.lists(workloads(trial.oracle, trial.capabilities), min_size=1, max_size=2))
+    fresh = trial.run(workload).completions
+    with trial.engine(workload.config) as engine:
+        for earlier in history:
+            requests = [r for r in earlier.requests if _fits(r, workload)]
+            trial.run(workload.with_requests(requests), engine)
+        used = trial.run(workload, engine).completions
+    with trial.reporting(workload):
+        require_same_bits(trial, Promise.P8, "on an engine that has served others before", fresh, used)
+
+
+def _fits(request: Request, workload: Workload) -> bool:
+    """Can the request be served under the other workload's limits?"""
+    config = workload.config
+    length = len(request.prompt_token_ids) + request.max_new_tokens
+    capacity = length if config.num_blocks is None else config.num_blocks * config.block_size
+    return length <= min(capacity, config.max_num_batched_tokens)
+
+
+@given(data=st.data())
+def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:
+    """Three waves long, short, long through fewer slots than requests: what a long tenant left
+    behind lies within reach of the short one."""
+    vocab_size = trial.subject.vocab_size
+    max_num_seqs = data.draw(st.integers(1, 3), label="max_num_seqs")
+    wanted = [
+        Request(f"{kind}-{i}", data.draw(prompts(vocab_size, lengths)), cap)
+        for kind, lengths, cap in (
+            ("long", st.integers(20, 36), 6),
+            ("short", st.integers(1, 4), 3),
+            ("again", st.integers(15, 36), 3),
+        )
+        for i in range(max_num_seqs)
+    ]
+    config = EngineConfig(max_num_seqs=max_num_seqs, return_logits=trial.has_logits)
+    workload = Workload(tuple(wanted), config)
+    with trial.engine(config) as engine, blame(Promise.P8, "in a slot that had another tenant before"):
+        trial.check(workload, engine)
+        if Capability.TRACING in trial.capabilities:
+            trace = cast(TracingEngine, engine).trace
+            assert has_slot_reuse(trace, max_num_seqs), "slots must have been used again"
+
+
+@pytest.mark.one_model
+@given(data=st.data())
+def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObject) -> None:
+    config = EngineConfig(max_num_seqs=2)
+    with trial.engine(config) as engine:
+        for _ in range(3):
+            prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 12)))
+            with blame(Promise.P8, "in a later call with the same ids"):
+                trial.check(
+                    Workload((Request("a", prompt, 3), Request("b", prompt[::-1], 2)), config), engine
+                )

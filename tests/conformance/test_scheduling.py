@@ -1,0 +1,132 @@
+"""P9, P10 and P11, from the trace: who runs when, that it ends, and that the blocks add up."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import Capability, EngineConfig, Request, TracingEngine
+from harness.happened import has_mixed_step, has_preemption
+from harness.strategies import prompts, workloads
+from harness.trace import (
+    check_accounting,
+    check_ends,
+    check_limits,
+    check_positions,
+    check_scheduling,
+)
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.one_model
+
+
+@pytest.mark.promise(id="P9")
+@pytest.mark.needs("tracing")
+@given(data=st.data())
+def test_slots_and_token_budget_are_never_exceeded(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        with trial.reporting(workload):
+            trace = cast(TracingEngine, engine).trace
+            check_limits(trace, workload, Capability.SCHEDULING in trial.capabilities)
+
+
+@pytest.mark.promise(id="P9")
+@pytest.mark.needs("scheduling", "tracing", "stepping")
+@given(data=st.data())
+def test_freed_slots_are_filled_at_once_and_decodes_never_wait(
+    trial: Trial, data: st.DataObject
+) -> None:
+    drawn = workloads(
+        trial.oracle,
+        trial.capabilities,
+        min_requests=3,
+        with_arrivals=data.draw(st.booleans(), label="staggered"),
+    )
+    workload = data.draw(drawn)
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        with trial.reporting(workload):
+            can_chunk = Capability.CHUNKED_PREFILL in trial.capabilities
+            check_scheduling(cast(TracingEngine, engine).trace, workload, can_chunk)
+
+
+@pytest.mark.promise(id="P9")
+@pytest.mark.needs("scheduling", "tracing", "stepping")
+@given(data=st.data())
+def test_a_prefill_rides_with_the_decodes_of_others(trial: Trial, data: st.DataObject) -> None:
+    """A long answer runs while prompts arrive: some step must hold both, and none may wait."""
+    vocab_size = trial.subject.vocab_size
+    newcomers = data.draw(st.integers(1, 4), label="newcomers")
+    wanted = [Request("runner", data.draw(prompts(vocab_size, st.integers(1, 9))), 12)]
+    wanted += [
+        Request(f"new-{i}", data.draw(prompts(vocab_size, st.integers(2, 9))), 2)
+        for i in range(newcomers)
+    ]
+    arrivals = (0, *(2 + 2 * i for i in range(newcomers)))
+    workload = Workload(tuple(wanted), EngineConfig(max_num_seqs=3), arrivals)
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trace = cast(TracingEngine, engine).trace
+        with trial.reporting(workload):
+            check_scheduling(trace, workload, Capability.CHUNKED_PREFILL in trial.capabilities)
+            assert has_mixed_step(trace), "a prompt that arrives mid-flight must share a step"
+
+
+@pytest.mark.promise(id="P10")
+@given(data=st.data())
+def test_every_run_ends_and_every_request_finishes_once(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
+    with trial.engine(workload.config) as engine:
+        outcome = trial.check(workload, engine)
+        if Capability.TRACING in trial.capabilities:
+            with trial.reporting(workload):
+                check_ends(cast(TracingEngine, engine).trace, workload, outcome.completions)
+
+
+@pytest.mark.promise(id="P10")
+@pytest.mark.needs("stepping")
+@given(data=st.data())
+def test_stepping_ends_within_the_bound(trial: Trial, data: st.DataObject) -> None:
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)
+    trial.check(data.draw(drawn))
+
+
+@pytest.mark.promise(id="P11")
+@pytest.mark.needs("preemption", "tracing")
+@given(data=st.data())
+def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.DataObject) -> None:
+    workload = _crowded(trial, data)
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trace = cast(TracingEngine, engine).trace
+        with trial.reporting(workload):
+            check_accounting(trace, workload)
+            check_positions(trace, workload)
+            assert has_preemption(trace), "the pool must have been too small for all of them"
+
+
+def _crowded(trial: Trial, data: st.DataObject) -> Workload:
+    """Sequences that fit the pool when they are admitted and outgrow it together."""
+    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    vocab_size = trial.subject.vocab_size
+    count = data.draw(st.integers(2, 4), label="sequences")
+    length = data.draw(st.integers(1, 3), label="prompt blocks") * block_size
+    growth = 3 * block_size + 1
+    wanted = tuple(
+        Request(f"r{i}", data.draw(prompts(vocab_size, st.just(length))), growth) for i in range(count)
+    )
+    whole_life = -(-(length + growth - 1) // block_size)
+    at_start = count * (length // block_size)
+    # All prompts and their first outputs fit, all whole lives do not; the largest alone does.
+    num_blocks = max(whole_life, at_start + count)
+    config = EngineConfig(
+        max_num_seqs=count, block_size=block_size, num_blocks=num_blocks, return_logits=trial.has_logits
+    )
+    assert num_blocks < count * whole_life, "else nobody would have to give way"
+    return Workload(wanted, config)

@@ -1,0 +1,79 @@
+"""P14: the events of a request add up to its completion, each token once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import FinishReason
+from harness.promises import Promise
+from harness.strategies import workloads
+from harness.trial import Trial
+from harness.verdict import ConformanceFailure
+from harness.workloads import Outcome, Workload
+
+pytestmark = [
+    pytest.mark.promise(id="P14"),
+    pytest.mark.needs("stepping"),
+    pytest.mark.one_model,
+]
+
+
+@given(data=st.data())
+def test_events_add_up_to_the_completion(trial: Trial, data: st.DataObject) -> None:
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)
+    workload = data.draw(drawn)
+    outcome = trial.run(workload)
+    with trial.reporting(workload):
+        check_stream(workload, outcome)
+        trial.judge(workload.requests, outcome)
+
+
+def check_stream(workload: Workload, outcome: Outcome) -> None:
+    """Known ids only; the finish reason on the last event and nowhere else; a token in each."""
+    for request in workload.requests:
+        own = [event for _, event in outcome.events if event.request_id == request.request_id]
+        where = f"request {request.request_id!r}"
+        reasons = [event.finish_reason for event in own]
+        if not own or reasons[-1] is None or any(reasons[:-1]):
+            raise ConformanceFailure(
+                Promise.P14,
+                f"{where}: its last event, and no other, must carry the finish reason",
+                [f"finish reasons: {[reason and reason.value for reason in reasons]}"],
+            )
+        if any(event.token_id is None for event in own):
+            raise ConformanceFailure(Promise.P14, f"{where}: an event carries no token")
+        if len(own) > request.max_new_tokens:
+            raise ConformanceFailure(
+                Promise.P14, f"{where}: {len(own)} events, but its cap is {request.max_new_tokens}"
+            )
+    known = {request.request_id for request in workload.requests}
+    strangers = [event for _, event in outcome.events if event.request_id not in known]
+    if strangers:
+        raise ConformanceFailure(
+            Promise.P14, f"an event of {strangers[0].request_id!r}, who never asked"
+        )
+
+
+@given(data=st.data())
+def test_stepping_and_generate_give_the_same_answers(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(workloads(trial.oracle, trial.capabilities))
+    trial.check(workload)
+    stepped = Workload(workload.requests, workload.config, arrivals=(0,) * len(workload.requests))
+    trial.check(stepped)
+
+
+def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
+    from harness.api import Request
+
+    requests = (Request("good", (1, 2, 3), 3), Request("bad", (), 3))
+    workload = Workload(requests, arrivals=(0, 1))
+    outcome = trial.run(workload)
+    with trial.reporting(workload):
+        own = [event for _, event in outcome.events if event.request_id == "bad"]
+        if len(own) != 1 or own[0].finish_reason is not FinishReason.ERROR or not own[0].error:
+            raise ConformanceFailure(
+                Promise.P14, f"a refused request must yield one ERROR event with a message, got {own}"
+            )
+        trial.judge(requests[:1], Outcome(outcome.completions[:1]))
