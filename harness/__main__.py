@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import NoReturn, TextIO
 
 from harness.errors import BatchproofError, UsageError
@@ -45,6 +46,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal without UTF-8 gets escapes, not a crash
+            stream.reconfigure(errors="backslashreplace")
     try:
         exit_code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a pipe that broke shows here, not when the interpreter goes down

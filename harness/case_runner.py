@@ -1,4 +1,4 @@
-"""Runs a curated case: makes it concrete for one model, gives all its calls to one engine, and judges.
+"""Runs a curated case: one engine for all its calls, every answer judged.
 
 Good requests are judged by the oracle, bad ones must be refused in the words the case names, aborted
 ones must hold a beginning of the right answer. The trace must obey its invariants and show the events
@@ -8,36 +8,25 @@ the case was written for: a case whose event did not happen has proved nothing, 
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from harness import happened, trace
-from harness.api import Capability, Completion, Engine, EngineConfig, FinishReason, Limits, Request
-from harness.api import StepRecord
-from harness.case_schema import (
-    Case,
-    ContextCap,
-    ContextPrompt,
-    EosRef,
-    Prompt,
-    RandomPrompt,
-    RequestSpec,
-    TextPrompt,
-    TokenPrompt,
-)
+from harness.api import Capability, Completion, Engine, FinishReason, Request, StepRecord
+from harness.case_resolve import slips, workloads_of
+from harness.case_schema import Case, RequestSpec
 from harness.compare import check_completions, check_order, check_tokens
 from harness.errors import EngineHang
-from harness.models.catalogue import ModelUnderTest
-from harness.oracle import Oracle
 from harness.promises import Promise
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure
 from harness.workloads import Outcome, Workload
 
-# Promises about what is answered: a wrong token in a case of theirs breaks them, not only P1.
+# Promises about what is answered: a wrong token in a case of theirs breaks them, not P1 alone.
 ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Promise.P13, Promise.P16}
 
 
@@ -45,14 +34,17 @@ def run_case(trial: Trial, case: Case) -> None:
     """Raises `ConformanceFailure` if the engine breaks a promise, `CaseError` if the case does not hold
     on this model."""
     workloads = workloads_of(case, trial.oracle, trial.has_logits and not case.needs_stepping)
-    _check_case_holds(trial, case, workloads)
-    with _telling(case), _untouched(trial) if case.promise is Promise.P15 else nullcontext():
+    _check_case_holds(trial, case)
+    before = _world(trial) if case.promise is Promise.P15 else {}
+    with _telling(case):
         with trial.reporting(workloads[0]):
             engine = trial.build(workloads[0].config)
         try:
             _run_calls(trial, case, workloads, engine)
         finally:
             trial.close(engine)
+        with trial.reporting(workloads[-1]):
+            _check_untouched(trial, before)
 
 
 def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: Engine) -> None:
@@ -72,84 +64,17 @@ def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: 
             _check_repeats(workloads, outcomes)
 
 
-def workloads_of(case: Case, oracle: Oracle, return_logits: bool = False) -> list[Workload]:
-    """One workload a call, concrete for the oracle's model. Raises `CaseError`."""
-    made = []
-    for call in case.calls:
-        arrivals = tuple(spec.arrive or 0 for spec in call)
-        is_timed = any(spec.arrive is not None for spec in call)
-        aborts = tuple((spec.request_id, step) for spec in call for step in spec.aborts)
-        requests = tuple(_request(spec, oracle, case.config) for spec in call)
-        workload = Workload(
-            requests, case.config, arrivals if is_timed else None, aborts + case.abort_unknown
+def _check_case_holds(trial: Trial, case: Case) -> None:
+    """The right answers must end as the case expects. A foreign checkpoint may repeat a token where the
+    case thinks of two, which is no fault of the engine: there it is noted."""
+    for spec, ending in slips(case, trial.oracle):
+        text = (
+            f"request {spec.request_id!r} cannot end as expected: its right answer on "
+            f"{trial.subject.name} has {ending}"
         )
-        made.append(workload.with_config(return_logits=return_logits))
-    return made
-
-
-def _request(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Request:
-    context_len = min(oracle.subject.context_len, config.max_model_len or sys.maxsize)
-    prompt = _prompt_token_ids(spec.prompt, oracle.subject, context_len)
-    cap = context_len - len(prompt) + spec.cap.offset if isinstance(spec.cap, ContextCap) else spec.cap
-    plain = Request(spec.request_id, prompt, cap)
-    refusal = Limits.of(oracle.subject.model, config).refusal(plain)
-    if refusal is not None and not spec.is_bad:
-        raise spec.place.error(
-            f"request {spec.request_id!r} is a bad one on {oracle.subject.name} ({refusal}); "
-            f"if that is meant, say expect: {{finish: error}}"
-        )
-    if refusal is not None or not spec.eos:
-        return plain
-    answer = oracle.answer(prompt, cap).token_ids
-    eos = frozenset(_eos_id(spec, item, prompt, answer) for item in spec.eos)
-    return Request(spec.request_id, prompt, cap, eos)
-
-
-def _prompt_token_ids(prompt: Prompt, subject: ModelUnderTest, context_len: int) -> tuple[int, ...]:
-    match prompt:
-        case TokenPrompt(ids):
-            return ids
-        case TextPrompt(text):
-            return subject.encode(text) if text else ()
-        case RandomPrompt(length, seed):
-            rng = random.Random(seed)
-            return tuple(rng.randrange(subject.vocab_size) for _ in range(length))
-        case ContextPrompt(offset, seed):
-            length = max(context_len + offset, 0)
-            return _prompt_token_ids(RandomPrompt(length, seed), subject, context_len)
-
-
-def _eos_id(
-    spec: RequestSpec, item: int | EosRef, prompt: tuple[int, ...], answer: tuple[int, ...]
-) -> int:
-    if isinstance(item, int):
-        return item
-    only = tuple(token for token in prompt if token not in answer)
-    tokens = {"ref": answer, "prompt": prompt, "prompt-only": only}[item.source]
-    index = len(tokens) - 1 if item.index is None else item.index
-    if index >= len(tokens):
-        raise spec.place.error(f"eos {item} does not exist: there are {len(tokens)} such tokens")
-    return tokens[index]
-
-
-def _check_case_holds(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
-    """Are the expected ends those of the right answers? On an embedded model they must be; a foreign
-    checkpoint may repeat a token where the case thinks of two, which is no fault of its engine."""
-    for call, workload in zip(case.calls, workloads, strict=True):
-        for spec, request in zip(call, workload.requests, strict=True):
-            finish, num_tokens = spec.expect.finish, spec.expect.num_tokens
-            if finish in (FinishReason.ERROR, FinishReason.ABORTED):
-                continue
-            token_ids, reason = trial.oracle.expected(request)
-            if finish in (None, reason) and num_tokens in (None, len(token_ids)):
-                continue
-            text = (
-                f"request {spec.request_id!r} cannot end as expected: on {trial.subject.name} its right "
-                f"answer has {len(token_ids)} tokens and ends with {reason}"
-            )
-            if trial.subject.is_embedded:
-                raise spec.place.error(text)
-            trial.ledger.notes.append(f"{spec.place}: {text}")
+        if trial.subject.is_embedded:
+            raise spec.place.error(text)
+        trial.ledger.notes.append(f"{spec.place}: {text}")
 
 
 @contextmanager
@@ -171,11 +96,11 @@ def _judge(
     check_order([request for _, request in asked], outcome.completions)
     good: list[tuple[Request, Completion]] = []
     for (spec, request), completion in zip(asked, outcome.completions, strict=True):
-        may_end_early = bool(spec.aborts) and spec.expect.finish is None
+        was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
             _check_refused(case, spec, completion)
         elif spec.expect.finish is FinishReason.ABORTED or (
-            may_end_early and completion.finish_reason is FinishReason.ABORTED
+            was_aborted and spec.aborts and spec.expect.finish is None
         ):
             _check_aborted(trial, case, spec, request, completion)
         else:
@@ -202,7 +127,8 @@ def _check_refused(case: Case, spec: RequestSpec, completion: Completion) -> Non
     if missing or not message:
         raise ConformanceFailure(
             case.promise,
-            f"the error of {where} reads {message!r}, but should name {missing or 'value and rule'}",
+            f"the error of {where} reads {message!r}, but should name "
+            f"{', '.join(map(repr, missing)) or 'the value and the rule'}",
         )
 
 
@@ -214,13 +140,14 @@ def _check_aborted(
         raise ConformanceFailure(
             case.promise, f"{where} ended with {completion.finish_reason}, but should be aborted"
         )
-    most = len(trial.oracle.expected(request)[0])
-    should_be = spec.expect.num_tokens
-    if len(tokens) > most or should_be not in (None, len(tokens)):
+    limit = len(trial.oracle.expected(request)[0])
+    wanted = spec.expect.num_tokens
+    if len(tokens) > limit or wanted not in (None, len(tokens)):
         raise ConformanceFailure(
             case.promise,
             f"{where} was aborted with {len(tokens)} tokens, but should have "
-            f"{should_be if should_be is not None else f'at most {most}'}",
+            f"{f'at most {limit}' if wanted is None else wanted}",
+            [f"got: {list(tokens)}"],
         )
     check_tokens(request, completion, trial.oracle, trial.ledger)
     trial.ledger.num_steps += len(tokens)
@@ -229,25 +156,93 @@ def _check_aborted(
 def _check_trace(
     trial: Trial, case: Case, workload: Workload, outcome: Outcome, records: Sequence[StepRecord]
 ) -> None:
-    """The invariants of `harness/trace.py`. Aborts leave no mark in a trace: there only the end counts."""
-    served = [c for c in outcome.completions if c.finish_reason is not FinishReason.ERROR]
+    """The invariants of `harness/trace.py`; with aborts, which leave no mark there, only the end."""
     if workload.aborts:
-        last_token = max((s for s, e in outcome.events if e.token_id is not None), default=-1)
-        if last_token >= max(step for _, step in workload.aborts):
-            last = records[-1]
-            if last.num_free_blocks != last.num_total_blocks:
-                raise ConformanceFailure(
-                    case.promise,
-                    f"at the end {last.num_free_blocks} of {last.num_total_blocks} blocks are free",
-                )
-        return
-    kept = [
-        (request, arrival)
-        for request, arrival, completion in zip(
-            workload.requests,
-            workload.arrivals or (0,) * len(workload.requests),
-            outcome.completions,
-            strict=True,
+        last_abort = max(step for _, step in workload.aborts)
+        is_idle_at_end = any(
+            step >= last_abort and event.token_id is not None for step, event in outcome.events
         )
-        if completion in served
-    ]
+        if is_idle_at_end and records[-1].num_free_blocks != records[-1].num_total_blocks:
+            raise ConformanceFailure(
+                case.promise,
+                f"at the end {records[-1].num_free_blocks} of {records[-1].num_total_blocks} blocks "
+                f"are free, not all",
+            )
+        return
+    served, answers = _served(workload, outcome.completions)
+    has_scheduling = Capability.SCHEDULING in trial.capabilities
+    trace.check_positions(records, served)
+    trace.check_limits(records, served, has_scheduling)
+    trace.check_accounting(records, served)
+    trace.check_ends(records, served, answers)
+    if has_scheduling:
+        trace.check_scheduling(records, served, Capability.CHUNKED_PREFILL in trial.capabilities)
+
+
+def _served(workload: Workload, completions: Sequence[Completion]) -> tuple[Workload, list[Completion]]:
+    """Without the refused requests, which no trace shows."""
+    kept = [i for i, each in enumerate(completions) if each.finish_reason is not FinishReason.ERROR]
+    arrivals = workload.arrivals and tuple(workload.arrivals[i] for i in kept)
+    requests = tuple(workload.requests[i] for i in kept)
+    return replace(workload, requests=requests, arrivals=arrivals), [completions[i] for i in kept]
+
+
+def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:
+    records = [record for each in traces for record in each]
+    expect = case.expect
+    did_happen = {
+        "preemption": happened.has_preemption(records) or not expect.preemption,
+        "chunked": happened.has_chunk(records) or not expect.chunked,
+        "slot_reuse": happened.has_slot_reuse(records, case.config.max_num_seqs)
+        or not expect.slot_reuse,
+        "mixed_step": happened.has_mixed_step(records) or not expect.mixed_step,
+    }
+    for event, did in did_happen.items():
+        if not did:
+            raise ConformanceFailure(
+                case.promise,
+                f"{event} did not happen in {len(records)} steps: this case proves nothing",
+            )
+    if expect.max_steps is not None and len(records) > expect.max_steps:
+        raise ConformanceFailure(
+            case.promise, f"it took {len(records)} steps, but {expect.max_steps} are enough"
+        )
+
+
+def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:
+    """P16: calls that ask the same are answered the same, near-ties included."""
+    seen: dict[object, list[object]] = {}
+    for workload, outcome in zip(workloads, outcomes, strict=True):
+        asked = tuple(
+            (r.prompt_token_ids, r.max_new_tokens, r.eos_token_ids) for r in workload.requests
+        )
+        answers: list[object] = [(c.token_ids, str(c.finish_reason)) for c in outcome.completions]
+        first = seen.setdefault((asked, workload.arrivals), answers)
+        if answers != first:
+            raise ConformanceFailure(
+                Promise.P16,
+                "the same call was answered differently",
+                [f"first: {first}", f"then:  {answers}"],
+            )
+
+
+def _check_untouched(trial: Trial, before: Mapping[str, Any]) -> None:
+    """P15: what was noted before is the same now."""
+    after = _world(trial) if before else {}
+    for name, value in before.items():
+        if after[name] != value:
+            raise ConformanceFailure(Promise.P15, f"the {name} changed while the engine worked")
+
+
+def _world(trial: Trial) -> Mapping[str, Any]:
+    model = trial.subject.model
+    return {
+        "weights": [parameter.double().sum().item() for parameter in model.parameters()],
+        "model config": model.config.to_dict(),
+        "attention implementation": model.config._attn_implementation,
+        "training mode": model.training,
+        "torch RNG": torch.get_rng_state().tolist(),
+        "Python RNG": random.getstate(),
+        "grad mode": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+    }

@@ -134,10 +134,8 @@ def _config(item: Item) -> EngineConfig:
 def _abort_unknown(found: dict[str, Item]) -> tuple[tuple[str, int], ...]:
     if "abort_unknown" not in found:
         return ()
-    return tuple(
-        (request_id, each.integer(at_least=0))
-        for request_id, each in found["abort_unknown"].pairs().items()
-    )
+    named = found["abort_unknown"].pairs().items()
+    return tuple((request_id, step) for request_id, each in named for step in _aborts(each))
 
 
 def _case_expectation(item: Item) -> CaseExpectation:

@@ -50,7 +50,7 @@ def draw_mask(rows: Sequence[RowRecord], mask: Tensor, width: int) -> list[str]:
     lines = _mask_header(shown, limit, keys)
     height = largest_limit(
         [row.query_len for row in shown],
-        lambda n: sum(min(row.query_len, n) for row in shown) <= MAX_QUERY_LINES,
+        lambda n: _num_lines(shown, n) <= MAX_QUERY_LINES,
     )
     first = 0
     for row in rows:
@@ -59,7 +59,7 @@ def draw_mask(rows: Sequence[RowRecord], mask: Tensor, width: int) -> list[str]:
             position = ELIDED if offset is None else str(row.context_len + offset)
             lines.append(_mask_line(row, position, query, keys, mask))
         first += row.query_len
-    return [*lines, *_left_out(rows, shown, limit, height)]
+    return [*lines, *_left_out(rows, shown, limit, height, width)]
 
 
 def _grid_width(rows: Sequence[RowRecord], limit: int) -> int:
@@ -69,10 +69,16 @@ def _grid_width(rows: Sequence[RowRecord], limit: int) -> int:
     return len(LABEL.format("", "")) + sum(contexts) + sum(fed) + gaps + len("  A")
 
 
+def _num_lines(rows: Sequence[RowRecord], limit: int) -> int:
+    return sum(min(row.query_len, limit) for row in rows)
+
+
 def _rows_that_fit(rows: Sequence[RowRecord], width: int) -> list[RowRecord]:
-    """All rows, or without the last decodes if even elided ones are too many for a line."""
+    """All rows, or without the last decodes if even elided ones are too many for the grid."""
     shown = list(rows)
-    while _grid_width(shown, SMALLEST) > width and len(shown) > 1:
+    while len(shown) > 1 and (
+        _grid_width(shown, SMALLEST) > width or _num_lines(shown, SMALLEST) > MAX_QUERY_LINES
+    ):
         decodes = [row for row in shown if row.query_len == 1]
         shown.remove(decodes[-1] if decodes else shown[-1])
     return shown
@@ -136,9 +142,9 @@ def _mask_line(
 
 
 def _left_out(
-    rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int, height: int
+    rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int, height: int, width: int
 ) -> list[str]:
-    """One line for each kind of thing that is not drawn."""
+    """A sentence for each kind of thing that is not drawn."""
     contexts = [
         (row.request_id, row.context_len - limit + 1) for row in shown if row.context_len > limit
     ]
@@ -150,7 +156,13 @@ def _left_out(
         if counts
     ]
     hidden = [row.request_id for row in rows if row not in shown]
-    return lines + ([f"not drawn, for want of room: {' '.join(hidden)}"] if hidden else [])
+    if hidden:
+        lines.append(f"not drawn, for want of room: {' '.join(hidden)}")
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(line, width, initial_indent="   ", subsequent_indent="     ")
+    ]
 
 
 def token_row(rows: Sequence[RowRecord], width: int) -> list[str]:
@@ -175,7 +187,7 @@ def draw_timelines(timelines: Mapping[str, Timeline], width: int) -> list[str]:
     scale = ceil(longest / (width - margin))
     lines = []
     if scale > 1:
-        lines.append(f"One column stands for {scale} steps and shows what fills most of them.")
+        lines.append(f"One column stands for {scale} steps: it shows what fills most of them.")
     lines.append(f"{'step':<{margin}}{_ruler(ceil(longest / scale), scale)}")
     for name, timeline in timelines.items():
         lines.append(f"{name}: {timeline.num_steps} steps")

@@ -24,7 +24,7 @@ PALETTE = (
 WIDTH = 900
 LEFT, RIGHT = 74, 24  # beside the plot
 INK, FAINT, PAPER, BARRIER = "#1f2328", "#59636e", "#ffffff", "#c1121f"
-TINT = 0.38  # share of the full colour in a decode bar
+TINT = 0.45  # share of the full colour in a decode bar
 LETTER_WIDTH = 11  # a narrower bar carries none
 LEGEND_COLUMN = 106
 STYLE = f"""
@@ -94,7 +94,10 @@ def _panel(
     occupancy = (
         f"{timeline.num_busy} of {timeline.num_slot_steps} slot-steps busy ({timeline.occupancy:.0%})"
     )
-    parts = [_text(24, y, heading, "panel"), _text(24 + 8.1 * len(heading), y, occupancy, "small")]
+    parts = [
+        _text(24, y, heading, "panel"),
+        _text(WIDTH - RIGHT, y, occupancy, "small", "text-anchor:end"),
+    ]
     top = y + (30 if timeline.barriers else 14)
     for slot in range(num_slots):
         row_y = top + slot * (scale.slot + 4)
@@ -146,7 +149,7 @@ def _bar(
     x = scale.x(start - len(cells))
     parts.append(_rect(x, y, len(cells) * scale.step, scale.slot, "none", stroke=PAPER))
     if wide:
-        parts.append(_text(middle, y + scale.slot * 0.5 + 4.7, owner, "letter", ink))
+        parts.append(_text(middle, y + scale.slot * 0.5 + 4.7, owner, "letter", f"fill:{ink}"))
     return [*parts, "</g>"]
 
 
@@ -187,9 +190,9 @@ def _legend(
     sample = next(iter(colours.values()))
     parts: list[str] = []
     for x, fill, words in (
-        (24, sample, "prefill: the whole prompt in one step"),
-        (284, _mixed(sample, TINT), "decode: one token a step"),
-        (474, "url(#idle)", "idle: nothing useful is computed"),
+        (24, sample, "prefill: prompt tokens are fed"),
+        (330, _mixed(sample, TINT), "decode: one token a step"),
+        (560, "url(#idle)", "idle: nothing useful is computed"),
     ):
         parts += [_rect(x, y - 11, 22, 14, fill), _text(x + 29, y, words, "small")]
     parts.append(_text(24, y + 26, "Requests, with prompt tokens + new tokens:", "small"))
@@ -198,7 +201,7 @@ def _legend(
         x, row_y = 24 + index % per_row * LEGEND_COLUMN, y + 50 + index // per_row * 24
         colour = colours[request_id]
         parts.append(_rect(x, row_y - 14, 20, 18, colour))
-        parts.append(_text(x + 10, row_y - 0.5, request_id, "letter", _ink_on(colour)))
+        parts.append(_text(x + 10, row_y - 0.5, request_id, "letter", f"fill:{_ink_on(colour)}"))
         parts.append(_text(x + 27, row_y, f"{prompt} + {new}", "small"))
     return parts, y + 50 + (len(sizes) - 1) // per_row * 24
 
@@ -210,9 +213,9 @@ def _rect(x: float, y: float, width: float, height: float, fill: str, stroke: st
     )
 
 
-def _text(x: float, y: float, words: str, kind: str, fill: str = "") -> str:
-    style = f' style="fill:{fill}"' if fill else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{style}>{escape(words)}</text>'
+def _text(x: float, y: float, words: str, kind: str, style: str = "") -> str:
+    own = f' style="{style}"' if style else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{own}>{escape(words)}</text>'
 
 
 def _channels(colour: str) -> list[int]:

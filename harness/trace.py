@@ -36,7 +36,13 @@ class _Replay:
     def is_decoding(self, request_id: str) -> bool:
         return self.num_cached.get(request_id, 0) == self.num_known(request_id) - 1
 
-    def begin(self, record: StepRecord) -> None:
+    def begin(self, step: int, record: StepRecord) -> None:
+        ids = [row.request_id for row in record.rows]
+        for request_id in (*ids, *record.waiting, *record.admitted, *record.finished, *record.preempted):
+            if request_id not in self.requests:
+                raise ConformanceFailure(
+                    Promise.P7, f"step {step}: the trace names {request_id!r}, but nobody asked for it"
+                )
         for request_id in record.preempted:
             self.num_cached[request_id] = 0
             self.running = [each for each in self.running if each != request_id]
@@ -56,7 +62,7 @@ def check_positions(trace: Sequence[StepRecord], workload: Workload) -> None:
     """P7: each row continues where its cache ends; a token is sampled exactly when all are fed."""
     replay = _Replay(workload)
     for step, record in enumerate(trace):
-        replay.begin(record)
+        replay.begin(step, record)
         for row in record.rows:
             _check_row(step, row, replay)
         replay.end(record)
@@ -64,8 +70,6 @@ def check_positions(trace: Sequence[StepRecord], workload: Workload) -> None:
 
 def _check_row(step: int, row: RowRecord, replay: _Replay) -> None:
     where = f"step {step}, request {row.request_id!r}"
-    if row.request_id not in replay.requests:
-        raise ConformanceFailure(Promise.P7, f"{where}: nobody asked for this request")
     cached, known = replay.num_cached.get(row.request_id, 0), replay.num_known(row.request_id)
     if row.context_len != cached:
         raise ConformanceFailure(
@@ -111,7 +115,7 @@ def check_scheduling(trace: Sequence[StepRecord], workload: Workload, can_chunk:
     arrival_order = _arrival_order(workload)
     previous: StepRecord | None = None
     for step, record in enumerate(trace):
-        replay.begin(record)
+        replay.begin(step, record)
         _check_first_come(step, record, replay, arrival_order)
         _check_decodes(step, record, replay)
         _check_refill(step, record, replay, previous, can_chunk)
@@ -202,7 +206,7 @@ def check_accounting(
     replay = _Replay(workload)
     size = workload.config.block_size
     for step, record in enumerate(trace):
-        replay.begin(record)
+        replay.begin(step, record)
         replay.end(record)
         free, total = record.num_free_blocks, record.num_total_blocks
         if free is None or total is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from harness.adequacy import Adequacy, measure_adequacy
 from harness.api import Capability, Engine, EngineConfig, Request
 from harness.capabilities import capabilities_of
 from harness.compare import check_completions
@@ -41,6 +42,7 @@ class Laboratory:
     _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
         default_factory=dict
     )
+    _adequacy: dict[str, Adequacy] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def oracle(self, model_name: str) -> Oracle:
@@ -48,6 +50,14 @@ class Laboratory:
             subject = load_model(model_name, self.device, self.dtype)
             self._oracles[model_name] = Oracle(subject, reference_factory())
         return self._oracles[model_name]
+
+    def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:
+        """Of a model the user brought; the embedded ones are known to show faults."""
+        if subject.is_embedded:
+            return None
+        if subject.name not in self._adequacy:
+            self._adequacy[subject.name] = measure_adequacy(subject)
+        return self._adequacy[subject.name]
 
     def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
         """Raises `UnsupportedModelError` if the engine refuses the model."""

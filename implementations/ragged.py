@@ -23,6 +23,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from harness.api import (
     Capability,
@@ -123,6 +124,9 @@ class RaggedEngine:
         """Append the new keys and values, which stand behind all contexts, to their owners."""
         lens = [row.query_len for row in plan.rows]
         for index, layer in enumerate(cache.layers):
+            assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
+            assert layer.keys is not None, "the forward pass filled it"
+            assert layer.values is not None, "the forward pass filled it"
             keys = layer.keys[:, :, -sum(lens) :].split(lens, dim=2)
             values = layer.values[:, :, -sum(lens) :].split(lens, dim=2)
             for row, k, v in zip(plan.rows, keys, values, strict=True):
@@ -172,8 +176,7 @@ class RaggedEngine:
         return self._trace
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
-        if self.has_unfinished:
-            raise RuntimeError("generate was called while requests given by add are unfinished")
+        self._require_idle()
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         for request in requests:
             refusal = self._scheduler.refusal(request)
@@ -189,6 +192,10 @@ class RaggedEngine:
             else self._completion(answer, logits[request.request_id])
             for request, answer in zip(requests, answers, strict=True)
         ]
+
+    def _require_idle(self) -> None:
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
         assert sequence.finish_reason is not None, "generate runs until everything is finished"

@@ -97,6 +97,8 @@ def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
                 f"--prompt too, or leave it out, since the examples have caps of their own"
             )
         return list(EXAMPLES)
+    if "" in arguments.prompt:
+        raise UsageError("--prompt '' is empty, but must hold at least one character")
     if len(arguments.prompt) > len(LETTERS):
         raise UsageError(
             f"--prompt is given {len(arguments.prompt)} times, but there are {len(LETTERS)} letters"

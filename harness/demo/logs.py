@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.api import StepRecord
 from harness.demo.experiment import Case, Watched
-from harness.demo.words import listed, many, prose, span
+from harness.demo.words import listed, prose, span
 from harness.timeline import IDLE, num_refills, waves
 
 LOG_MARGIN = 11  # what stands in front of a step's cells
@@ -47,7 +47,7 @@ def _wave_slots(case: Case, watched: Watched, wave: range) -> list[str]:
             what = (
                 f"{first.request_id}  {pads:>3} pads + {first.text[2:]:<12} done at step {done + 1:>3}"
             )
-        lines.append(f"     slot {slot + 1:>2}  {what:<44}  {num_idle:>3} idle slot-steps")
+        lines.append(f"     slot {slot + 1:>2}  {what:<44}  {num_idle:>3} idle steps")
     return lines
 
 
@@ -112,8 +112,9 @@ def _is_quiet(record: StepRecord) -> bool:
 def _events(watched: Watched, step: int) -> list[str]:
     record = watched.trace[step]
     return [
-        *(f"{each} enters" for each in record.admitted),
-        *(f"{each} ends" for each in record.finished),
+        f"{listed(ids)} {verb}{'s' if len(ids) == 1 else ''}"
+        for ids, verb in ((record.admitted, "enter"), (record.finished, "end"))
+        if ids
     ]
 
 

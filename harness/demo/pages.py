@@ -16,8 +16,11 @@ def heading(case: Case, width: int) -> list[str]:
     subject = case.subject
     lines = [
         "STATIC WAVES AGAINST CONTINUOUS BATCHING",
-        f"model {subject.name}, device {subject.model.device}, {subject.dtype_name}, "
-        f"{many(case.num_slots, 'slot')}, {many(len(case.requests), 'request')}",
+        *prose(
+            f"model {subject.name}, device {subject.model.device}, {subject.dtype_name}, "
+            f"{many(case.num_slots, 'slot')}, {many(len(case.requests), 'request')}",
+            width,
+        ),
         "",
         *prose(
             "A batch has a fixed number of slots, one for each sequence in flight. A step is one pass "
@@ -43,18 +46,24 @@ def packed_step(case: Case, watched: Watched, width: int) -> list[str]:
     record = watched.trace[index]
     lines = [f"4  ONE PACKED STEP: step {index + 1} of the run above"]
     if not _is_mixed(case, record):
-        lines += prose("No step of this run mixes prefill and decode: nobody had to wait.", width)
+        lines += prose(
+            "No step of this run mixes prefill and decode: nobody entered while another decoded.", width
+        )
     sentence = (
-        f"{many(len(record.rows), 'sequence')} go through the model as one row of "
-        f"{many(num_tokens(record), 'token')}, without a pad:"
+        f"Fed to the model as one row, without a pad: {many(num_tokens(record), 'token')} of "
+        f"{many(len(record.rows), 'sequence')}."
     )
     lines += [*prose(sentence, width), "", *token_row(record.rows, width), ""]
     lines += [_row_in_words(case, watched, row, width) for row in record.rows]
     mask = cast(MaskingEngine, watched.engine).attention_mask(record.rows)
+    farthest = int(mask.sum(dim=1).max())
+    has_window = farthest < max(row.context_len + row.query_len for row in record.rows)
     sentence = (
         "The attention mask keeps them apart: a line for each fed token (query), a column for each "
         "key, a # where the query may look and a dot where it may not. Each sees the keys of its own "
-        "sequence, up to its own position, and nothing else."
+        "sequence, up to its own position"
+        + (f" (the model has a window: the last {farthest})" if has_window else "")
+        + ", and nothing else."
     )
     return [*lines, "", *prose(sentence, width), "", *draw_mask(record.rows, mask, width)]
 
@@ -81,15 +90,16 @@ def _row_in_words(case: Case, watched: Watched, row: RowRecord, width: int) -> s
     answer = next(each for each in watched.completions if each.request_id == row.request_id)
     end = row.context_len + row.query_len
     fed = (*request.prompt_token_ids, *answer.token_ids)[row.context_len : end]
-    if is_prefill(row, len(request.prompt_token_ids)):
-        kind, content = f"PREFILL({row.query_len})", quoted(case.subject.decode(fed), width - 58)
-    else:
-        kind, content = f"decode({row.query_len})", f"token {fed[0]}"
+    phase = "PREFILL" if is_prefill(row, len(request.prompt_token_ids)) else "decode"
     single = f"position {row.context_len}"
     positions = single if row.query_len == 1 else f"positions {row.context_len}-{end - 1}"
-    return (
-        f"    {row.request_id}   {kind:<14} {positions:<18} {row.context_len:>5} keys cached   "
-        f"{content}"
+    line = (
+        f"    {row.request_id}   {f'{phase}({row.query_len})':<14} {positions:<18} "
+        f"{row.context_len:>5} keys cached   "
+    )
+    is_text = phase == "PREFILL" or case.subject.tokenizer is not None
+    return line + (
+        quoted(case.subject.decode(fed), width - len(line)) if is_text else f"token {fed[0]}"
     )
 
 

@@ -23,7 +23,7 @@ def many(count: int, noun: str) -> str:
 
 def listed(words: Sequence[str]) -> str:
     """`A`, `A and B`, `A, B and C`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def span(steps: range) -> str:

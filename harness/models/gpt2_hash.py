@@ -56,15 +56,12 @@ _BIT_LOGIT = 2.0
 _SOFT_HEADS = ((1.0, 0.03), (1.0, 0.03), (1.5, 0.03), (2.0, 0.03), (0.0, 0.16))
 """For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
 what one dimension of the head adds to its soft channel."""
-_SOFT_FEEDBACK = 4.0
-"""Gain at which V reads soft channels."""
-_SOFT_CARRY = 0.4
-"""Share of the fetched position's soft channels that head 0 adds to the own ones."""
+_SOFT_FEEDBACK = 4.0  # Gain at which V reads soft channels.
+_SOFT_CARRY = 0.4  # Share of the fetched position's soft channels that head 0 adds to the own.
+_SOFT_LOGIT = 0.3  # Logit per unit of a soft channel.
 _SOFT_KNEE = 0.25
 """Size beyond which a layer divides what is too much by four. Short contexts get there, where one
-key weighs plenty; long ones, where it weighs little, do not."""
-_SOFT_LOGIT = 0.3
-"""Logit per unit of a soft channel."""
+key weighs plenty; long ones, where it weighs little, seldom do."""
 
 
 def build_gpt2_hash() -> GPT2LMHeadModel:
@@ -142,11 +139,16 @@ def _position_embeddings() -> Tensor:
     return weight
 
 
+def _affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the two state dict entries of a module; no bias is a bias of zeros."""
+    bias = _zeros(weight.shape[-1]) if bias is None else bias
+    return {f"{name}.weight": weight, f"{name}.bias": bias}
+
+
 def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
     """Return the weights that make LayerNorm the identity while the soft channels are small."""
     num_ones = _SOFT if has_fetched else _SOFT - 2 * _BITS
-    scale = math.sqrt(num_ones / WIDTH + _EPSILON)
-    return {f"{name}.weight": _zeros(WIDTH) + scale, f"{name}.bias": _zeros(WIDTH)}
+    return _affine(name, _zeros(WIDTH) + math.sqrt(num_ones / WIDTH + _EPSILON))
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
@@ -157,10 +159,8 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
     for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
         _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
     return {
-        f"{name}.c_attn.weight": qkv.reshape(WIDTH, 3 * WIDTH),
-        f"{name}.c_attn.bias": _zeros(3 * WIDTH),
-        f"{name}.c_proj.weight": out.reshape(WIDTH, WIDTH),
-        f"{name}.c_proj.bias": _zeros(WIDTH),
+        **_affine(f"{name}.c_attn", qkv.reshape(WIDTH, 3 * WIDTH)),
+        **_affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH)),
     }
 
 
@@ -236,8 +236,8 @@ class _Mlp:
 def _mlp(name: str, layer: int) -> dict[str, Tensor]:
     """Return the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
     mlp = _Mlp()
-    for bit, (own, fetched) in enumerate(tables.gate_inputs(layer)):
-        own, fetched = _STATE + own, _FETCHED + fetched
+    for bit, (own_bit, fetched_bit) in enumerate(tables.gate_inputs(layer)):
+        own, fetched = _STATE + own_bit, _FETCHED + fetched_bit
         # The product of two signs is |own + fetched| - 1: a step on either side.
         mlp.add_step([own, fetched], 1.0, _STATE + bit, 2.0)
         mlp.add_step([own + _BITS, fetched + _BITS], 1.0, _STATE + bit, 2.0)
@@ -251,10 +251,8 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
         mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
         mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
     return {
-        f"{name}.c_fc.weight": mlp.fc,
-        f"{name}.c_fc.bias": mlp.fc_bias,
-        f"{name}.c_proj.weight": mlp.proj,
-        f"{name}.c_proj.bias": mlp.proj_bias,
+        **_affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias),
+        **_affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias),
     }
 
 

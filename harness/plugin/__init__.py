@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from harness.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
+from harness.plugin.options import (
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+)
 from harness.plugin.summary import (
     pytest_runtest_makereport,
     pytest_sessionfinish,
@@ -13,6 +18,7 @@ from harness.plugin.trials import laboratory, pytest_generate_tests, trial
 __all__ = [
     "laboratory",
     "pytest_addoption",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_report_header",

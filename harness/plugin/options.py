@@ -15,7 +15,8 @@ from harness.registry import BUILT_IN, FORMS, EngineSpec, resolve_engine
 from harness.timelimit import time_limit
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
-PROFILES = {"quick": 5, "default": 20, "thorough": 400}
+# Examples of a property test; parity gets twice as many.
+PROFILES = {"quick": 4, "default": 10, "thorough": 400}
 for _name, _max_examples in PROFILES.items():
     settings.register_profile(
         _name,
@@ -102,11 +103,15 @@ def select(config: pytest.Config) -> Selection:
     names = config.getoption("--engine") or list(BUILT_IN)
     if len(set(names)) < len(names):
         raise UsageError(f"--engine names the same engine twice: {', '.join(names)}")
+    device = resolve_device(config.getoption("--device"))
+    # Conformance is exact in float32; speed is asked for in the dtype people serve in.
+    is_gpu_benchmark = device.type == "cuda" and config.getoption("--benchmark-only")
+    default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
     return Selection(
         engines=tuple(resolve_engine(name) for name in names),
         model_names=tuple(dict.fromkeys(config.getoption("--model") or EMBEDDED)),
-        device=resolve_device(config.getoption("--device")),
-        dtype=resolve_dtype(config.getoption("--dtype") or "float32"),
+        device=device,
+        dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),
         time_limit_s=time_limit_s,
     )
 
@@ -135,6 +140,16 @@ def _try_factories(config: pytest.Config, selection: Selection) -> None:
                 f"--engine {spec.name!r}: its factory returned a {type(engine).__name__} without "
                 f"generate(requests)"
             )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Benchmarks run when they are asked for, and then alone; plain pytest spends no time on them."""
+    wants_benchmarks = bool(config.getoption("--benchmark-only"))
+    is_benchmark = {item: "benchmark" in getattr(item, "fixturenames", ()) for item in items}
+    others = [item for item in items if is_benchmark[item] != wants_benchmarks]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if is_benchmark[item] == wants_benchmarks]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -1,6 +1,7 @@
 """How a session ends: failures told in our words, and a table engine x promise.
 
-Fails closed: if conformance tests were collected but no answer was compared, the session fails.
+Fails closed: if conformance tests were collected but no answer was compared, or only tokens of a
+model that could not have shown a fault, the session fails.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return  # an xdist worker: its controller judges the whole
     records = _session_records(session.config)
     is_clean = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    if records and is_clean and not _num_compared(records):
+    proves_little = not _num_compared(records) or any(r.get("is_inadequate") for _, r in records)
+    if records and is_clean and proves_little:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -102,6 +104,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     write("refused: the engine does not serve the model   -: not run")
     for engine in engines:
         write(_totals(engine, [each for each in records if each[1]["engine"] == engine]))
+    for model, adequacy, is_inadequate in _adequacies(records):
+        verdict = "INADEQUATE: equal tokens prove little on this model" if is_inadequate else "adequate"
+        write(f"model {model}: {verdict}; {adequacy}", red=is_inadequate)
     for note in _notes(records):
         write(f"note: {note}")
     if not _num_compared(records):
@@ -115,7 +120,7 @@ def _row(engine: str, records: Iterable[tuple[str, dict[str, Any]]]) -> dict[str
         if record["engine"] != engine:
             continue
         ids = [record["broken"]] if "broken" in record else record["promises"]
-        kind = outcome
+        kind = "inadequate" if outcome == "passed" and record.get("is_inadequate") else outcome
         if outcome == "skipped":
             kind = "no cap" if "lacks" in record else "refused" if "refused" in record else "skipped"
         for promise_id in ids:
@@ -128,7 +133,7 @@ def _cell(count: Counter[str]) -> str:
         return f"FAIL {count['failed']}"
     if count["passed"]:
         return str(count["passed"])
-    return next(kind for kind in ("no cap", "refused", "skipped") if count[kind])
+    return next(k for k in ("inadequate", "no cap", "refused", "skipped") if count[k])
 
 
 def _totals(engine: str, records: list[tuple[str, dict[str, Any]]]) -> str:
@@ -140,6 +145,15 @@ def _totals(engine: str, records: list[tuple[str, dict[str, Any]]]) -> str:
         f"{engine}: {total['num_workloads']:,} workloads, {total['num_requests']:,} answers and "
         f"{total['num_steps']:,} tokens compared, {total['num_near_ties']:,} near-ties"
     )
+
+
+def _adequacies(records: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, str, bool]]:
+    found = {
+        (record["model"], record["adequacy"], bool(record["is_inadequate"]))
+        for _, record in records
+        if "adequacy" in record
+    }
+    return sorted(found)
 
 
 def _notes(records: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:

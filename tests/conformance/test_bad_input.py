@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Completion, FinishReason, Request
+from harness.api import Completion, FinishReason, Request, SteppingEngine
 from harness.promises import Promise
 from harness.relations import require_same_bits
 from harness.strategies import workloads
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from harness.workloads import Outcome, Workload, assemble
 
 pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]
 
@@ -99,19 +100,16 @@ def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
 @pytest.mark.needs("stepping")
 def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) -> None:
     workload = Workload((Request("twin", (3, 1, 4), 6), Request("other", (1, 5), 5)))
-    with trial.engine(workload.config) as engine, trial.reporting(workload):
-        from harness.workloads import assemble
-
+    with trial.engine(workload.config) as built, trial.reporting(workload):
+        engine = cast(SteppingEngine, built)
         for request in workload.requests:
-            engine.add(request)  # type: ignore[attr-defined]
-        events = list(engine.step())  # type: ignore[attr-defined]
+            engine.add(request)
+        events = engine.step()
         with pytest.raises(ValueError, match="twin"):
-            engine.add(Request("twin", (9, 2), 4))  # type: ignore[attr-defined]
+            engine.add(Request("twin", (9, 2), 4))
         for _ in range(workload.step_bound):
-            events += engine.step()  # type: ignore[attr-defined]
+            events += engine.step()
         completions = tuple(assemble(r.request_id, events) for r in workload.requests)
-        from harness.workloads import Outcome
-
         trial.judge(workload.requests, Outcome(completions))
 
 
@@ -133,6 +131,4 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     completions = trial.run(workload).completions
     with trial.reporting(workload):
         require_refused(completions[0], too_large, (str(num_blocks),))
-        from harness.workloads import Outcome
-
         trial.judge(workload.requests[1:], Outcome(completions[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -95,10 +96,13 @@ def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObjec
     workload = data.draw(drawn)
     ids = [request.request_id for request in workload.requests]
     chosen = data.draw(st.sets(st.sampled_from(ids), min_size=1, max_size=3), label="cancelled")
+    assert workload.arrivals is not None, "asked for above"
+    arrived = dict(zip(ids, workload.arrivals, strict=True))
+    after = st.integers(0, 12)  # steps from its arrival to the abort
     aborts = tuple(
-        (each, data.draw(st.integers(0, 25), label="before step")) for each in sorted(chosen)
+        (each, arrived[each] + data.draw(after, label="cancelled after")) for each in sorted(chosen)
     )
-    check_cancelled(trial, Workload(workload.requests, workload.config, workload.arrivals, aborts))
+    check_cancelled(trial, replace(workload, aborts=aborts))
 
 
 @given(data=st.data())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Capability, Request
+from harness.api import Request
 from harness.promises import Promise
 from harness.relations import blame, require_same_bits
 from harness.strategies import prompts, workloads
@@ -43,6 +43,7 @@ def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
     return replace(request, prompt_token_ids=changed)
 
 
+@pytest.mark.one_model
 @given(data=st.data())
 def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:
     """Alone as in company: the same right answer with all, some and none of the neighbours."""
@@ -54,6 +55,7 @@ def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:
         trial.check(fewer)
 
 
+@pytest.mark.one_model
 @given(data=st.data())
 def test_the_order_of_the_batch_changes_no_answer(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
@@ -88,10 +90,10 @@ def test_the_time_of_arrival_changes_no_answer(trial: Trial, data: st.DataObject
 
 
 @pytest.mark.needs("stepping")
+@pytest.mark.one_model
 @given(data=st.data())
 def test_a_newcomer_joins_running_decodes_unnoticed(trial: Trial, data: st.DataObject) -> None:
     """One request decodes for a while; others join it, one a step."""
-    assert Capability.STEPPING in trial.capabilities, "the marker says so"
     vocab_size = trial.subject.vocab_size
     lengths = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=5), label="lengths")
     wanted = [

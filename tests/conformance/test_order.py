@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig
+from harness.api import EngineConfig, Request
 from harness.strategies import requests
 from harness.trial import Trial
 from harness.workloads import Workload
@@ -47,14 +47,7 @@ def test_a_second_call_answers_its_own_requests(trial: Trial, data: st.DataObjec
 
 
 def test_no_requests_give_no_completions(trial: Trial) -> None:
-    workload = Workload(())
-    outcome = trial.run(workload)
-    assert outcome.completions == (), "an empty call must return an empty list"
-    one = Workload((trial_request(trial),))
-    trial.check(one)
-
-
-def trial_request(trial: Trial):  # noqa: ANN201
-    from harness.api import Request
-
-    return Request("after", trial.subject.encode("after the empty call"), 2)
+    after = Workload((Request("after", trial.subject.encode("after the empty call"), 2),))
+    with trial.engine(after.config) as engine:
+        trial.check(Workload(()), engine)
+        trial.check(after, engine)

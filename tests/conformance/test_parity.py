@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, Request
@@ -21,6 +21,7 @@ def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
     trial.check(Workload(tuple(requests), EngineConfig(max_num_seqs=2)))
 
 
+@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
 def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))

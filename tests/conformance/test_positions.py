@@ -43,6 +43,7 @@ def test_each_step_continues_where_the_cache_ends(trial: Trial, data: st.DataObj
 
 
 @pytest.mark.needs("chunked_prefill", "tracing")
+@pytest.mark.one_model
 @given(data=st.data())
 def test_a_prompt_fed_in_chunks_is_answered_as_a_whole(trial: Trial, data: st.DataObject) -> None:
     budget = data.draw(st.integers(2, 7), label="token budget")

@@ -42,6 +42,7 @@ def _fits(request: Request, workload: Workload) -> bool:
     return length <= min(capacity, config.max_num_batched_tokens)
 
 
+@pytest.mark.one_model
 @given(data=st.data())
 def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:
     """Three waves long, short, long through fewer slots than requests: what a long tenant left

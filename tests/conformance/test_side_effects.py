@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request
+from harness.api import EngineConfig, Request, SteppingEngine
 from harness.promises import Promise
 from harness.strategies import requests, workloads
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from harness.workloads import Outcome, Workload, assemble
 
 pytestmark = pytest.mark.promise(id="P15")
 
@@ -49,7 +49,7 @@ def world(trial: Trial) -> Mapping[str, Any]:
         if torch.cuda.is_available()
         else [],
         "Python RNG": random.getstate(),
-        "numpy RNG": [str(part) for part in np.random.get_state()],  # noqa: NPY002
+        "numpy RNG": [str(part) for part in np.random.get_state()],
         "default dtype": torch.get_default_dtype(),
         "default device": str(torch.get_default_device()),
         "number of threads": torch.get_num_threads(),
@@ -80,6 +80,7 @@ def _difference(old: Any, new: Any) -> list[str]:
     return [f"{str(old)[:60]} -> {str(new)[:60]}"]
 
 
+@pytest.mark.one_model
 @given(data=st.data())
 def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -> None:
     """While an engine works it may borrow what it likes; after each call all is back."""
@@ -114,19 +115,17 @@ def test_two_engines_live_side_by_side(trial: Trial, data: st.DataObject) -> Non
 @pytest.mark.one_model
 @pytest.mark.needs("stepping")
 def test_two_engines_may_be_stepped_in_turn(trial: Trial) -> None:
-    from harness.workloads import Outcome, assemble
-
     workload = Workload((Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)))
     other = Workload((Request("a", (9, 8, 7, 6), 5), Request("b", (3,), 6)))
     with trial.engine(workload.config) as first, trial.engine(other.config) as second:
-        pairs = ((first, workload), (second, other))
+        pairs = ((cast(SteppingEngine, first), workload), (cast(SteppingEngine, second), other))
         events: dict[int, list[Any]] = {0: [], 1: []}
         for engine, mine in pairs:
             for request in mine.requests:
-                engine.add(request)  # type: ignore[attr-defined]
+                engine.add(request)
         for _ in range(workload.step_bound):
             for index, (engine, _) in enumerate(pairs):
-                events[index] += engine.step()  # type: ignore[attr-defined]
+                events[index] += engine.step()
         for index, (_, mine) in enumerate(pairs):
             with trial.reporting(mine):
                 completions = tuple(assemble(r.request_id, events[index]) for r in mine.requests)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import FinishReason
+from harness.api import FinishReason, Request
 from harness.promises import Promise
 from harness.strategies import workloads
 from harness.trial import Trial
@@ -65,8 +65,6 @@ def test_stepping_and_generate_give_the_same_answers(trial: Trial, data: st.Data
 
 
 def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
-    from harness.api import Request
-
     requests = (Request("good", (1, 2, 3), 3), Request("bad", (), 3))
     workload = Workload(requests, arrivals=(0, 1))
     outcome = trial.run(workload)

@@ -1,0 +1,82 @@
+"""What a planted fault is, and how one gets on the list.
+
+A fault is one class that overrides one thing of an honest part: an engine, the ragged engine's
+scheduler, or its `Sequence`. Its docstring is the lie in one line, its name in snake case is what
+follows `--engine fault:`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from transformers import PreTrainedModel
+
+from harness.api import Engine, EngineConfig, EngineFactory, Limits, Request
+from harness.promises import Promise
+from implementations.ragged import RaggedEngine
+from implementations.ragged_scheduler import Scheduler, Sequence
+from implementations.static import StaticEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A lying engine, the promise it breaks, and the real bug it is modelled on."""
+
+    name: str
+    summary: str  # the lie
+    promise: Promise
+    thread: str  # "owner/repo#123" on GitHub
+    factory: EngineFactory = field(compare=False)
+
+
+REGISTERED: dict[str, Fault] = {}  # filled while the modules of this package are imported
+
+Part = TypeVar("Part", bound=RaggedEngine | StaticEngine | Scheduler | Sequence)
+
+
+def planted(promise: Promise, thread: str) -> Callable[[type[Part]], type[Part]]:
+    """Put the class on the list of faults."""
+
+    def register(part: type[Part]) -> type[Part]:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
+        assert part.__doc__, f"fault {name} must tell its lie in its docstring"
+        summary = part.__doc__.splitlines()[0]
+        assert name not in REGISTERED, f"fault {name} is planted twice"
+        REGISTERED[name] = Fault(name, summary, promise, thread, _factory(part))
+        return part
+
+    return register
+
+
+def _factory(part: type[Part]) -> EngineFactory:
+    """An engine that is honest but for this part. Nothing is probed: a probe might refuse the lie."""
+    if issubclass(part, Scheduler):
+        return _with_scheduler(part)
+    if issubclass(part, Sequence):
+        return _with_scheduler(lambda limits, config: SchedulerOf(limits, config, part))
+    return part
+
+
+def _with_scheduler(make: Callable[[Limits, EngineConfig], Scheduler]) -> EngineFactory:
+    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
+        engine = RaggedEngine(model, config)
+        engine._scheduler = make(Limits.of(model, config), config)
+        return engine
+
+    return factory
+
+
+class SchedulerOf(Scheduler):
+    """Honest, over another kind of sequence."""
+
+    def __init__(self, limits: Limits, config: EngineConfig, kind: type[Sequence]) -> None:
+        super().__init__(limits, config)
+        self._kind = kind
+
+    def add(self, request: Request) -> Sequence:
+        sequence = self._kind(request, list(request.prompt_token_ids))
+        self.waiting.append(sequence)
+        return sequence

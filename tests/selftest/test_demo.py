@@ -1,0 +1,432 @@
+"""`python -m harness demo`: what it shows is what the engines did, and wrong input is one sentence."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness import demo
+from harness.__main__ import main
+from harness.api import Completion, Request, RowRecord, StepRecord
+from harness.demo.experiment import Watched, judge, make_case
+from harness.demo.words import quoted, shortened
+from harness.drawing import draw_mask, draw_timelines, elide, token_row
+from harness.models.catalogue import load_model
+from harness.oracle import Oracle
+from harness.registry import reference_factory
+from harness.timeline import Cell, Timeline, assign_slots, build_timeline, letters, num_refills, waves
+from harness.timeline_svg import timeline_svg
+from implementations.ragged import packed_mask
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One default run on a small model: exit code, text, picture."""
+
+    exit_code: int
+    text: str
+    svg: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny models on a busy machine wait for their second thread most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    path = tmp_path_factory.mktemp("demo") / "timeline.svg"
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as text:
+        patch.setenv("COLUMNS", "80")
+        exit_code = main(["demo", "--model", "gpt2-random", "--device", "cpu", "--svg", str(path)])
+    return Shown(exit_code, text.getvalue(), path.read_text(encoding="utf-8"))
+
+
+def section(text: str, number: int) -> list[str]:
+    """The lines of one numbered section."""
+    start = re.search(rf"^{number}  ", text, re.MULTILINE)
+    assert start is not None, f"there is no section {number}"
+    end = re.search(rf"^{number + 1}  ", text, re.MULTILINE)
+    return text[start.start() : end.start() if end else None].splitlines()
+
+
+def record(
+    rows: Sequence[tuple[str, int, int]] = (),
+    admitted: str = "",
+    finished: str = "",
+    preempted: str = "",
+    waiting: str = "",
+) -> StepRecord:
+    return StepRecord(
+        tuple(RowRecord(*row, is_sampled=True) for row in rows),
+        tuple(waiting),
+        tuple(admitted),
+        tuple(finished),
+        tuple(preempted),
+    )
+
+
+def test_the_demo_succeeds_and_finds_every_answer_equal(shown: Shown) -> None:
+    assert shown.exit_code == 0
+    check = "\n".join(section(shown.text, 7))
+    assert check.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 2
+    assert "Batching changed nothing but the speed." in check
+
+
+def test_the_demo_fits_eighty_columns(shown: Shown) -> None:
+    too_long = [
+        line for line in shown.text.splitlines() if len(line) > 80 and "timeline.svg" not in line
+    ]
+    assert too_long == []
+
+
+def test_the_output_is_plain_text_without_control_characters(shown: Shown) -> None:
+    assert shown.text.replace("\n", "").isprintable()
+    assert shown.text.isascii()
+
+
+def test_the_step_log_shows_a_freed_slot_refilled_in_the_next_step(shown: Shown) -> None:
+    log = "\n".join(section(shown.text, 3))
+    assert re.search(r"^   3 .*A ends$", log, re.MULTILINE)
+    assert re.search(
+        r"^   4 +D PREFILL\(14\) +B decode\(1\) +C decode\(1\) +D enters$", log, re.MULTILINE
+    )
+    assert "came free while somebody waited: 5. Filled again in the very next step: 5." in " ".join(
+        log.split()
+    )
+
+
+def test_the_static_log_marks_each_barrier_and_who_waits_behind_it(shown: Shown) -> None:
+    log = "\n".join(section(shown.text, 2))
+    assert re.findall(r"BATCH BARRIER after step (\d+)", log) == ["22", "42"]
+    assert "slots 1 and 3 stood idle while D, E, F, G and H waited" in log
+    assert "8 pads + PREFILL(20)  done at step  22     0 idle steps" in log
+
+
+def test_both_timelines_account_for_every_step(shown: Shown) -> None:
+    drawn = section(shown.text, 5)
+    slots = [line.split()[2] for line in drawn if re.match(r" +slot \d", line)]
+    assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31]
+    for group in (slots[:3], slots[3:]):
+        for letter, (_, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
+            owned = [each for slot in group for each in slot if each.upper() == letter]
+            # The step that prefills a prompt also brings its first token.
+            assert (len(owned), owned.count(letter)) == (cap, 1), letter
+
+
+def test_the_totals_add_up(shown: Shown) -> None:
+    numbers = {
+        line[3:43].strip(): line[43:].split() for line in section(shown.text, 6) if len(line) > 43
+    }
+    assert numbers["slot-steps"] == [str(3 * 51), str(3 * 31)]
+    assert numbers["of which busy"] == numbers["new tokens"] == ["81", "81"]
+    # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
+    useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
+    assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful)]
+
+
+def test_the_drawn_step_mixes_prefill_and_decode(shown: Shown) -> None:
+    drawn = "\n".join(section(shown.text, 4))
+    assert "[B C DDDDDDDDDDDDDD]" in drawn
+    assert re.search(r"B +decode\(1\) +position 22 +22 keys cached +token \d+", drawn)
+    assert re.search(r'D +PREFILL\(14\) +positions 0-13 +0 keys cached +"Rain tomorrow\?"', drawn)
+
+
+def test_the_mask_in_the_demo_agrees_with_the_definition(shown: Shown) -> None:
+    rows = (("B", 22, 1), ("C", 21, 1), ("D", 0, 14))
+    keys = [(owner, k) for owner, context, _ in rows for k in range(context)]
+    fed = [(owner, context + k) for owner, context, new in rows for k in range(new)]
+    lines = [line for line in section(shown.text, 4) if re.match(r" [B-D] +\d+  [#.]", line)]
+    assert len(lines) == len(fed)
+    for line, (owner, position) in zip(lines, fed, strict=True):
+        label, grid, right = line[:10], line[10:-1], line[-1]
+        assert (label.split(), right) == ([owner, str(position)], owner)
+        should_be = ["#" if o == owner and p <= position else "." for o, p in keys + fed]
+        assert list(re.sub(r"[ |]", "", grid)) == should_be
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_an_elided_mask_shows_true_cells_and_says_what_is_missing(window: int | None) -> None:
+    rows = [RowRecord("A", 90, 1, True), RowRecord("B", 7, 40, True), RowRecord("C", 3, 1, True)]
+    lines = draw_mask(rows, packed_mask(rows, window), 80)
+    assert max(map(len, lines)) <= 80
+    limit = next(n for n in range(90, 0, -1) if "A" * n in lines[1])
+    keys = [(row.request_id, k) for row in rows for k in elide(row.context_len, limit)]
+    keys += [
+        (row.request_id, None if k is None else row.context_len + k)
+        for row in rows
+        for k in elide(row.query_len, limit)
+    ]
+    for line in lines[2:]:
+        match = re.match(r" ([ABC]) +(\d+)  (.*)  \1$", line)
+        if match is None:
+            continue
+        owner, position = match[1], int(match[2])
+        should_be = [
+            "~" if k is None else "#" if o == owner and 0 <= position - k < (window or 999) else "."
+            for o, k in keys
+        ]
+        assert list(re.sub(r"[ |]", "", match[3])) == should_be
+    words = " ".join(" ".join(lines).split())
+    assert f"left out: cached keys A {90 - limit + 1}" in words
+    assert "left out: queries B 19" in words  # 24 lines: one each for A and C, 21 and a ~ for B
+
+
+def test_a_mask_of_too_many_sequences_names_those_it_does_not_draw() -> None:
+    rows = [RowRecord(letter, 50, 1, True) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXY"]
+    rows.append(RowRecord("Z", 0, 30, True))
+    lines = draw_mask(rows, packed_mask(rows, None), 80)
+    drawn = {line[1] for line in lines if re.match(r" [A-Z] ", line)}
+    hidden = set("".join(lines[-2:]).partition("want of room:")[2].replace(" ", ""))
+    assert "Z" in drawn
+    assert drawn | hidden == {row.request_id for row in rows}
+    assert not drawn & hidden
+    assert max(map(len, lines + token_row(rows, 80))) <= 80
+
+
+def test_the_lowest_free_slot_is_taken_and_finishing_or_preemption_frees_it() -> None:
+    trace = [
+        record(admitted="ABC"),
+        record(finished="AB"),
+        record(admitted="D"),
+        record(preempted="C"),
+        record(admitted="EC", finished="D"),
+        record(admitted="F"),
+    ]
+    assert assign_slots(trace, 3) == [
+        {"A": 0, "B": 1, "C": 2},
+        {"A": 0, "B": 1, "C": 2},
+        {"C": 2, "D": 0},
+        {"D": 0},
+        {"D": 0, "E": 1, "C": 2},
+        {"E": 1, "C": 2, "F": 0},
+    ]
+
+
+def test_admitting_more_than_fit_is_an_error_that_names_the_step() -> None:
+    with pytest.raises(ValueError, match="step 1 admits 'C', but all 2 slots are taken"):
+        assign_slots([record(admitted="AB"), record(admitted="C")], 2)
+
+
+def test_the_last_chunk_of_a_prompt_is_prefill_even_if_it_is_one_token() -> None:
+    trace = [record([("A", 0, 4)], admitted="A"), record([("A", 4, 1)]), record([("A", 5, 1)], "", "A")]
+    timeline = build_timeline(trace, 1, {"A": 5})
+    assert letters(timeline.row(0)) == "AAa"
+    assert timeline.row(0)[-1] == Cell("A", 1, is_prefill=False, is_last=True)
+
+
+def test_refills_count_only_slots_that_somebody_waited_for() -> None:
+    trace = [
+        record(finished="A", waiting="C"),
+        record(admitted="C", finished="BC"),
+        record(waiting="D"),
+    ]
+    assert num_refills(trace) == (1, 1)
+    assert num_refills([record(finished="A", waiting="C"), record()]) == (1, 0)
+    assert waves([record(admitted="A"), record(), record(admitted="B")]) == [range(2), range(2, 3)]
+
+
+def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
+    cell = Cell("A", 1, is_prefill=False, is_last=False)
+    cells = tuple((cell if step % 4 else None,) for step in range(200))
+    lines = draw_timelines({"static": Timeline(cells, (99,))}, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "One column stands for 3 steps: it shows what fills most of them."
+    assert set(lines[3].split()[2]) == {"a"}
+    assert lines[4].index("^") - lines[1].index("1") == 99 // 3
+
+
+def test_the_picture_is_xml_with_every_request_and_barrier(shown: Shown) -> None:
+    root = ElementTree.fromstring(shown.svg)
+    told = [title.text or "" for title in root.iter(f"{SVG}title")]
+    for letter, (prompt, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
+        own = [each for each in told if each.startswith(f"{letter}: ")]
+        words = f"prefill of {len(prompt)} tokens, {cap - 1} decode steps"
+        assert len(own) == 2, f"{letter} has a bar in each panel"
+        assert all(words in each for each in own)
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert words.count("batch barrier") == 2
+    assert {f"{len(prompt)} + {cap}" for prompt, cap in demo.EXAMPLES} <= set(words)
+
+
+def test_nothing_in_the_picture_lies_outside_of_it(shown: Shown) -> None:
+    root = ElementTree.fromstring(shown.svg)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert root.attrib["viewBox"] == f"0 0 {width:.0f} {height:.0f}"
+    for rect in root.findall(f"{SVG}rect") + root.findall(f"{SVG}g/{SVG}rect"):
+        assert float(rect.get("x", 0)) + float(rect.attrib["width"]) <= width
+        assert float(rect.get("y", 0)) + float(rect.attrib["height"]) <= height
+    for text in root.iter(f"{SVG}text"):
+        room = width - float(text.attrib["x"])
+        is_at_end = text.get("class") == "barrier" or "end" in text.get("style", "")
+        assert is_at_end or 7 * len(text.text or "") * (text.get("class") != "tick") <= room, text.text
+
+
+def test_names_in_the_picture_are_escaped() -> None:
+    timeline = Timeline(((Cell("A", 3, True, True),),))
+    svg = timeline_svg({"static": timeline}, {"A": (3, 1)}, 'a "b" <c>', "d & e")
+    words = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert 'a "b" <c>' in words
+    assert "d & e" in words
+
+
+def test_own_prompts_replace_the_examples(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options = [
+        "--prompt",
+        "one\ttwo",
+        "--prompt",
+        "雪がふる" * 9,
+        "--max-new-tokens",
+        "2",
+        "--slots",
+        "2",
+    ]
+    assert main(["demo", "--model", "mistral-window", "--device", "cpu", *options]) == 0
+    out = capsys.readouterr().out
+    assert '"one\\ttwo"' in out
+    assert "No step of this run mixes prefill and decode" in out
+    assert "(the model has a window: the last 6)" in " ".join(out.split())
+    assert out.count("2 of 2 answers equal, 4 tokens compared") == 2
+
+
+def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = demo.watch
+
+    def lying(name: str, case: demo.Case, has_waves: bool) -> Watched:
+        watched = honest(name, case, has_waves)
+        first, *others = watched.completions
+        wrong = replace(first, token_ids=tuple(255 - token for token in first.token_ids))
+        return watched if has_waves else replace(watched, completions=(wrong, *others))
+
+    monkeypatch.setattr(demo, "watch", lying)
+    options = ["--prompt", "one", "--prompt", "three", "--max-new-tokens", "2"]
+    assert main(["demo", "--model", "gpt2-random", "--device", "cpu", *options]) == 1
+    out = capsys.readouterr().out
+    assert "static      2 of 2 answers equal" in out
+    assert "continuous  1 of 2 answers equal" in out
+    assert "continuous DIFFERS: P1 parity is broken: request 'A' step 0" in out
+    assert "WRONG ANSWERS from continuous" in out
+
+
+def test_a_near_tie_is_counted_and_told_apart_from_a_wrong_answer() -> None:
+    subject = load_model("gpt2-random", torch.device("cpu"), torch.float32)
+    case = make_case(subject, [("abc", 1)], 1)
+    oracle = Oracle(subject, reference_factory())
+    (request,) = case.requests
+    best, second = oracle.score(request.prompt_token_ids, (0,)).topk(2).indices[0].tolist()
+    # The two best tokens lie closer together than the error that this oracle claims to have.
+    oracle.error = replace(oracle.error, max_abs=1e3, near_tie_share=1.0)  # type: ignore[misc]
+    judgement = judge(case, [Completion("A", (second,), *_reason(request, oracle))], oracle)
+    assert (judgement.num_equal, judgement.ledger.num_near_ties, judgement.failures) == (0, 1, ())
+    assert judgement.near_ties == (f"A token 1: {second} instead of {best}, within rounding",)
+
+
+def _reason(request: Request, oracle: Oracle) -> list[object]:
+    return [oracle.expected(request)[1]]
+
+
+WRONG_INPUT = {
+    "no command": ([], "COMMAND"),
+    "an unknown command": (["dmeo"], "'demo'"),
+    "an unknown option": (["demo", "--slot", "2"], "--slot"),
+    "an unknown model": (["demo", "--model", "/no/such/model"], "gpt2-random"),
+    "an unknown device": (["demo", "--device", "abacus"], "auto, cpu, cuda"),
+    "an unknown dtype": (["demo", "--dtype", "int3"], "bfloat16"),
+    "no slots": (["demo", "--slots", "0"], "'0' must be a whole number of at least 1"),
+    "slots that are no number": (["demo", "--slots", "x"], "'x' must be a whole number"),
+    "too many slots": (["demo", "--slots", "27"], "1 to 26"),
+    "an empty prompt": (["demo", "--prompt", ""], "at least one character"),
+    "too many prompts": (["demo", *["--prompt", "a"] * 27], "26 letters"),
+    "a prompt that is no text": (["demo", "--prompt", "\udc80"], "UTF-8"),
+    "a prompt beyond the context": (["demo", "--prompt", "a" * 300], "the context holds 256"),
+    "a cap below 1": (["demo", "--prompt", "a", "--max-new-tokens", "-1"], "'-1' must be a whole"),
+    "a cap without prompts": (["demo", "--max-new-tokens", "5"], "--prompt"),
+    "a missing directory": (["demo", "--svg", "/no/such/place/x.svg"], "'/no/such/place'"),
+    "a directory for a file": (["demo", "--svg", "/"], "must name a file"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_INPUT)
+def test_wrong_input_is_one_sentence_and_exit_code_2(
+    what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv, rule = WRONG_INPUT[what]
+    with_small_model = [*argv, "--model", "gpt2-random"] if argv and "--model" not in argv else argv
+    assert main(with_small_model) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert rule in err
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["demo", "--help"])
+    out = capsys.readouterr().out
+    for option in (
+        "--model",
+        "--device",
+        "--dtype",
+        "--slots",
+        "--svg",
+        "--prompt",
+        "--max-new-tokens",
+    ):
+        assert option in out
+
+
+def test_control_c_ends_quietly_with_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "load_model", interrupted)
+    assert main(["demo", "--model", "gpt2-random"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_pipe_that_nobody_reads_ends_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as closed_pipe:
+        monkeypatch.setattr("sys.stdout", closed_pipe)
+        assert main(["demo", "--model", "gpt2-random", "--device", "cpu"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_texts_and_ids_are_shortened_to_the_width_they_are_given() -> None:
+    assert quoted("rain", 6) == '"rain"'
+    assert quoted("rain tomorrow", 10) == '"rain ..."'
+    assert quoted("雪雪雪雪", 9) == '"雪雪..."'
+    assert shortened([1, 22, 333], 80) == "1 22 333"
+    assert shortened([1, 22, 333], 15) == "1 ... (2 more)"
+
+
+def test_the_picture_in_the_readme_is_of_the_examples() -> None:
+    path = Path(__file__).parents[2] / "docs" / "timeline.svg"
+    words = [text.text for text in ElementTree.parse(path).iter(f"{SVG}text")]
+    assert {f"{len(prompt)} + {cap}" for prompt, cap in demo.EXAMPLES} <= set(words)

@@ -1,0 +1,163 @@
+"""pytest as the interface: what a person sees, and that nothing passes by accident."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.hunt import Findings, hunt
+
+HEAD = """
+import time
+from dataclasses import replace
+from harness.api import Capability
+from implementations.static import StaticEngine
+from implementations.ragged import RaggedEngine
+"""
+
+LIARS = {
+    "wrong": """
+class Engine(StaticEngine):
+    def generate(self, requests):
+        done = super().generate(requests)
+        return [replace(c, token_ids=(*c.token_ids[:-1], 255 - c.token_ids[-1])) for c in done]
+""",
+    "raising": """
+class Engine(StaticEngine):
+    capabilities = frozenset()
+    def generate(self, requests):
+        raise RuntimeError("out of cheese")
+""",
+    "hanging": """
+class Engine(StaticEngine):
+    capabilities = frozenset()
+    def generate(self, requests):
+        while True:
+            time.sleep(0.01)
+""",
+    "endless": """
+class Engine(RaggedEngine):
+    has_unfinished = True
+    def generate(self, requests):
+        raise NotImplementedError
+""",
+    "none": """
+class Engine(StaticEngine):
+    def generate(self, requests):
+        return None
+""",
+    "refusing": """
+from harness.errors import UnsupportedModelError
+def Engine(model, config):
+    raise UnsupportedModelError("engine 'refusing' cannot serve anything")
+""",
+}
+
+
+@pytest.fixture
+def liar(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    path = tmp_path / f"{request.param}.py"
+    path.write_text(HEAD + LIARS[request.param])
+    return f"{path}:Engine"
+
+
+def hunt_smoke(engine: str, *arguments: str) -> Findings:
+    return hunt(engine, ["-k", "smoke", "--model=gpt2-random", *arguments])
+
+
+@pytest.mark.parametrize("liar", ["wrong"], indirect=True)
+def test_a_failure_tells_promise_engine_model_step_and_workload(liar: str) -> None:
+    findings = hunt_smoke(liar)
+    assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
+    (catch,) = findings.catches
+    assert catch.broken == "P1"
+    for words in (
+        "P1 parity is broken: request 'a' step 3: got token",
+        "margin of the right token",
+        f"engine: {liar}    model: gpt2-random (float32, cpu)",
+        "- name: found-by-property-test",
+        "again: pytest '",
+    ):
+        assert words in catch.report, catch.report
+    assert "FAIL 1" in findings.output
+
+
+@pytest.mark.parametrize("liar", ["raising"], indirect=True)
+def test_an_engine_that_raises_is_told_as_that(liar: str) -> None:
+    (catch,) = hunt_smoke(liar).catches
+    assert "the engine raised RuntimeError: out of cheese" in catch.report
+    assert "raising.py" in catch.report
+
+
+@pytest.mark.parametrize("liar", ["hanging"], indirect=True)
+def test_an_engine_that_hangs_breaks_liveness(liar: str) -> None:
+    (catch,) = hunt_smoke(liar, "--engine-time-limit=0.3").catches
+    assert catch.broken == "P10"
+    assert "generate did not return within 0.3 s" in catch.report
+
+
+@pytest.mark.parametrize("liar", ["endless"], indirect=True)
+def test_an_engine_that_never_runs_dry_breaks_liveness_by_steps(liar: str) -> None:
+    findings = hunt(liar, ["-k", "test_stepping_ends_within_the_bound", "--model=gpt2-random"])
+    (catch,) = findings.catches
+    assert catch.broken == "P10"
+    assert "still has unfinished requests" in catch.report
+
+
+@pytest.mark.parametrize("liar", ["none"], indirect=True)
+def test_an_engine_that_returns_nothing_is_told_as_that(liar: str) -> None:
+    (catch,) = hunt_smoke(liar).catches
+    assert catch.broken == "P4"
+    assert "generate returned a NoneType" in catch.report
+
+
+@pytest.mark.parametrize("liar", ["refusing"], indirect=True)
+def test_a_run_that_compared_nothing_fails(liar: str) -> None:
+    findings = hunt_smoke(liar)
+    assert findings.num_skipped == 1
+    assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
+    assert "NOTHING WAS COMPARED" in findings.output
+    assert "refused" in findings.output
+
+
+def test_missing_capabilities_alone_prove_nothing() -> None:
+    findings = hunt("static", ["-k", "test_stream", "--model=gpt2-random"])
+    assert findings.num_passed == 0
+    assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
+    assert "NOTHING WAS COMPARED" in findings.output
+
+
+def test_the_summary_shows_engines_against_promises() -> None:
+    findings = hunt_smoke("static")
+    assert findings.exit_status == pytest.ExitCode.OK
+    assert "P1 parity" in findings.output
+    assert "static: 1 workloads, 3 answers and 12 tokens compared, 0 near-ties" in findings.output
+    assert "batchproof: device cpu, dtype float32" in findings.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine=nonesuch"], "--engine 'nonesuch' is no engine: built in are reference"),
+        (["--engine=static", "--engine=static"], "names the same engine twice"),
+        (["--model=/nonesuch"], "--model '/nonesuch' is neither an embedded model"),
+        (["--device=warp9"], "--device 'warp9' cannot be used here"),
+        (["--dtype=float8"], "--dtype 'float8' is unknown; choose one of float32"),
+        (["--engine-time-limit=0"], "--engine-time-limit is 0, but must be above 0"),
+    ],
+)
+def test_wrong_usage_ends_at_once_in_one_sentence(arguments: list[str], words: str) -> None:
+    engine = "static" if not arguments[0].startswith("--engine=") else "reference"
+    findings = hunt(engine, arguments)
+    assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
+    assert words in findings.output
+    assert "Traceback" not in findings.output
+
+
+def test_a_factory_that_raises_ends_the_session_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def factory(model, config):\n    raise OSError('no such device')\n")
+    findings = hunt(f"{path}:factory")
+    assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
+    assert "its factory raised OSError: no such device" in findings.output

@@ -1,0 +1,121 @@
+"""`--engine` from text to factory: every wrong input is one clear sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.api import Capability, EngineConfig
+from harness.capabilities import capabilities_of
+from harness.errors import ConfigError, UsageError
+from harness.models.catalogue import load_model, resolve_device, resolve_dtype
+from harness.registry import BUILT_IN, resolve_engine
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_engines_resolve_by_name(name: str) -> None:
+    assert resolve_engine(name).name == name
+
+
+def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def factory(model, config, depth=1):\n    return (model, config, depth)\n"
+    )
+    spec = resolve_engine(f"{tmp_path}/mine.py:factory?depth=3")
+    assert spec.factory("model", "config") == ("model", "config", 3)  # type: ignore[arg-type,comparison-overlap]
+    assert resolve_engine("implementations.static:static").factory is resolve_engine("static").factory
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nonesuch", ["'nonesuch'", "reference, static, ragged"]),
+        ("fault:nonesuch", ["no planted fault"]),
+        ("nonesuch.mod:factory", ["ModuleNotFoundError"]),
+        ("nonesuch.py:factory", ["no file 'nonesuch.py'"]),
+        ("implementations.static:nonesuch", ["no attribute 'nonesuch'", "StaticEngine"]),
+        ("implementations.static:PAD_TOKEN_ID", ["is a int", "factory(model, config)"]),
+        ("ragged?depth=3", ["unknown option 'depth'", "takes none"]),
+        ("ragged?depth", ["'depth' must read key=value"]),
+        ("{tmp}/broken.py:factory", ["ZeroDivisionError"]),
+        ("{tmp}/none.py:factory", ["cannot"]),
+        ("{tmp}/none.py:option?size=1&size=2", ["'size' is given twice"]),
+        ("{tmp}/none.py:option?width=1", ["unknown option 'width'", "takes size"]),
+    ],
+)
+def test_wrong_engines_are_refused_in_one_sentence(text: str, words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "none.py").write_text("def factory(): ...\ndef option(model, config, size): ...\n")
+    with pytest.raises(UsageError) as caught:
+        resolve_engine(text.format(tmp=tmp_path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_devices_and_dtypes_that_are_not_there_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"float33.*float32, float64, bfloat16, float16"):
+        resolve_dtype("float33")
+    with pytest.raises(UsageError, match=r"warp9.*auto, cpu, cuda"):
+        resolve_device("warp9")
+    with pytest.raises(UsageError, match="cuda:99"):
+        resolve_device("cuda:99")
+
+
+def test_a_model_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"neither an embedded model \(gpt2-hash.*nor a causal-LM"):
+        load_model(str(tmp_path), resolve_device("cpu"), resolve_dtype("float32"))
+
+
+@pytest.mark.parametrize("field", ["max_num_seqs", "block_size", "num_blocks", "max_model_len"])
+def test_limits_below_one_are_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} is 0"):
+        EngineConfig(**{field: 0})  # type: ignore[arg-type]
+
+
+def test_a_token_budget_below_the_number_of_slots_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens is 3.*max_num_seqs \(4\)"):
+        EngineConfig(max_num_seqs=4, max_num_batched_tokens=3)
+
+
+class Silent:
+    """Says nothing about what it can do."""
+
+    trace = ()
+
+    def generate(self, requests):
+        from harness.api import Completion, FinishReason
+
+        return [Completion(r.request_id, (0,), FinishReason.LENGTH) for r in requests]
+
+
+class HalfStepping(Silent):
+    def add(self, request): ...
+    def step(self): ...
+
+
+class Boaster(Silent):
+    capabilities = frozenset({Capability.STEPPING})
+
+
+class Misspelled(Silent):
+    capabilities = frozenset({"steppping"})
+
+
+def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() -> None:
+    assert capabilities_of("silent", lambda _: Silent()) == {Capability.TRACING}
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (HalfStepping, "lacks abort, has_unfinished"),
+        (Boaster, "declares stepping, which needs abort, add, has_unfinished, step"),
+        (Misspelled, "declares 'steppping', which is no capability"),
+        (object, "without generate"),
+    ],
+)
+def test_half_a_capability_is_a_slip_and_refused(engine: type, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        capabilities_of("engine", lambda _: engine())

@@ -1,0 +1,177 @@
+"""The rules that decide, each with an answer that passes it and one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.api import Completion, FinishReason, Request
+from harness.compare import binomial_bound, check_completions
+from harness.models.catalogue import load_model
+from harness.oracle import Oracle, cut
+from harness.promises import Promise
+from harness.registry import reference_factory
+from harness.verdict import ConformanceFailure, Ledger
+
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Oracle:
+    return make_oracle("gpt2-random", torch.float32)
+
+
+def make_oracle(name: str, dtype: torch.dtype) -> Oracle:
+    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
+
+
+def right(oracle: Oracle, request: Request) -> Completion:
+    token_ids, reason = oracle.expected(request)
+    answer = oracle.answer(request.prompt_token_ids, request.max_new_tokens)
+    return Completion(request.request_id, token_ids, reason, logits=answer.logits[: len(token_ids)])
+
+
+def judge(oracle: Oracle, request: Request, completion: Completion) -> Ledger:
+    ledger = Ledger()
+    check_completions([request], [completion], oracle, ledger)
+    return ledger
+
+
+def test_the_right_answer_passes_and_is_counted(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 6)
+    ledger = judge(oracle, request, right(oracle, request))
+    assert (ledger.num_requests, ledger.num_steps, ledger.num_near_ties) == (1, 6, 0)
+
+
+def broken(oracle: Oracle, request: Request, **changes: object) -> ConformanceFailure:
+    with pytest.raises(ConformanceFailure) as caught:
+        judge(oracle, request, replace(right(oracle, request), **changes))  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_a_wrong_token_breaks_parity_and_says_where(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 6)
+    tokens = list(right(oracle, request).token_ids)
+    should_be, tokens[3] = tokens[3], (tokens[3] + 1) % 256
+    failure = broken(oracle, request, token_ids=tuple(tokens), logits=None)
+    assert failure.promise is Promise.P1
+    assert f"step 3: got token {tokens[3]}, but should be {should_be}" in str(failure)
+    assert "margin" in str(failure)
+
+
+def test_too_many_and_too_few_tokens_break_the_cap(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 6)
+    more = oracle.answer(PROMPT, 7).token_ids
+    assert broken(oracle, request, token_ids=more).promise is Promise.P2
+    assert broken(oracle, request, token_ids=more[:5]).promise is Promise.P2
+    assert broken(oracle, request, token_ids=()).promise is Promise.P2
+
+
+def test_tokens_after_the_eos_break_the_stop(oracle: Oracle) -> None:
+    answer = oracle.answer(PROMPT, 6).token_ids
+    request = Request("r", PROMPT, 6, frozenset({answer[2]}))
+    assert broken(oracle, request, token_ids=answer).promise is Promise.P3
+
+
+def test_an_eos_exactly_at_the_cap_must_be_told_as_a_stop(oracle: Oracle) -> None:
+    answer = oracle.answer(PROMPT, 6).token_ids
+    first = answer.index(answer[5])
+    request = Request("r", PROMPT, first + 1, frozenset({answer[5]}))
+    judge(oracle, request, right(oracle, request))
+    assert broken(oracle, request, finish_reason=FinishReason.LENGTH).promise is Promise.P3
+
+
+def test_a_refusal_of_a_good_request_is_a_failure(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 6)
+    changes = {"token_ids": (), "finish_reason": FinishReason.ERROR, "error": "no room", "logits": None}
+    assert broken(oracle, request, **changes).promise is Promise.P12
+
+
+@pytest.mark.parametrize(
+    "ids", [["b", "a"], ["a"], ["a", "b", "b"], ["a", "a"]], ids=["swapped", "lost", "extra", "doubled"]
+)
+def test_swapped_lost_and_doubled_completions_break_the_order(oracle: Oracle, ids: list[str]) -> None:
+    requests = [Request("a", PROMPT, 2), Request("b", PROMPT, 2)]
+    completions = [right(oracle, Request(each, PROMPT, 2)) for each in ids]
+    with pytest.raises(ConformanceFailure) as caught:
+        check_completions(requests, completions, oracle, Ledger())
+    assert caught.value.promise is Promise.P4
+
+
+def test_logits_a_thousand_roundings_off_fail_though_the_tokens_are_right(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 6)
+    logits = right(oracle, request).logits
+    assert logits is not None
+    moved = logits.clone()
+    moved[4, 17] += 1000 * oracle.error.max_abs
+    failure = broken(oracle, request, logits=moved)
+    assert "step 4: the logits are off" in str(failure)
+    shifted = logits + 5.0  # the same for all tokens: nothing changes
+    judge(oracle, request, replace(right(oracle, request), logits=shifted))
+
+
+def test_a_nan_in_the_logits_fails(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 2)
+    logits = torch.full((2, 256), float("nan"))
+    assert "logits are off" in str(broken(oracle, request, logits=logits))
+
+
+def test_logits_of_another_shape_fail(oracle: Oracle) -> None:
+    request = Request("r", PROMPT, 2)
+    assert "shape (1, 256)" in str(broken(oracle, request, logits=torch.zeros(1, 256)))
+
+
+def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
+    """The float64 choice is followed where the bfloat16 reference flips, and the other way round."""
+    oracle = make_oracle("gpt2-random", torch.bfloat16)
+    bound = 2 * oracle.kappa * oracle.error.max_abs
+    tie = next(
+        (seed, step)
+        for seed in range(200)
+        for step in range(8)
+        if 0 < oracle.answer((seed, 7, seed // 2), 8).margin(step) < 0.3 * bound
+    )
+    prompt, step = (tie[0], 7, tie[0] // 2), tie[1]
+    answer = oracle.answer(prompt, step + 1)
+    second = int(answer.logits[step].topk(2).indices[1])
+    request = Request("r", prompt, step + 1)
+    flipped = Completion("r", (*answer.token_ids[:-1], second), FinishReason.LENGTH)
+    assert judge(oracle, request, flipped).num_near_ties >= 1
+    worst = int(answer.logits[step].argmin())
+    with pytest.raises(ConformanceFailure, match=f"got token {worst}"):
+        judge(oracle, request, replace(flipped, token_ids=(*answer.token_ids[:-1], worst)))
+
+
+def test_too_many_near_ties_are_more_than_chance() -> None:
+    assert binomial_bound(1000, 0.0, 1e-6) == 0
+    assert 10 < binomial_bound(1000, 0.01, 1e-6) < 40
+    assert binomial_bound(10**6, 0.5, 1e-6) < 503_000
+    assert binomial_bound(5, 1.0, 1e-6) == 5
+
+
+def test_the_constructed_model_tolerates_nothing_in_any_dtype() -> None:
+    oracle = make_oracle("gpt2-hash", torch.bfloat16)
+    request = Request("r", PROMPT, 4)
+    answer = right(oracle, request)
+    judge(oracle, request, answer)
+    second = int(oracle.answer(PROMPT, 4).logits[3].topk(2).indices[1])
+    with pytest.raises(ConformanceFailure, match="step 3"):
+        judge(oracle, request, replace(answer, token_ids=(*answer.token_ids[:-1], second), logits=None))
+
+
+def test_the_error_unit_is_small_in_float32_and_larger_in_bfloat16(oracle: Oracle) -> None:
+    assert 0 < oracle.error.max_abs < 1e-4
+    assert oracle.error.rms < oracle.error.max_abs
+    assert oracle.error.num_steps == 12 * 24
+    assert make_oracle("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
+
+
+def test_an_answer_is_a_prefix_of_a_longer_one(oracle: Oracle) -> None:
+    assert oracle.answer(PROMPT, 3).token_ids == oracle.answer(PROMPT, 9).token_ids[:3]
+
+
+def test_a_continuation_is_cut_at_its_first_eos() -> None:
+    assert cut((5, 6, 5), frozenset({5})) == ((5,), FinishReason.STOP)
+    assert cut((5, 6), frozenset({9})) == ((5, 6), FinishReason.LENGTH)
