@@ -154,4 +154,4 @@ def _write(path: Path, content: str) -> None:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--svg '{path}' cannot be written: {error.strerror}") from error
-    _say([f"The same as a picture: {path}"])
+    _say([f"   The same as a picture: {path}"])

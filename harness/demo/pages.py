@@ -108,12 +108,8 @@ def timelines(both: Mapping[str, Timeline], width: int) -> list[str]:
         "A letter is one slot in one step: upper case while the prompt is prefilled, lower case while "
         f"tokens are decoded, {IDLE} where the slot brings nobody forward."
     )
-    return [
-        "5  SLOT TIMELINES, to one scale",
-        *prose(sentence, width),
-        "",
-        *draw_timelines(both, width),
-    ]
+    drawn = [f"   {line}" for line in draw_timelines(both, width - 3)]
+    return ["5  SLOT TIMELINES, to one scale", *prose(sentence, width), "", *drawn]
 
 
 def totals(case: Case, both: Mapping[str, Watched], width: int) -> list[str]:

@@ -20,12 +20,12 @@ reach 1, 2, 4, ... 64 positions back. The last 8 bits of the state are the next 
 
 Heads 1..5 are soft: four weigh all visible keys by content and position, one takes their plain
 mean. They write to `soft`, which moves the logits a little, so that every visible key, with its K
-and V in every layer, counts in the logits. Head 0 carries `soft` along its hops, so that what an
-earlier query saw is not forgotten.
+and V in every layer, counts in them. Head 0 carries `soft` along its hops.
 """
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,56 +38,49 @@ WIDTH = NUM_HEADS * HEAD_DIM
 
 # First channel of each part of the stream; the negatives of a paired part follow its positives.
 _BITS, _ADDRESS_BITS = tables.STATE_BITS, tables.POSITION_BITS
-_STATE, _FETCHED = 0, 2 * _BITS
-_ADDRESS = 4 * _BITS
+_STATE, _FETCHED, _ADDRESS = 0, 2 * _BITS, 4 * _BITS
 _TARGETS = _ADDRESS + _ADDRESS_BITS
 _SOFT = _TARGETS + (tables.NUM_LAYERS - 1) * _ADDRESS_BITS
 _NUM_SOFT = (WIDTH - _SOFT) // 2
 INNER = 8 * _BITS + 2 * _NUM_SOFT
 
 _EPSILON = 1e-5
-_FETCH_GAIN = 12.0
-"""Head 0's score per agreeing address bit: the winner leads by 48 (in layer 1 by 24)."""
-_BIT_LOGIT = 2.0
-"""Logit per agreeing bit: the right token has 16, the next best 12."""
+_FETCH_GAIN = 12.0  # Head 0's score per unit of the address product: leads are 48, in layer 1 24.
+_BIT_LOGIT = 2.0  # Logit per agreeing bit: the right token has 16, the next best 12.
 
-# The soft part is tuned so that the margin stays above 2.8 while one key among 256 moves the
-# logits by some hundred times their float32 rounding error.
+# Tuned for a margin above 2.8, and for one key among 256 to exceed rounding a hundred times.
+# For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
+# what one dimension of the head adds to its soft channel.
 _SOFT_HEADS = ((1.0, 0.03), (1.0, 0.03), (1.5, 0.03), (2.0, 0.03), (0.0, 0.16))
-"""For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
-what one dimension of the head adds to its soft channel."""
-_SOFT_FEEDBACK = 4.0  # Gain at which V reads soft channels.
+_SOFT_FEEDBACK = 2.0  # Gain at which V reads soft channels.
 _SOFT_CARRY = 0.4  # Share of the fetched position's soft channels that head 0 adds to the own.
-_SOFT_LOGIT = 0.3  # Logit per unit of a soft channel.
+_SOFT_LOGIT = 0.25  # Logit per unit of a soft channel.
+# Size beyond which a layer divides the rest by four: short contexts get there, where a key weighs
+# plenty, and long ones, where it weighs little, seldom do.
 _SOFT_KNEE = 0.25
-"""Size beyond which a layer divides what is too much by four. Short contexts get there, where one
-key weighs plenty; long ones, where it weighs little, seldom do."""
 
 
 def build_gpt2_hash() -> GPT2LMHeadModel:
     """Return the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    nulls: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    nulls |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = GPT2Config(
+        **nulls,
         vocab_size=tables.VOCAB_SIZE,
         n_positions=tables.NUM_POSITIONS,
-        n_embd=WIDTH,
         n_layer=tables.NUM_LAYERS,
         n_head=NUM_HEADS,
+        n_embd=WIDTH,
         n_inner=INNER,
         activation_function="relu",
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
         layer_norm_epsilon=_EPSILON,
         tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
         dtype="float32",
     )
     # On the meta device nothing is initialised, so nothing is drawn from a generator.
     with torch.device("meta"):
         model = GPT2LMHeadModel(config)
-    model.load_state_dict(_weights(), strict=True, assign=True)
+    model.load_state_dict(_weights(), assign=True)
     return model.eval().requires_grad_(False)
 
 
@@ -117,12 +110,16 @@ def _zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float32, device="cpu")
 
 
+def _pairs(bits: Iterable[int]) -> Tensor:
+    """Return the channels of paired bits: first all signs, then all their negatives."""
+    return torch.cat((_signs(bits), -_signs(bits)))
+
+
 def _token_embeddings() -> Tensor:
     """Return (vocab, width): a token's code as the first state."""
     weight = _zeros(tables.VOCAB_SIZE, WIDTH)
     for token_id, row in enumerate(weight):
-        code = _signs(tables.token_code(token_id))
-        row[_STATE : _STATE + 2 * _BITS] = torch.cat((code, -code))
+        row[_STATE:_FETCHED] = _pairs(tables.token_code(token_id))
     return weight
 
 
@@ -131,24 +128,21 @@ def _position_embeddings() -> Tensor:
     addresses = tables.addresses()
     weight = _zeros(tables.NUM_POSITIONS, WIDTH)
     for position, row in enumerate(weight):
-        code = _signs(tables.position_code(position))
-        row[_FETCHED : _FETCHED + 2 * _BITS] = torch.cat((code, -code))
+        row[_FETCHED:_ADDRESS] = _pairs(tables.position_code(position))
         hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
-        seen = [addresses[p] for p in (position, position + 1, *hops)]
-        row[_ADDRESS:_SOFT] = torch.cat([_signs(address) for address in seen])
+        seen = (position, position + 1, *hops)
+        row[_ADDRESS:_SOFT] = _signs(bit for p in seen for bit in addresses[p])
     return weight
 
 
-def _affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the two state dict entries of a module; no bias is a bias of zeros."""
-    bias = _zeros(weight.shape[-1]) if bias is None else bias
+def _affine(name: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
     return {f"{name}.weight": weight, f"{name}.bias": bias}
 
 
 def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
     """Return the weights that make LayerNorm the identity while the soft channels are small."""
-    num_ones = _SOFT if has_fetched else _SOFT - 2 * _BITS
-    return _affine(name, _zeros(WIDTH) + math.sqrt(num_ones / WIDTH + _EPSILON))
+    scale = math.sqrt((_SOFT if has_fetched else _SOFT - 2 * _BITS) / WIDTH + _EPSILON)
+    return _affine(name, _zeros(WIDTH) + scale, _zeros(WIDTH))
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
@@ -158,10 +152,8 @@ def _attention(name: str, layer: int) -> dict[str, Tensor]:
         _fetch_head(qkv[:, :, 0], out[0], layer)
     for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
         _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
-    return {
-        **_affine(f"{name}.c_attn", qkv.reshape(WIDTH, 3 * WIDTH)),
-        **_affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH)),
-    }
+    c_attn = _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1), _zeros(3 * WIDTH))
+    return c_attn | _affine(f"{name}.c_proj", out.reshape(WIDTH, -1), _zeros(WIDTH))
 
 
 def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
@@ -169,8 +161,7 @@ def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
     gain = math.sqrt(_FETCH_GAIN * math.sqrt(HEAD_DIM))
     target = _TARGETS + (layer - 1) * _ADDRESS_BITS
     for bit in range(_ADDRESS_BITS):
-        qkv[target + bit, 0, bit] = gain
-        qkv[_ADDRESS + bit, 1, bit] = gain
+        qkv[target + bit, 0, bit] = qkv[_ADDRESS + bit, 1, bit] = gain
         if layer == 1:  # Second choice after t + 1: t itself, ahead of every other neighbour.
             qkv[_ADDRESS + bit, 0, bit] = gain / 2
     for bit in range(_BITS):
@@ -186,8 +177,7 @@ def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
 
 def _write_pair(row: Tensor, channel: int, offset: int, value: float) -> None:
     """Let a hidden unit add `value` to a channel and take it from its negative, `offset` on."""
-    row[channel] = value
-    row[channel + offset] = -value
+    row[channel], row[channel + offset] = value, -value
 
 
 def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float) -> None:
@@ -196,8 +186,7 @@ def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float)
     Every dimension of Q, K and V reads one channel with a random sign. Q and K read bits of state
     and address, V reads soft channels as well.
     """
-    dims = range(HEAD_DIM)
-    soft = range(_SOFT, _SOFT + _NUM_SOFT)
+    dims, soft = range(HEAD_DIM), range(_SOFT, _SOFT + _NUM_SOFT)
     bits = [*range(_STATE, _STATE + _BITS), *range(_ADDRESS, _ADDRESS + _ADDRESS_BITS)]
     for part, channels in enumerate((bits, bits, [*bits, *soft])):
         order = tables.shuffled(f"{label} / channels {part}", len(channels))
@@ -220,22 +209,18 @@ class _Mlp:
     def add_relu(self, inputs: list[int], bias: float, pair: tuple[int, int], gain: float) -> None:
         """Add gain * relu(sum(inputs) + bias) to the pair (channel, offset of its negative)."""
         unit = next(self._units)
-        self.fc[inputs, unit] = 1.0
-        self.fc_bias[unit] = bias
+        self.fc[inputs, unit], self.fc_bias[unit] = 1.0, bias
         _write_pair(self.proj[unit], *pair, gain)
 
     def add_step(self, inputs: list[int], at: float, bit: int, height: float) -> None:
-        """Add to the pair of `bit` a step of sum(inputs): 0 below at - 1/2, height above at + 1/2.
-
-        Gates made of steps give clean bits whatever the soft channels do to the norm.
-        """
+        """Add to the pair of `bit`: 0 where sum(inputs) <= at - 1/2, `height` from at + 1/2 on."""
         self.add_relu(inputs, 0.5 - at, (bit, _BITS), height)
         self.add_relu(inputs, -0.5 - at, (bit, _BITS), -height)
 
 
 def _mlp(name: str, layer: int) -> dict[str, Tensor]:
     """Return the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
-    mlp = _Mlp()
+    mlp = _Mlp()  # Steps, because they give clean bits whatever the soft channels do to the norm.
     for bit, (own_bit, fetched_bit) in enumerate(tables.gate_inputs(layer)):
         own, fetched = _STATE + own_bit, _FETCHED + fetched_bit
         # The product of two signs is |own + fetched| - 1: a step on either side.
@@ -250,16 +235,13 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
         pair = (_SOFT + index, _NUM_SOFT)
         mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
         mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
-    return {
-        **_affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias),
-        **_affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias),
-    }
+    c_fc = _affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
+    return c_fc | _affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
 
 
 def _unembedding() -> Tensor:
     """Return (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
-    weight = _zeros(tables.VOCAB_SIZE, WIDTH)
-    first = _STATE + _BITS - tables.TOKEN_BITS
+    weight, first = _zeros(tables.VOCAB_SIZE, WIDTH), _STATE + _BITS - tables.TOKEN_BITS
     for token_id, row in enumerate(weight):
         bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]
         row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * _signs(bits)

@@ -106,6 +106,6 @@ def addresses() -> tuple[Bits, ...]:
     agree in at most 10 of 12 bits, and consecutive words in exactly 10.
     """
     words = _revolving_door(POSITION_BITS, POSITION_BITS // 2)
-    # The middle of the list: near its start the last bits never change.
+    # From the middle: near the start of the list the last bits hardly ever change.
     start = (len(words) - NUM_POSITIONS) // 2
     return tuple(words[start : start + NUM_POSITIONS + 1])

@@ -1,10 +1,12 @@
 """`llama-hash`: an ordinary Llama whose next token is a hash of the last 64 tokens, in order.
 
-Its weights are written down, not trained. Any lost, foreign or shifted key among the last 64
-changes what follows, and the best logit leads the second by at least 2.8 at every step, so no
-rounding flips a token in float32, bfloat16 or float16. `llama_hash_oracle` computes the same tokens
-in integer Python. Only the differences of positions count, as in every RoPE model: moving a whole
-sequence to other positions is no fault, and nothing here can see it.
+Its weights are written down, not trained. A changed token among the last 64, a key that is lost or
+leaks for good, or a decode position one off changes what follows. A single wrong key seen by a
+single query moves the logits by at least 100 times their float32 rounding, and flips the token only
+if a hard head (below) asks for that key. The best logit leads the second by at least 2.8 (3.8 is
+typical), so no rounding flips a token in float32, bfloat16 or float16. `llama_hash_oracle` computes
+the same tokens in integer Python. As in every RoPE model only the differences of positions count:
+moving a whole sequence to other positions is no fault, and nothing here can see it.
 
 How it works, along the residual stream (width 128; a bit b is one channel v = 1 - 2b, so the norm
 is constant and RMSNorm a constant scale; it subtracts no mean, so no pairs are needed):
@@ -15,9 +17,9 @@ is constant and RMSNorm a constant scale; it subtracts no mean, so no pairs are 
     constant   1   8.0, from which thresholds and constant queries and keys are made
 
 Query head 0 is hard: its query and its key are constant, so its score depends on the distance of
-two positions alone. It peaks at the layer's offset and falls on both sides of it, and the nearest
-visible key takes all of the weight. It copies that key's state into `fetched`. The MLP then XORs
-`state` with `fetched` into a new state and clears what it used.
+two positions alone. It peaks at the layer's offset, and where the context is too short for that,
+the nearest visible key wins. That key takes all of the weight; its state goes into `fetched`. The
+MLP then XORs `state` with `fetched` into a new state and clears what it used.
 
 Query heads 1, 2 and 3 are soft: one takes nearly the plain mean over all visible keys, two weigh
 them by content and distance. They write to `soft`, which moves the logits a little, so that every
@@ -52,6 +54,7 @@ _STATE = slice(0, _BITS)
 _FETCHED = slice(_BITS, 2 * _BITS)
 _SOFT = slice(2 * _BITS, 3 * _BITS)
 _CONSTANT = 3 * _BITS
+_IDENTITY = torch.eye(_BITS, dtype=torch.float32, device="cpu")
 
 _CONSTANT_VALUE = 8.0
 """64 + 8^2 = 128: with `state` and `fetched` full, the mean square of the stream is exactly 1."""
@@ -79,7 +82,7 @@ _HARD_KEY = 8.0
 _MEAN_QUERY = 0.1
 """Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
 _RELU_GAIN = 32.0
-"""silu(32 x) / 32 is relu(x) to 4e-9 at every |x| >= 1/2, the only places where it is used."""
+"""silu(32 x) / 32 is relu(x) to 6e-8 at every |x| >= 1/2, the only places where it is used."""
 _SOFT_STEP = 3 / 16
 """What one dimension of a soft head adds to its channel, per unit of V."""
 _SOFT_FEEDBACK = 2.0
@@ -162,9 +165,8 @@ def _fill_hard_head(attention: LlamaAttention, offset: int) -> None:
             query = round(64 * length * part) / 64
             attention.q_proj.weight[dim, _CONSTANT] = query / _CONSTANT_VALUE
         attention.k_proj.weight[j, _CONSTANT] = _HARD_KEY / _CONSTANT_VALUE
-    identity = torch.eye(_BITS)
-    attention.v_proj.weight[:HEAD_DIM, _STATE] = identity
-    attention.o_proj.weight[_FETCHED, :HEAD_DIM] = identity
+    attention.v_proj.weight[:HEAD_DIM, _STATE] = _IDENTITY
+    attention.o_proj.weight[_FETCHED, :HEAD_DIM] = _IDENTITY
 
 
 def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
@@ -194,8 +196,7 @@ def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
     rounding of its inputs: no error outlives a layer. Four units a bit, and two that clear.
     """
     gate, up, down = mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
-    identity = torch.eye(_BITS)
-    own, fetched = (identity[list(bits)] for bits in zip(*gate_inputs(layer), strict=True))
+    own, fetched = (_IDENTITY[list(bits)] for bits in zip(*gate_inputs(layer), strict=True))
     ramp = [(sign, threshold) for sign in (1.0, -1.0) for threshold in (0.5, 1.5)]
     for index, (sign, threshold) in enumerate(ramp):
         units = _units(index)
@@ -203,7 +204,7 @@ def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
         gate[units, _FETCHED] = _RELU_GAIN * sign * fetched
         gate[units, _CONSTANT] = -_RELU_GAIN * threshold / _CONSTANT_VALUE
         up[units, _CONSTANT] = 1 / _CONSTANT_VALUE
-        down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * identity
+        down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * _IDENTITY
     _subtract(mlp, _units(4), _STATE, 1.0)
     _subtract(mlp, _units(5), _FETCHED, 0.0)
 
@@ -212,10 +213,10 @@ def _fill_limiter(mlp: LlamaMLP) -> None:
     """Replace every soft channel x by relu(x + limit) - relu(x - limit) - limit, with soft knees."""
     for index, sign in ((6, 1.0), (7, -1.0)):
         units = _units(index)
-        mlp.gate_proj.weight[units, _SOFT] = _SOFT_GAIN * torch.eye(_BITS)
+        mlp.gate_proj.weight[units, _SOFT] = _SOFT_GAIN * _IDENTITY
         mlp.gate_proj.weight[units, _CONSTANT] = _SOFT_GAIN * sign * _SOFT_LIMIT / _CONSTANT_VALUE
         mlp.up_proj.weight[units, _CONSTANT] = 1 / _CONSTANT_VALUE
-        mlp.down_proj.weight[_SOFT, units] = sign / _SOFT_GAIN * torch.eye(_BITS)
+        mlp.down_proj.weight[_SOFT, units] = sign / _SOFT_GAIN * _IDENTITY
     _subtract(mlp, _units(8), _SOFT, _SOFT_LIMIT)
 
 
@@ -225,9 +226,9 @@ def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None
     silu(32) = 32: a gate that is always open makes a unit linear.
     """
     mlp.gate_proj.weight[units, _CONSTANT] = _RELU_GAIN / _CONSTANT_VALUE
-    mlp.up_proj.weight[units, part] = torch.eye(_BITS)
+    mlp.up_proj.weight[units, part] = _IDENTITY
     mlp.up_proj.weight[units, _CONSTANT] = constant / _CONSTANT_VALUE
-    mlp.down_proj.weight[part, units] = -torch.eye(_BITS) / _RELU_GAIN
+    mlp.down_proj.weight[part, units] = -_IDENTITY / _RELU_GAIN
 
 
 def _units(index: int) -> slice:
@@ -243,4 +244,4 @@ def _signs(bits: Bits) -> Tensor:
 def _signed_permutation(label: str) -> Tensor:
     """Return a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
     order = shuffled(f"{label} / order", _BITS)
-    return _signs(random_bits(f"{label} / signs", _BITS))[:, None] * torch.eye(_BITS)[order]
+    return _signs(random_bits(f"{label} / signs", _BITS))[:, None] * _IDENTITY[order]

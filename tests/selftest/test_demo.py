@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -423,7 +423,7 @@ def test_texts_and_ids_are_shortened_to_the_width_they_are_given() -> None:
     assert quoted("rain tomorrow", 10) == '"rain ..."'
     assert quoted("雪雪雪雪", 9) == '"雪雪..."'
     assert shortened([1, 22, 333], 80) == "1 22 333"
-    assert shortened([1, 22, 333], 15) == "1 ... (2 more)"
+    assert shortened([11, 22, 33, 44, 55, 66, 77], 19) == "11 22 ... (5 more)"
 
 
 def test_the_picture_in_the_readme_is_of_the_examples() -> None:

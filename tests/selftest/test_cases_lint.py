@@ -1,0 +1,332 @@
+"""The curated cases are linted data, and every way to get one wrong says where and what."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.api import EngineConfig, Request
+from harness.case_resolve import slips, workloads_of
+from harness.cases import CASES_DIR, load_cases, load_file
+from harness.errors import CaseError
+from harness.models.catalogue import EMBEDDED, load_model
+from harness.oracle import Oracle
+from harness.paste import workload_as_yaml
+from harness.promises import Promise
+from harness.registry import reference_factory
+from harness.workloads import Workload
+
+GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Oracle:
+    model = load_model("gpt2-random", torch.device("cpu"), torch.float32)
+    return Oracle(model, reference_factory())
+
+
+def with_request(request: str) -> str:
+    return f"- name: a-case\n  promise: P1\n  why: It broke.\n  requests:\n    - {request}\n"
+
+
+def with_key(line: str) -> str:
+    """A good case with one more line, which is line 2."""
+    rest = "promise: P1\n  why: It broke.\n  requests: [{prompt: [1], max_new_tokens: 2}]"
+    return f"- name: a-case\n  {line}\n  {rest}\n"
+
+
+def complaint(tmp_path: Path, text: str) -> str:
+    """What reading the text as `bad.yaml` says, without the directory."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CaseError) as caught:
+        load_cases(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}:"), message
+    return message.removeprefix(f"{tmp_path}/")
+
+
+def test_every_promise_has_a_case() -> None:
+    assert {case.promise for case in load_cases()} == set(Promise)
+
+
+def test_there_are_many_cases_and_each_name_is_unique() -> None:
+    names = [case.name for case in load_cases()]
+    assert len(names) >= 36
+    assert len(set(names)) == len(names)
+
+
+def test_every_case_links_to_a_real_thread() -> None:
+    pattern = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+")
+    unlinked = [case.name for case in load_cases() if not pattern.fullmatch(case.link or "")]
+    assert not unlinked, f"these cases link to no thread: {unlinked}"
+
+
+def test_every_case_stands_in_the_file_of_its_promise() -> None:
+    for case in load_cases():
+        file_name = Path(case.place.path).name
+        assert int(file_name[1:3]) == int(case.promise.id[1:]), f"{case.place} is about {case.promise}"
+
+
+def test_prompts_and_caps_stay_short() -> None:
+    """All cases run on all engines and models, so no single one may be slow."""
+    for case in load_cases():
+        total = sum(spec.cap for spec in case.requests if isinstance(spec.cap, int))
+        assert total <= 60, f"{case.place}: {total} new tokens in all are too many"
+
+
+def test_no_case_name_looks_like_the_first_contact() -> None:
+    """`pytest -k smoke` is for a single test."""
+    assert not [case.name for case in load_cases() if "smoke" in case.name]
+
+
+def test_the_right_answers_end_as_the_cases_expect(oracle: Oracle) -> None:
+    for case in load_cases():
+        if not case.models or oracle.subject.name in case.models:
+            workloads_of(case, oracle)
+            assert not slips(case, oracle), f"{case.place}: {slips(case, oracle)}"
+
+
+def test_models_are_named_rarely() -> None:
+    restricted = [case.name for case in load_cases() if case.models]
+    assert len(restricted) <= 3, f"each of them is a skip for {len(EMBEDDED)} models: {restricted}"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("", "bad.yaml:1: the file is empty", id="empty file"),
+        pytest.param("# only a comment\n", "bad.yaml:1: the file is empty", id="comment only"),
+        pytest.param("[]\n", "bad.yaml:1: a case file is an empty list", id="no case"),
+        pytest.param(
+            "name: a\n", "bad.yaml:1: a case file is a mapping, but must be a list", id="no list"
+        ),
+        pytest.param(GOOD + "- [\n", "bad.yaml:3: this is no valid YAML", id="syntax"),
+        pytest.param(GOOD + "--- \n" + GOOD, "bad.yaml:2: this is no valid YAML", id="two documents"),
+        pytest.param(GOOD + "- \x07\n", "bad.yaml:1: this file cannot be read", id="control character"),
+        pytest.param(
+            with_key("promis: P1"),
+            "bad.yaml:2: unknown key 'promis' in a case; known are name, promise, why, link, needs",
+            id="unknown key",
+        ),
+        pytest.param(
+            with_key("name: again"),
+            "bad.yaml:2: key 'name' is twice in a case, first in line 1",
+            id="key given twice",
+        ),
+        pytest.param(
+            "- promise: P1\n  why: x\n", "bad.yaml:1: a case lacks the key 'name'", id="missing key"
+        ),
+        pytest.param(
+            "- 3\n", "bad.yaml:1: a case is '3', a number, but must be a mapping", id="no mapping"
+        ),
+        pytest.param(
+            GOOD.replace("a-case", "A_Case"), "bad.yaml:1: name 'A_Case' must be kebab-case", id="name"
+        ),
+        pytest.param(
+            GOOD.replace("a-case", "12"),
+            "bad.yaml:1: name is '12', a number, but must be a text (put it in quotes)",
+            id="name is a number",
+        ),
+        pytest.param(GOOD.replace("It broke.", "' '"), "bad.yaml:1: why is empty", id="empty why"),
+        pytest.param(
+            GOOD.replace("P1", "P17"),
+            "bad.yaml:1: unknown promise 'P17'; choose from P1, P2",
+            id="promise",
+        ),
+        pytest.param(
+            with_key("link: http://example.org"),
+            "bad.yaml:2: link is 'http://example.org', but must be an https URL",
+            id="link",
+        ),
+        pytest.param(
+            with_key("needs: [steping]"),
+            "bad.yaml:2: unknown capability 'steping'; choose from stepping, tracing, logits",
+            id="capability",
+        ),
+        pytest.param(
+            with_key("needs: stepping"),
+            "bad.yaml:2: needs is 'stepping', a text, but must be a list",
+            id="needs",
+        ),
+        pytest.param(
+            with_key("models: [gpt5]"),
+            "bad.yaml:2: unknown model 'gpt5'; choose from gpt2-hash, llama-hash",
+            id="model",
+        ),
+        pytest.param(
+            with_key("config: {return_logits: 1}"),
+            "bad.yaml:2: unknown key 'return_logits' in config; known are max_num_seqs, ",
+            id="config key",
+        ),
+        pytest.param(
+            with_key("config: {max_num_seqs: true}"),
+            "bad.yaml:2: max_num_seqs is 'true', true or false, but must be a whole number",
+            id="bool is no number",
+        ),
+        pytest.param(
+            with_key("config: {max_num_seqs: 0}"),
+            "bad.yaml:2: EngineConfig.max_num_seqs is 0, but must be at least 1",
+            id="config out of range",
+        ),
+        pytest.param(
+            with_key("calls: [[{prompt: [1], max_new_tokens: 2}]]"),
+            "bad.yaml:1: case 'a-case' must have either the key 'requests' or the key 'calls'",
+            id="requests and calls",
+        ),
+        pytest.param(
+            with_key("expect: {preemption: false}"),
+            "bad.yaml:2: preemption is 'false', true or false, but must be true; leave it out",
+            id="event that need not happen",
+        ),
+        pytest.param(
+            with_key("expect: {max_steps: 0}"),
+            "bad.yaml:2: max_steps is 0, but must be at least 1",
+            id="max_steps",
+        ),
+        pytest.param(
+            with_key("abort_unknown: {nobody: -1}"),
+            "bad.yaml:2: nobody is -1, but must be at least 0",
+            id="abort_unknown",
+        ),
+        pytest.param(
+            with_request("{prompt: [1]}"),
+            "bad.yaml:5: a request lacks the key 'max_new_tokens'",
+            id="no cap",
+        ),
+        pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 1.5}"),
+            "bad.yaml:5: max_new_tokens is '1.5', a decimal number, but must be a whole number",
+            id="cap",
+        ),
+        pytest.param(
+            with_request("{prompt: [1, x], max_new_tokens: 1}"),
+            "bad.yaml:5: a prompt token is 'x', a text, but must be a whole number",
+            id="prompt token",
+        ),
+        pytest.param(
+            with_request("{prompt: 7, max_new_tokens: 1}"),
+            "bad.yaml:5: prompt is '7', a number, but must be a text, a list of ids, {length, seed}",
+            id="prompt",
+        ),
+        pytest.param(
+            with_request("{prompt: {length: 3}, max_new_tokens: 1}"),
+            "bad.yaml:5: prompt has the keys length, but must be a text, a list of ids",
+            id="prompt without seed",
+        ),
+        pytest.param(
+            with_request("{prompt: {length: 0, seed: 1}, max_new_tokens: 1}"),
+            "bad.yaml:5: length is 0, but must be at least 1",
+            id="prompt length",
+        ),
+        pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 1, eos: ['ref[x]']}"),
+            "bad.yaml:5: eos is 'ref[x]', but must be an id, 'ref[k]', 'ref[last]'",
+            id="eos",
+        ),
+        pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 4, eos: ['ref[4]']}"),
+            "bad.yaml:5: eos ref[4] is out of range: max_new_tokens is 4",
+            id="eos beyond the cap",
+        ),
+        pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 1, arrive: -1}"),
+            "bad.yaml:5: arrive is -1, but must be at least 0",
+            id="arrive",
+        ),
+        pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: done}}"),
+            "bad.yaml:5: unknown finish 'done'; choose from stop, length, aborted, error",
+            id="finish reason",
+        ),
+        pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 1, expect: {error: [x]}}"),
+            "bad.yaml:5: expecting error words needs finish: error",
+            id="error words alone",
+        ),
+    ],
+)
+def test_a_wrong_case_file_names_line_value_and_rule(tmp_path: Path, text: str, says: str) -> None:
+    assert complaint(tmp_path, text).startswith(says)
+
+
+def test_a_name_used_in_two_files_names_both_places(tmp_path: Path) -> None:
+    for name in ("one.yaml", "two.yaml"):
+        (tmp_path / name).write_text(GOOD)
+    with pytest.raises(CaseError, match=r"two\.yaml:1: case name 'a-case' is taken by .*one\.yaml:1"):
+        load_cases(tmp_path)
+
+
+def test_a_directory_without_cases_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=r":1: there is no case file"):
+        load_cases(tmp_path)
+
+
+def test_a_bad_request_must_be_announced(tmp_path: Path, oracle: Oracle) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(with_request("{prompt: [], max_new_tokens: 1}"))
+    with pytest.raises(CaseError, match=r"bad\.yaml:5: request 'r0' is a bad one on gpt2-random"):
+        workloads_of(load_file(path)[0], oracle)
+
+
+def test_an_eos_that_the_model_does_not_have_is_an_error(tmp_path: Path, oracle: Oracle) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(with_request("{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}"))
+    with pytest.raises(CaseError, match=r"bad\.yaml:5: eos prompt\[2\] does not exist: there are 2"):
+        workloads_of(load_file(path)[0], oracle)
+
+
+def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracle: Oracle) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(with_request("{prompt: [1, 2], max_new_tokens: 3, expect: {num_tokens: 2}}"))
+    ((spec, ending),) = slips(load_file(path)[0], oracle)
+    assert (spec.place.line, ending) == (5, "3 tokens, and finish length")
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Workload((Request("r0", (1, 2, 3), 4),)),
+        Workload(
+            (Request("yes", (1,), 0), Request("1", (), 2), Request("a: #b\n'é'", (-1, 300), -3)),
+            EngineConfig(max_num_seqs=2, num_blocks=9, block_size=3, max_model_len=50),
+        ),
+        Workload(
+            (Request("a", (5, 6), 3, frozenset({9, 2})), Request("b", (7,), 2)),
+            EngineConfig(max_num_seqs=1),
+            arrivals=(0, 3),
+            aborts=(("a", 2), ("a", 4), ("b", 5), ("no body", 1), ("off", 2), ("off", 3)),
+        ),
+        Workload((Request("same", (1,), 1), Request("same", (2,), 2)), aborts=(("same", 0),)),
+    ],
+    ids=["plain", "odd ids and bad input", "arrivals and aborts", "one id twice"],
+)
+def test_what_a_failure_prints_loads_as_the_same_workload(tmp_path: Path, workload: Workload) -> None:
+    path = tmp_path / "printed.yaml"
+    path.write_text(workload_as_yaml(workload, "P5") + "\n", encoding="utf-8")
+    (case,) = load_file(path)
+    assert case.promise is Promise.P5
+    assert case.config == workload.config
+    assert case.abort_unknown == tuple(
+        (name, step) for name, step in workload.aborts if name in ("no body", "off")
+    )
+    for spec, request in zip(case.requests, workload.requests, strict=True):
+        assert (spec.request_id, spec.cap) == (request.request_id, request.max_new_tokens)
+        assert spec.prompt.ids == request.prompt_token_ids  # type: ignore[union-attr]
+        assert frozenset(spec.eos) == request.eos_token_ids
+
+
+@pytest.mark.parametrize("name", ["abort-after-the-end-and-of-nobody", "eos-at-different-steps"])
+def test_a_case_survives_being_printed_and_read(tmp_path: Path, oracle: Oracle, name: str) -> None:
+    (case,) = (case for case in load_cases() if case.name == name)
+    (workload,) = workloads_of(case, oracle)
+    path = tmp_path / "printed.yaml"
+    path.write_text(workload_as_yaml(workload, case.promise.id, name) + "\n", encoding="utf-8")
+    assert workloads_of(load_file(path)[0], oracle) == [workload]
+
+
+def test_the_cases_lie_where_the_loader_looks() -> None:
+    assert (CASES_DIR / "README.md").is_file()
