@@ -38,7 +38,13 @@ class _Replay:
 
     def begin(self, step: int, record: StepRecord) -> None:
         ids = [row.request_id for row in record.rows]
-        for request_id in (*ids, *record.waiting, *record.admitted, *record.finished, *record.preempted):
+        for request_id in (
+            *ids,
+            *record.waiting,
+            *record.admitted,
+            *record.finished,
+            *record.preempted,
+        ):
             if request_id not in self.requests:
                 raise ConformanceFailure(
                     Promise.P7, f"step {step}: the trace names {request_id!r}, but nobody asked for it"

@@ -47,12 +47,13 @@ class RaggedEngine:
     """First come first served over `config.max_num_seqs` slots."""
 
     capabilities = frozenset(Capability) - {Capability.CLOSING}
+    scheduler_class = Scheduler
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._model = model
         self._config = config
         self._window = sliding_window(model)
-        self._scheduler = Scheduler(Limits.of(model, config), config)
+        self._scheduler = self.scheduler_class(Limits.of(model, config), config)
         self._caches: dict[str, DynamicCache] = {}  # of the running sequences
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace: list[StepRecord] = []
@@ -133,7 +134,10 @@ class RaggedEngine:
                 self._caches.setdefault(row.request_id, DynamicCache()).update(k, v, index)
 
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
-        return packed_mask(rows, self._window)
+        return self._mask(rows, self._window)
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        return packed_mask(rows, window)
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
         """The mask as transformers takes it: 0 or the dtype's minimum, `(1, 1, total_q, total_kv)`;
@@ -146,9 +150,9 @@ class RaggedEngine:
 
         kinds = set(getattr(self._model.config.get_text_config(), "layer_types", None) or ())
         if len(kinds) < 2:
-            return additive(self.attention_mask(rows))
+            return additive(self._mask(rows, self._window))
         return {
-            kind: additive(packed_mask(rows, self._window if "sliding" in kind else None))
+            kind: additive(self._mask(rows, self._window if "sliding" in kind else None))
             for kind in kinds
         }
 

@@ -75,6 +75,8 @@ class SchedulerOutput:
 class Scheduler:
     """Owns the two queues."""
 
+    sequence_class = Sequence
+
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         self._limits = limits
         self._config = config
@@ -92,7 +94,7 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Queue a request that is not refused."""
-        sequence = Sequence(request, list(request.prompt_token_ids))
+        sequence = self.sequence_class(request, list(request.prompt_token_ids))
         self.waiting.append(sequence)
         return sequence
 

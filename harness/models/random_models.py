@@ -8,6 +8,7 @@ are ordinary, so real near-ties occur, and a fault of one key shows in their tok
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import (
@@ -25,7 +26,7 @@ VOCAB_SIZE = 256  # bytes are the tokens
 CONTEXT_LEN = 256
 WINDOW = 6  # small, so that one key too many or too few matters
 
-_NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+_NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
 def build_gpt2_random() -> PreTrainedModel:
@@ -56,7 +57,7 @@ def build_mistral_window() -> PreTrainedModel:
     return _build(MistralForCausalLM, MistralConfig(sliding_window=WINDOW, **_rope_shape()))
 
 
-def _rope_shape() -> dict[str, object]:
+def _rope_shape() -> dict[str, Any]:
     return {
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": CONTEXT_LEN,
@@ -71,9 +72,7 @@ def _rope_shape() -> dict[str, object]:
     }
 
 
-def _build(
-    kind: Callable[[PreTrainedConfig], PreTrainedModel], config: PreTrainedConfig
-) -> PreTrainedModel:
+def _build(kind: Callable[..., PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = kind(config)

@@ -10,7 +10,14 @@ from hypothesis import HealthCheck, settings
 
 from harness.api import EngineConfig
 from harness.errors import UnsupportedModelError, UsageError
-from harness.models.catalogue import DTYPES, EMBEDDED, load_model, resolve_device, resolve_dtype
+from harness.models.catalogue import (
+    DEVICES,
+    DTYPES,
+    EMBEDDED,
+    load_model,
+    resolve_device,
+    resolve_dtype,
+)
 from harness.registry import BUILT_IN, FORMS, EngineSpec, resolve_engine
 from harness.timelimit import time_limit
 from harness.workloads import DEFAULT_TIME_LIMIT_S
@@ -58,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "causal-LM checkpoint by hub id or path",
     )
     group.addoption(
-        "--device", default="auto", help="auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps"
+        "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"
     )
     group.addoption(
         "--dtype",

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from transformers import PreTrainedModel
-
-from harness.api import Engine, EngineConfig, EngineFactory, Limits, Request
+from harness.api import EngineFactory
 from harness.promises import Promise
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, Sequence
@@ -53,30 +51,8 @@ def planted(promise: Promise, thread: str) -> Callable[[type[Part]], type[Part]]
 
 def _factory(part: type[Part]) -> EngineFactory:
     """An engine that is honest but for this part. Nothing is probed: a probe might refuse the lie."""
-    if issubclass(part, Scheduler):
-        return _with_scheduler(part)
     if issubclass(part, Sequence):
-        return _with_scheduler(lambda limits, config: SchedulerOf(limits, config, part))
+        return _factory(type("Scheduler", (Scheduler,), {"sequence_class": part}))
+    if issubclass(part, Scheduler):
+        return _factory(type("Engine", (RaggedEngine,), {"scheduler_class": part}))
     return part
-
-
-def _with_scheduler(make: Callable[[Limits, EngineConfig], Scheduler]) -> EngineFactory:
-    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        engine = RaggedEngine(model, config)
-        engine._scheduler = make(Limits.of(model, config), config)
-        return engine
-
-    return factory
-
-
-class SchedulerOf(Scheduler):
-    """Honest, over another kind of sequence."""
-
-    def __init__(self, limits: Limits, config: EngineConfig, kind: type[Sequence]) -> None:
-        super().__init__(limits, config)
-        self._kind = kind
-
-    def add(self, request: Request) -> Sequence:
-        sequence = self._kind(request, list(request.prompt_token_ids))
-        self.waiting.append(sequence)
-        return sequence

@@ -8,9 +8,8 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from harness.api import EngineConfig, RowRecord
+from harness.api import RowRecord
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine, packed_mask
@@ -35,35 +34,35 @@ def _places(rows: Seq[RowRecord]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 class MaskIgnoresSequence(RaggedEngine):
     """The packed mask compares positions only, so neighbours see each other's keys."""
 
-    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         _, pos_q, _, pos_k = _places(rows)
         distance = pos_q - pos_k
-        return (distance >= 0) & (distance < (self._window or sys.maxsize))
+        return (distance >= 0) & (distance < (window or sys.maxsize))
 
 
 @planted(Promise.P6, "Dao-AILab/flash-attention#282")
 class CausalMaskTopLeft(RaggedEngine):
     """In a later chunk query i sees the first i + 1 keys of its sequence, not all up to itself."""
 
-    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         row_q, pos_q, _, pos_k = _places(rows)
         # A single query takes a path without the causal flag.
         missing = torch.tensor([row.context_len if row.query_len > 1 else 0 for row in rows])
-        return packed_mask(rows, self._window) & (pos_k <= pos_q - missing[row_q])
+        return packed_mask(rows, window) & (pos_k <= pos_q - missing[row_q])
 
 
 @planted(Promise.P5, "EricLBuehler/candle-vllm#140")
 class ContextLenOfRowZero(RaggedEngine):
     """The mask's end is computed from the first row's context length, for all rows."""
 
-    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         row_q, pos_q, row_k, pos_k = _places(rows)
         surplus = torch.tensor([row.context_len - rows[0].context_len for row in rows])
         mask = (row_q == row_k) & (pos_k <= pos_q - surplus[row_q])
-        return mask & (pos_q - pos_k < (self._window or sys.maxsize))
+        return mask & (pos_q - pos_k < (window or sys.maxsize))
 
 
-@planted(Promise.P6, "huggingface/transformers#46634")
+@planted(Promise.P6, "pytorch/examples#649")
 class FutureKeyVisible(RaggedEngine):
     """A query of a prompt also sees the next token's key, whatever `attention_mask` shows."""
 
@@ -82,6 +81,5 @@ class FutureKeyVisible(RaggedEngine):
 class WindowOffByOne(RaggedEngine):
     """A sliding window is one key wider than the model's (no lie on a model without a window)."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
-        super().__init__(model, config)
-        self._window = None if self._window is None else self._window + 1
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        return super()._mask(rows, None if window is None else window + 1)

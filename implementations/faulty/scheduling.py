@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from harness.api import EngineConfig, Limits, Request, RowRecord, StepRecord, TokenEvent
 from harness.promises import Promise
-from implementations.faulty.fault import SchedulerOf, planted
+from implementations.faulty.fault import planted
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
 
 
@@ -107,11 +107,10 @@ class _Forgetful(Sequence):
 
 
 @planted(Promise.P1, "PaddlePaddle/FastDeploy#3080")
-class OnlyThePromptIsRecomputed(SchedulerOf):
+class OnlyThePromptIsRecomputed(Scheduler):
     """After preemption only the prompt is fed again; the outputs so far are kept, but not fed."""
 
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        super().__init__(limits, config, _Forgetful)
+    sequence_class = _Forgetful
 
     def _preempt_youngest(self) -> str:
         victim = self.running[-1]

@@ -142,7 +142,7 @@ def test_the_summary_shows_engines_against_promises() -> None:
         (["--engine=nonesuch"], "--engine 'nonesuch' is no engine: built in are reference"),
         (["--engine=static", "--engine=static"], "names the same engine twice"),
         (["--model=/nonesuch"], "--model '/nonesuch' is neither an embedded model"),
-        (["--device=warp9"], "--device 'warp9' cannot be used here"),
+        (["--device=warp9"], "--device 'warp9' is unknown; choose one of auto"),
         (["--dtype=float8"], "--dtype 'float8' is unknown; choose one of float32"),
         (["--engine-time-limit=0"], "--engine-time-limit is 0, but must be above 0"),
     ],

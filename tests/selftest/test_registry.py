@@ -59,8 +59,10 @@ def test_devices_and_dtypes_that_are_not_there_are_refused() -> None:
         resolve_dtype("float33")
     with pytest.raises(UsageError, match=r"warp9.*auto, cpu, cuda"):
         resolve_device("warp9")
-    with pytest.raises(UsageError, match="cuda:99"):
+    with pytest.raises(UsageError, match=r"'cuda:99' is not there: this machine has \d+ of type cuda"):
         resolve_device("cuda:99")
+    with pytest.raises(UsageError, match="'meta' is not supported"):
+        resolve_device("meta")
 
 
 def test_a_model_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
