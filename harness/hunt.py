@@ -70,7 +70,7 @@ def hunt(engine: str, arguments: Sequence[str] = ()) -> Findings:
         database=None,
     )
     command = [str(CONFORMANCE), f"--engine={engine}", f"--hypothesis-profile={HUNT_PROFILE}"]
-    command += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:xdist", *arguments]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
     with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
         try:
             findings.exit_status = int(pytest.main(command, plugins=[_Recorder(findings)]))

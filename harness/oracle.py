@@ -29,6 +29,7 @@ from harness.models.catalogue import ModelUnderTest
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 
+ANSWER_CHUNK = 6  # answers are worked out in multiples of this many tokens
 NUM_CALIBRATION_PROMPTS = 12
 NUM_CALIBRATION_STEPS = 24
 
@@ -74,7 +75,10 @@ class Oracle:
         """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored."""
         known = self._answers.get(prompt)
         if known is None or len(known.token_ids) < max_new_tokens:
-            (completion,) = self._reference.generate([Request("reference", prompt, max_new_tokens)])
+            # A little more than asked for: the same prompt comes back with another cap.
+            room = self.subject.context_len - len(prompt)
+            length = min(-(-max_new_tokens // ANSWER_CHUNK) * ANSWER_CHUNK, room)
+            (completion,) = self._reference.generate([Request("reference", prompt, length)])
             assert completion.logits is not None, completion.error
             known = Answer(completion.token_ids, completion.logits)
             self._answers[prompt] = known

@@ -6,6 +6,7 @@ Two nets: what the config says, and a probe that runs the engine once when it is
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -16,6 +17,9 @@ from harness.errors import UnsupportedModelError
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 # RoPE whose frequencies follow the longest sequence of the batch: a neighbour changes everyone.
 BATCH_DEPENDENT_ROPE = {"dynamic", "longrope"}
+
+# What a probe has found good, for as long as the model lives: engines are built often.
+_SERVED: WeakKeyDictionary[PreTrainedModel, set[tuple[object, ...]]] = WeakKeyDictionary()
 
 
 def refuse_stateful(engine_name: str, model: PreTrainedModel) -> None:
@@ -50,6 +54,9 @@ def probe(
     the logits in float32, a fifth in 16 bit. A mask, position or ALiBi bias that the model does not
     take from us moves them by a multiple of that.
     """
+    facts = (engine_name, model.config._attn_implementation, model.dtype, model.device)
+    if facts in _SERVED.setdefault(model, set()):
+        return
     prompts = ((3, 1, 4, 1, 5, 2), (2, 7))
     requests = [Request(f"probe-{i}", prompt, 2) for i, prompt in enumerate(prompts)]
     try:
@@ -70,6 +77,7 @@ def probe(
             raise _unsupported(
                 engine_name, model, f"in a batch its logits differ by {difference:.2g} from alone"
             )
+    _SERVED[model].add(facts)
 
 
 def _unsupported(engine_name: str, model: PreTrainedModel, why: str) -> UnsupportedModelError:

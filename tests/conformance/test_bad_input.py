@@ -113,6 +113,20 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
         trial.judge(workload.requests, Outcome(completions))
 
 
+@pytest.mark.needs("stepping")
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_request_alone_on_an_idle_engine_is_told(trial: Trial, kind: str) -> None:
+    bad, words = BAD[kind](trial)
+    workload = Workload((bad,), arrivals=(0,))
+    with trial.engine(workload.config) as engine:
+        outcome = trial.run(workload, engine)
+        with trial.reporting(workload):
+            if not outcome.events:
+                raise ConformanceFailure(Promise.P12, "a refused request got no event at all")
+            require_refused(outcome.completions[0], bad, words)
+        trial.check(Workload((Request("good", (1, 2), 2),), arrivals=(0,)), engine)
+
+
 @pytest.mark.needs("preemption")
 @given(data=st.data())
 def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(

@@ -111,6 +111,26 @@ def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.Dat
             assert has_preemption(trace), "the pool must have been too small for all of them"
 
 
+@pytest.mark.promise(id="P9")
+@pytest.mark.needs("preemption", "scheduling", "tracing")
+@given(data=st.data())
+def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st.DataObject) -> None:
+    """Others wait behind it; they must not overtake."""
+    crowded = _crowded(trial, data)
+    vocab_size = trial.subject.vocab_size
+    behind = [
+        Request(f"behind-{i}", data.draw(prompts(vocab_size, st.integers(1, 4))), 2) for i in range(2)
+    ]
+    workload = crowded.with_requests([*crowded.requests, *behind])
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trace = cast(TracingEngine, engine).trace
+        with trial.reporting(workload):
+            can_chunk = Capability.CHUNKED_PREFILL in trial.capabilities
+            check_scheduling(trace, workload, can_chunk)
+            assert has_preemption(trace), "the pool must have been too small for all of them"
+
+
 def _crowded(trial: Trial, data: st.DataObject) -> Workload:
     """Sequences that fit the pool when they are admitted and outgrow it together."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")

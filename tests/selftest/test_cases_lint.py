@@ -59,10 +59,12 @@ def test_there_are_many_cases_and_each_name_is_unique() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_case_links_to_a_real_thread() -> None:
+def test_every_link_leads_to_a_thread_and_nearly_every_case_has_one() -> None:
     pattern = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+")
-    unlinked = [case.name for case in load_cases() if not pattern.fullmatch(case.link or "")]
-    assert not unlinked, f"these cases link to no thread: {unlinked}"
+    for case in load_cases():
+        assert case.link is None or pattern.fullmatch(case.link), f"{case.place}: {case.link}"
+    unlinked = [case.name for case in load_cases() if case.link is None]
+    assert unlinked == ["unknown-token-ids"], "say in its why that no thread is known, and add it here"
 
 
 def test_every_case_stands_in_the_file_of_its_promise() -> None:

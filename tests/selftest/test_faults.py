@@ -8,12 +8,14 @@ from harness.hunt import hunt
 from harness.registry import faults
 
 FAULTS = faults()
+TIME_LIMIT_S = 10  # an honest call takes a fraction of a second
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_caught_by_a_test_of_its_promise(name: str) -> None:
     promise = FAULTS[name].promise.id
-    findings = hunt(f"fault:{name}", ["-x", "-m", f"promise(id='{promise}')"])
+    arguments = ["-x", "-m", f"promise(id='{promise}')", f"--engine-time-limit={TIME_LIMIT_S}"]
+    findings = hunt(f"fault:{name}", arguments)
     assert findings.catches, f"no test of {promise} caught {name}:\n{findings.output}"
     catch = findings.catches[0]
     assert catch.broken is not None, f"the suite broke instead of telling: {catch.report}"
