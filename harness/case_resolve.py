@@ -55,7 +55,7 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
         )
     if refusal is not None or not spec.eos:
         return plain
-    answer = oracle.answer(prompt, cap).token_ids
+    answer = oracle.right_tokens(prompt, cap)
     eos = frozenset(_eos_id(spec, item, prompt, answer) for item in spec.eos)
     return Request(spec.request_id, prompt, cap, eos)
 

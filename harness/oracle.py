@@ -15,9 +15,12 @@ Logits are compared centred over the vocabulary: a constant added to all of them
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,9 +32,15 @@ from harness.models.catalogue import ModelUnderTest
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 
+NUM_KEPT_LOGITS = 1 << 26  # floats of answers and scores that are remembered, each
 ANSWER_CHUNK = 6  # answers are worked out in multiples of this many tokens
 NUM_CALIBRATION_PROMPTS = 12
 NUM_CALIBRATION_STEPS = 24
+
+Prompt = tuple[int, ...]
+Scored = tuple[Prompt, tuple[int, ...]]  # a prompt and an engine's tokens
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +73,63 @@ class Oracle:
     def __init__(self, subject: ModelUnderTest, reference: EngineFactory) -> None:
         self.subject = subject
         self._reference = reference(subject.model, EngineConfig(return_logits=True))
-        self._answers: dict[tuple[int, ...], Answer] = {}
-        self._scores: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+        capacity = max(64, NUM_KEPT_LOGITS // (subject.vocab_size * 2 * ANSWER_CHUNK))
+        self._answers: Recent[Prompt, Answer] = Recent(capacity)
+        self._scores: Recent[Scored, Tensor] = Recent(capacity)
+        self._constructed: dict[Prompt, tuple[int, ...]] = {}
 
     @property
     def kappa(self) -> float:
         return KAPPA[self.subject.dtype_name]
 
-    def answer(self, prompt: tuple[int, ...], max_new_tokens: int) -> Answer:
-        """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored."""
+    def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+        """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored, by the reference."""
         known = self._answers.get(prompt)
         if known is None or len(known.token_ids) < max_new_tokens:
-            # A little more than asked for: the same prompt comes back with another cap.
-            room = self.subject.context_len - len(prompt)
-            length = min(-(-max_new_tokens // ANSWER_CHUNK) * ANSWER_CHUNK, room)
+            length = self._rounded(prompt, max_new_tokens)
             (completion,) = self._reference.generate([Request("reference", prompt, length)])
             assert completion.logits is not None, completion.error
             known = Answer(completion.token_ids, completion.logits)
-            self._answers[prompt] = known
+            self._answers.put(prompt, known)
         return Answer(known.token_ids[:max_new_tokens], known.logits[:max_new_tokens])
+
+    def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
+        """The same tokens from the strictest source there is: integer arithmetic for a constructed
+        model, else the reference."""
+        oracle = self.subject.oracle
+        if oracle is None:
+            return self.answer(prompt, max_new_tokens).token_ids
+        known = self._constructed.get(prompt, ())
+        if len(known) < max_new_tokens:
+            known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+            self._constructed[prompt] = known
+        return known[:max_new_tokens]
+
+    def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
+        """A little more than asked for: the same prompt comes back with another cap."""
+        chunks = ceil(max_new_tokens / ANSWER_CHUNK)
+        return min(chunks * ANSWER_CHUNK, self.subject.context_len - len(prompt))
 
     def expected(self, request: Request) -> tuple[tuple[int, ...], FinishReason]:
         """Tokens and finish reason of a good request: the answer, cut at its first EOS."""
-        token_ids = self.answer(request.prompt_token_ids, request.max_new_tokens).token_ids
+        token_ids = self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         return cut(token_ids, request.eos_token_ids)
 
-    def constructed_answer(
-        self, prompt: tuple[int, ...], max_new_tokens: int
-    ) -> tuple[int, ...] | None:
-        """The same in integer arithmetic, for models that are constructed; else None."""
-        if self.subject.oracle is None:
-            return None
-        return tuple(self.subject.oracle(prompt, max_new_tokens))
-
-    def score(self, prompt: tuple[int, ...], token_ids: tuple[int, ...]) -> Tensor:
+    def score(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Tensor:
         """Float64 logits `(len(token_ids), vocab)`: row i is what token i should be chosen from,
         given the tokens before it."""
-        key = (prompt, token_ids)
-        if key not in self._scores:
-            self._scores[key] = teacher_forced(self.subject, prompt, token_ids)
-        return self._scores[key]
+        (score,) = self.score_all([(prompt, token_ids)])
+        return score
+
+    def score_all(self, wanted: Sequence[Scored]) -> list[Tensor]:
+        """`score` of several answers, those not known yet in one pass."""
+        found = {each: self._scores.get(each) for each in wanted}
+        missing = [each for each, score in found.items() if score is None]
+        if missing:
+            for each, fresh in zip(missing, teacher_forced(self.subject, missing), strict=True):
+                self._scores.put(each, fresh)
+                found[each] = fresh
+        return [score for each in wanted if (score := found[each]) is not None]
 
     @cached_property
     def error(self) -> ErrorUnit:
@@ -117,7 +143,7 @@ class Oracle:
             length = rng.randint(1, longest)
             prompt = tuple(rng.randrange(self.subject.vocab_size) for _ in range(length))
             answer = self.answer(prompt, NUM_CALIBRATION_STEPS)
-            exact = teacher_forced(self.subject, prompt, answer.token_ids)
+            (exact,) = teacher_forced(self.subject, [(prompt, answer.token_ids)])
             errors.append(centred(answer.logits) - centred(exact))
             margins.append(exact.topk(2).values.diff().abs().flatten())
             num_flips += int((exact.argmax(-1) != torch.tensor(answer.token_ids)).sum())
@@ -143,17 +169,42 @@ def cut(
 
 
 @torch.inference_mode()
-def teacher_forced(
-    subject: ModelUnderTest, prompt: tuple[int, ...], token_ids: tuple[int, ...]
-) -> Tensor:
-    """One float64 pass without cache over prompt and tokens; CPU logits `(len(token_ids), vocab)`."""
+def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[Tensor]:
+    """One float64 pass, without cache, over prompts and their tokens.
+
+    Per answer the logits `(len(token_ids), vocab)` its tokens should be chosen from, on the CPU.
+    Shorter rows are padded at the end, where causal attention cannot look.
+    """
     model = subject.exact
-    fed = torch.tensor([(*prompt, *token_ids[:-1])], device=model.device)
-    logits = model(input_ids=fed, use_cache=False).logits
-    return logits[0, len(prompt) - 1 :].cpu()
+    rows = [torch.tensor((*prompt, *token_ids[:-1])) for prompt, token_ids in answers]
+    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(model.device)
+    logits = model(input_ids=input_ids, use_cache=False).logits.cpu()
+    return [
+        logits[index, len(prompt) - 1 : len(prompt) - 1 + len(token_ids)]
+        for index, (prompt, token_ids) in enumerate(answers)
+    ]
 
 
 def centred(logits: Tensor) -> Tensor:
     """Float64 logits on the CPU, minus their mean over the vocabulary."""
     logits = logits.detach().cpu().double()
     return logits - logits.mean(dim=-1, keepdim=True)
+
+
+class Recent(Generic[K, V]):
+    """A mapping that forgets what was not used for longest: logits of a real vocabulary are large."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._items: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        if len(self._items) > self._capacity:
+            self._items.popitem(last=False)

@@ -22,7 +22,7 @@ from harness.workloads import Workload
 NUM_TEXTS = 24
 MAX_TEXT_LEN = 256
 MAX_PROMPT_LEN = 40
-MAX_CAP = 10
+MAX_CAP = 8
 
 
 @st.composite
@@ -60,7 +60,7 @@ def requests(
     oracle: Oracle,
     block_size: int = 4,
     min_size: int = 1,
-    max_size: int = 8,
+    max_size: int = 6,
     with_eos: bool = True,
 ) -> tuple[Request, ...]:
     """Good requests with unique ids."""
@@ -84,10 +84,10 @@ def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int)
     the prompt only."""
     kind = draw(st.sampled_from(["none", "none", "answer", "answer", "prompt"]))
     if kind == "answer":
-        token_ids = oracle.answer(prompt, cap).token_ids
+        token_ids = oracle.right_tokens(prompt, cap)
         return frozenset({token_ids[draw(st.sampled_from([0, cap - 1, cap // 2]))]})
     if kind == "prompt":
-        return frozenset(prompt[:1]) - set(oracle.answer(prompt, cap).token_ids)
+        return frozenset(prompt[:1]) - set(oracle.right_tokens(prompt, cap))
     return frozenset()
 
 
@@ -124,7 +124,7 @@ def workloads(
     oracle: Oracle,
     capabilities: AbstractSet[Capability],
     min_requests: int = 1,
-    max_requests: int = 8,
+    max_requests: int = 6,
     with_eos: bool = True,
     with_arrivals: bool = False,
 ) -> Workload:

@@ -40,6 +40,7 @@ class Selection:
     """What was asked for on the command line, resolved."""
 
     engines: tuple[EngineSpec, ...]
+    yardsticks: frozenset[str]  # engines that run along on the first model only
     model_names: tuple[str, ...]
     device: torch.device
     dtype: torch.dtype
@@ -116,6 +117,7 @@ def select(config: pytest.Config) -> Selection:
     default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
     return Selection(
         engines=tuple(resolve_engine(name) for name in names),
+        yardsticks=frozenset() if config.getoption("--engine") else frozenset({"reference"}),
         model_names=tuple(dict.fromkeys(config.getoption("--model") or EMBEDDED)),
         device=device,
         dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),

@@ -57,7 +57,7 @@ def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject
     drawn = data.draw(requests(trial.oracle, min_size=3, with_eos=False))
     wanted = []
     for request in drawn:
-        answer = trial.oracle.answer(request.prompt_token_ids, request.max_new_tokens).token_ids
+        answer = trial.oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         step = data.draw(st.integers(0, len(answer) - 1), label="step of the EOS")
         wanted.append(replace(request, eos_token_ids=frozenset({answer[step]})))
     max_num_seqs = data.draw(st.integers(1, 4), label="max_num_seqs")
@@ -68,7 +68,7 @@ def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject
 @given(data=st.data())
 def test_an_eos_in_the_prompt_stops_nothing(trial: Trial, data: st.DataObject) -> None:
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2, 24)))
-    answer = trial.oracle.answer(prompt, 6).token_ids
+    answer = trial.oracle.right_tokens(prompt, 6)
     only_in_prompt = frozenset(prompt) - set(answer)
     neighbour = Request("neighbour", prompt[:1], 3, frozenset(prompt[:1]))
     trial.check(Workload((Request("r0", prompt, 6, only_in_prompt), neighbour)))
@@ -79,6 +79,6 @@ def test_an_eos_in_the_prompt_stops_nothing(trial: Trial, data: st.DataObject) -
 def test_an_eos_exactly_at_the_cap_is_a_stop(trial: Trial, data: st.DataObject) -> None:
     wanted = []
     for request in data.draw(requests(trial.oracle, min_size=2, with_eos=False)):
-        answer = trial.oracle.answer(request.prompt_token_ids, request.max_new_tokens).token_ids
+        answer = trial.oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         wanted.append(replace(request, eos_token_ids=frozenset({answer[-1]})))
     trial.check(Workload(tuple(wanted), EngineConfig(max_num_seqs=2)))

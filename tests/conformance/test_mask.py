@@ -92,8 +92,9 @@ def _reference_moves(
 ) -> list[bool | None]:
     """Per query: True if it moves by more than rounding can hide, False if not a bit; None between."""
     moves: list[bool | None] = []
-    for n in range(1, len(prompt) + 1):
-        old, new = (teacher_forced(trial.subject, each[:n], (0,)) for each in (prompt, changed))
+    prefixes = [[(each[:n], (0,)) for n in range(1, len(each) + 1)] for each in (prompt, changed)]
+    scores = (teacher_forced(trial.subject, each) for each in prefixes)
+    for old, new in zip(*scores, strict=True):
         moved = (centred(old) - centred(new)).abs().max().item()
         moves.append(False if moved == 0.0 else True if moved > 2 * bound else None)
     return moves

@@ -25,7 +25,7 @@ def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObj
     """Prompt + first k outputs, as a new prompt, continues the same: decoding and prefilling a token
     must be the same thing. A decode position off by one cannot pass this, nor a token fed twice."""
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 24)))
-    answer = trial.oracle.answer(prompt, 8).token_ids
+    answer = trial.oracle.right_tokens(prompt, 8)
     resumed = [Request(f"after-{k}", prompt + answer[:k], 8 - k) for k in range(8)]
     with blame(Promise.P7, "when the answer was resumed from its own first tokens"):
         trial.check(Workload(tuple(resumed), EngineConfig(max_num_seqs=3)))
