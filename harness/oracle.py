@@ -33,7 +33,7 @@ from harness.models.catalogue import ModelUnderTest
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 
 NUM_KEPT_LOGITS = 1 << 26  # floats of answers and scores that are remembered, each
-ANSWER_CHUNK = 6  # answers are worked out in multiples of this many tokens
+ANSWER_CHUNK = 4  # answers are worked out in multiples of this many tokens
 NUM_CALIBRATION_PROMPTS = 12
 NUM_CALIBRATION_STEPS = 24
 

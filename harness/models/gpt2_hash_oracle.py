@@ -5,6 +5,7 @@ transformers or any engine.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 from harness.models.hash_tables import (
     NUM_LAYERS,
@@ -24,19 +25,25 @@ def next_token(token_ids: Sequence[int]) -> int:
 
     Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
     """
-    _check(token_ids)
-    positions = range(len(token_ids))
-    states = [_mix(0, token_code(token_ids[t]), position_code(t)) for t in positions]
-    for layer in range(1, NUM_LAYERS):
-        states = [_mix(layer, states[t], states[fetched_position(layer, t)]) for t in positions]
-    return int("".join(map(str, states[-1][-TOKEN_BITS:])), base=2)
+    return generate(token_ids, 1)[0]
 
 
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
     token_ids = list(prompt)
+
+    @cache
+    def state(layer: int, position: int) -> Bits:
+        """Return the state of `position` after `layer`."""
+        if layer == 0:
+            return _mix(0, token_code(token_ids[position]), position_code(position))
+        fetched = state(layer - 1, fetched_position(layer, position))
+        return _mix(layer, state(layer - 1, position), fetched)
+
     for _ in range(max_new_tokens):
-        token_ids.append(next_token(token_ids))
+        _check(token_ids)
+        last = state(NUM_LAYERS - 1, len(token_ids) - 1)
+        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
     return token_ids[len(prompt) :]
 
 

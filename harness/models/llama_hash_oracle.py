@@ -58,7 +58,12 @@ def next_token(token_ids: Sequence[int]) -> int:
 
     Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
     """
-    _check(token_ids)
+    return generate(token_ids, 1)[0]
+
+
+def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
+    token_ids = list(prompt)
 
     @cache
     def state(num_layers: int, position: int) -> Bits:
@@ -69,15 +74,10 @@ def next_token(token_ids: Sequence[int]) -> int:
         own, fetched = state(layer, position), state(layer, source(layer, position))
         return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
-    last = state(len(OFFSETS), len(token_ids) - 1)
-    return int("".join(map(str, last[-TOKEN_BITS:])), base=2)
-
-
-def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
-    token_ids = list(prompt)
     for _ in range(max_new_tokens):
-        token_ids.append(next_token(token_ids))
+        _check(token_ids)
+        last = state(len(OFFSETS), len(token_ids) - 1)
+        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
     return token_ids[len(prompt) :]
 
 
