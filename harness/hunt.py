@@ -7,10 +7,12 @@ whether the suite finds a fault, not for the smallest example of it.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import Phase, settings
@@ -59,6 +61,28 @@ class _Recorder:
             self.findings.catches.append(catch)
 
 
+@contextmanager
+def fresh_tests() -> Iterator[None]:
+    """Import the conformance tests anew inside: they keep the profile they were imported under."""
+
+    def loaded() -> dict[str, ModuleType]:
+        return {
+            name: module
+            for name, module in sys.modules.items()
+            if Path(getattr(module, "__file__", None) or "/").is_relative_to(CONFORMANCE)
+        }
+
+    outer = loaded()
+    for name in outer:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name in loaded():
+            del sys.modules[name]
+        sys.modules.update(outer)
+
+
 def hunt(engine: str, arguments: Sequence[str] = ()) -> Findings:
     """Run `tests/conformance` on the engine, with more pytest arguments such as `-x` or `-m`."""
     findings = Findings()
@@ -71,7 +95,7 @@ def hunt(engine: str, arguments: Sequence[str] = ()) -> Findings:
     )
     command = [str(CONFORMANCE), f"--engine={engine}", f"--hypothesis-profile={HUNT_PROFILE}"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
-    with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+    with fresh_tests(), io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
         try:
             findings.exit_status = int(pytest.main(command, plugins=[_Recorder(findings)]))
         finally:

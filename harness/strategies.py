@@ -143,3 +143,25 @@ def workloads(
     if with_arrivals:
         arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted)
     return Workload(wanted, config, arrivals)
+
+
+@st.composite
+def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+    """Sequences that fit the pool when they are admitted and outgrow it together, after each has
+    produced some tokens: somebody must be preempted."""
+    block_size = draw(st.sampled_from([2, 3, 4]))
+    count = draw(st.integers(2, 4))
+    length = draw(st.integers(1, 3)) * block_size
+    growth = 3 * block_size + 1
+    vocab_size = oracle.subject.vocab_size
+    wanted = tuple(
+        Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth) for i in range(count)
+    )
+    whole_life = ceil((length + growth - 1) / block_size)
+    # All prompts and a block each fit, all whole lives do not; the largest alone does.
+    num_blocks = max(whole_life, count * (length // block_size + 1))
+    assert num_blocks < count * whole_life, "else nobody would have to give way"
+    config = EngineConfig(
+        max_num_seqs=count, block_size=block_size, num_blocks=num_blocks, return_logits=return_logits
+    )
+    return Workload(wanted, config)

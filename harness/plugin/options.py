@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from harness.api import EngineConfig
 from harness.errors import UnsupportedModelError, UsageError
@@ -30,6 +30,8 @@ for _name, _max_examples in PROFILES.items():
         max_examples=_max_examples,
         deadline=None,  # speed is measured by benchmarks, never asserted in tests
         report_multiple_bugs=False,
+        # No explain phase: it reruns an engine for minutes, and a failure explains itself.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
         # A trial is made for one test and holds no state of an example.
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
@@ -40,7 +42,7 @@ class Selection:
     """What was asked for on the command line, resolved."""
 
     engines: tuple[EngineSpec, ...]
-    yardsticks: frozenset[str]  # engines that run along on the first model only
+    yardsticks: frozenset[str]  # engines that run along on one quick model only
     model_names: tuple[str, ...]
     device: torch.device
     dtype: torch.dtype

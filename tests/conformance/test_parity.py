@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request
-from harness.strategies import workloads
+from harness.api import EngineConfig, Request, TracingEngine
+from harness.happened import has_preemption
+from harness.strategies import crowded, workloads
 from harness.trial import Trial
 from harness.workloads import Workload
 
@@ -25,3 +28,14 @@ def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
 @given(data=st.data())
 def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
+
+
+@pytest.mark.one_model
+@pytest.mark.needs("preemption", "tracing")
+@given(data=st.data())
+def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
+    """What was preempted after some tokens must go on as if nothing had been."""
+    workload = data.draw(crowded(trial.oracle, trial.has_logits))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        assert has_preemption(cast(TracingEngine, engine).trace), "the pool must have been too small"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.api import Capability, EngineConfig, Request, TracingEngine
 from harness.happened import has_mixed_step, has_preemption
-from harness.strategies import prompts, workloads
+from harness.strategies import crowded, prompts, workloads
 from harness.trace import (
     check_accounting,
     check_ends,
@@ -101,7 +101,7 @@ def test_stepping_ends_within_the_bound(trial: Trial, data: st.DataObject) -> No
 @pytest.mark.needs("preemption", "tracing")
 @given(data=st.data())
 def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.DataObject) -> None:
-    workload = _crowded(trial, data)
+    workload = data.draw(crowded(trial.oracle, trial.has_logits))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         trace = cast(TracingEngine, engine).trace
@@ -116,12 +116,12 @@ def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.Dat
 @given(data=st.data())
 def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st.DataObject) -> None:
     """Others wait behind it; they must not overtake."""
-    crowded = _crowded(trial, data)
+    full = data.draw(crowded(trial.oracle, trial.has_logits))
     vocab_size = trial.subject.vocab_size
     behind = [
         Request(f"behind-{i}", data.draw(prompts(vocab_size, st.integers(1, 4))), 2) for i in range(2)
     ]
-    workload = crowded.with_requests([*crowded.requests, *behind])
+    workload = full.with_requests([*full.requests, *behind])
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         trace = cast(TracingEngine, engine).trace
@@ -129,24 +129,3 @@ def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st
             can_chunk = Capability.CHUNKED_PREFILL in trial.capabilities
             check_scheduling(trace, workload, can_chunk)
             assert has_preemption(trace), "the pool must have been too small for all of them"
-
-
-def _crowded(trial: Trial, data: st.DataObject) -> Workload:
-    """Sequences that fit the pool when they are admitted and outgrow it together."""
-    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
-    vocab_size = trial.subject.vocab_size
-    count = data.draw(st.integers(2, 4), label="sequences")
-    length = data.draw(st.integers(1, 3), label="prompt blocks") * block_size
-    growth = 3 * block_size + 1
-    wanted = tuple(
-        Request(f"r{i}", data.draw(prompts(vocab_size, st.just(length))), growth) for i in range(count)
-    )
-    whole_life = -(-(length + growth - 1) // block_size)
-    at_start = count * (length // block_size)
-    # All prompts and their first outputs fit, all whole lives do not; the largest alone does.
-    num_blocks = max(whole_life, at_start + count)
-    config = EngineConfig(
-        max_num_seqs=count, block_size=block_size, num_blocks=num_blocks, return_logits=trial.has_logits
-    )
-    assert num_blocks < count * whole_life, "else nobody would have to give way"
-    return Workload(wanted, config)

@@ -8,13 +8,15 @@ from harness.hunt import hunt
 from harness.registry import faults
 
 FAULTS = faults()
-TIME_LIMIT_S = 10  # an honest call takes a fraction of a second
+TIME_LIMIT_S = 5  # an honest call takes a fraction of a second
+MODELS = ("gpt2-random", "mistral-window")  # absolute positions; RoPE and a window; both quick
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_caught_by_a_test_of_its_promise(name: str) -> None:
     promise = FAULTS[name].promise.id
     arguments = ["-x", "-m", f"promise(id='{promise}')", f"--engine-time-limit={TIME_LIMIT_S}"]
+    arguments += [f"--model={model}" for model in MODELS]
     findings = hunt(f"fault:{name}", arguments)
     assert findings.catches, f"no test of {promise} caught {name}:\n{findings.output}"
     catch = findings.catches[0]
