@@ -7,7 +7,7 @@ an `Outcome`. An engine that raises or hangs is reported as that, not as a wrong
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -21,7 +21,9 @@ from harness.api import (
     TokenEvent,
 )
 from harness.errors import EngineHang
+from harness.promises import Promise
 from harness.timelimit import time_limit
+from harness.verdict import ConformanceFailure
 
 DEFAULT_TIME_LIMIT_S = 60.0
 
@@ -78,7 +80,12 @@ def run(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_L
     if workload.needs_stepping:
         return run_steps(cast(SteppingEngine, engine), workload, time_limit_s)
     with time_limit(time_limit_s, "generate"):
-        completions = engine.generate(list(workload.requests))
+        completions: object = engine.generate(list(workload.requests))
+    if not isinstance(completions, Iterable):
+        kind = type(completions).__name__
+        raise ConformanceFailure(
+            Promise.P4, f"generate returned a {kind}, but should return a list of Completions"
+        )
     return Outcome(tuple(completions))
 
 

@@ -122,10 +122,13 @@ def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype
 
 
 def _tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    """None for a checkpoint saved without one: its text prompts are bytes."""
     try:
-        return AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError):
-        return None  # a checkpoint saved without one: its text prompts are bytes
+        return None
+    # Where files are missing, transformers 5 may return a tokenizer that knows no word.
+    return tokenizer if tokenizer.encode("a") else None
 
 
 def resolve_device(name: str) -> torch.device:
