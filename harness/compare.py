@@ -45,6 +45,8 @@ def check_completions(
         ledger.num_steps += len(completion.token_ids)
     check_near_tie_budget(oracle, ledger)
     ledger.num_workloads += 1
+    if oracle.is_calibrated:
+        ledger.error_unit = oracle.error.max_abs
 
 
 def _score_together(

@@ -79,6 +79,11 @@ class Oracle:
         self._constructed: dict[Prompt, tuple[int, ...]] = {}
 
     @property
+    def is_calibrated(self) -> bool:
+        """Has `error` been measured?"""
+        return "error" in vars(self)
+
+    @property
     def kappa(self) -> float:
         return KAPPA[self.subject.dtype_name]
 

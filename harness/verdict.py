@@ -40,4 +40,5 @@ class Ledger:
     num_requests: int = 0
     num_steps: int = 0  # tokens compared
     num_near_ties: int = 0  # of those, proven near-ties
+    error_unit: float | None = None  # E of the model, once it was needed
     notes: list[str] = field(default_factory=list)

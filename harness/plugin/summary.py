@@ -100,10 +100,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{promise!s:<{titles}}"
             + "".join(f"  {v:>{w}}" for v, w in zip(values, widths, strict=True))
         )
-    write("n: tests passed   FAIL n: tests failed   no cap: the engine lacks a capability")
-    write("refused: the engine does not serve the model   -: not run")
+    write("n: tests passed   ~n: with n near-ties   FAIL n: tests failed")
+    write("no cap: the engine lacks a capability   refused: it does not serve the model   -: not run")
     for engine in engines:
         write(_totals(engine, [each for each in records if each[1]["engine"] == engine]))
+    for model, error_unit in sorted(_error_units(records)):
+        write(f"model {model}: E {error_unit:.2g}, the reference's own worst logit error")
     for model, adequacy, is_inadequate in _adequacies(records):
         verdict = "INADEQUATE: equal tokens prove little on this model" if is_inadequate else "adequate"
         write(f"model {model}: {verdict}; {adequacy}", red=is_inadequate)
@@ -124,7 +126,9 @@ def _row(engine: str, records: Iterable[tuple[str, dict[str, Any]]]) -> dict[str
         if outcome == "skipped":
             kind = "no cap" if "lacks" in record else "refused" if "refused" in record else "skipped"
         for promise_id in ids:
-            counts.setdefault(promise_id, Counter())[kind] += 1
+            count = counts.setdefault(promise_id, Counter())
+            count[kind] += 1
+            count["near-ties"] += record.get("ledger", {}).get("num_near_ties", 0)
     return {promise_id: _cell(count) for promise_id, count in counts.items()}
 
 
@@ -132,7 +136,7 @@ def _cell(count: Counter[str]) -> str:
     if count["failed"]:
         return f"FAIL {count['failed']}"
     if count["passed"]:
-        return str(count["passed"])
+        return f"{count['passed']}" + (f" ~{count['near-ties']}" if count["near-ties"] else "")
     return next(k for k in ("inadequate", "no cap", "refused", "skipped") if count[k])
 
 
@@ -145,6 +149,11 @@ def _totals(engine: str, records: list[tuple[str, dict[str, Any]]]) -> str:
         f"{engine}: {total['num_workloads']:,} workloads, {total['num_requests']:,} answers and "
         f"{total['num_steps']:,} tokens compared, {total['num_near_ties']:,} near-ties"
     )
+
+
+def _error_units(records: Iterable[tuple[str, dict[str, Any]]]) -> set[tuple[str, float]]:
+    units = ((r["model"], r.get("ledger", {}).get("error_unit")) for _, r in records)
+    return {(model, unit) for model, unit in units if unit is not None}
 
 
 def _adequacies(records: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, str, bool]]:
