@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import Completion, FinishReason, Request, SteppingEngine
@@ -37,6 +37,7 @@ BAD: dict[str, Callable[[Trial], tuple[Request, tuple[str, ...]]]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
+@settings(max_examples=max(2, settings().max_examples // 3))  # for each of the kinds
 @given(data=st.data())
 def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject) -> None:
     bad, words = BAD[kind](trial)
