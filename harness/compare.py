@@ -75,6 +75,11 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
                 Promise.P4,
                 f"generate returned a {type(completion).__name__}, but should return Completions",
             )
+        slip = _wrong_type(completion.token_ids, completion.finish_reason, completion.logits)
+        if slip is not None:
+            raise ConformanceFailure(
+                Promise.P4, f"the completion of request {completion.request_id!r} has {slip}"
+            )
     got = [completion.request_id for completion in completions]
     expected = [request.request_id for request in requests]
     if got != expected:
@@ -86,6 +91,20 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
                 f"request {lost[0]!r} has no completion" if lost else "there are too many completions"
             )
         raise ConformanceFailure(Promise.P4, what, [f"got:       {got}", f"should be: {expected}"])
+
+
+def _wrong_type(token_ids: object, finish_reason: object, logits: object) -> str | None:
+    """A field of another type than the contract's, in words; None if all is well."""
+    if not isinstance(token_ids, tuple | list):
+        return f"token_ids of type {type(token_ids).__name__}, but should be a tuple of ints"
+    strange = [token for token in token_ids if type(token) is not int]
+    if strange:
+        return f"a token of type {type(strange[0]).__name__} ({strange[0]!r}), but should be an int"
+    if not isinstance(finish_reason, FinishReason):
+        return f"finish_reason {finish_reason!r}, but should be a harness.api.FinishReason"
+    if logits is not None and not isinstance(logits, torch.Tensor):
+        return f"logits of type {type(logits).__name__}, but should be a torch.Tensor"
+    return None
 
 
 def check_structure(request: Request, completion: Completion) -> None:

@@ -132,7 +132,7 @@ class Trial:
 
     def run(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Run on the given engine, else on a fresh one. What the engine raises becomes a failure."""
-        with self.reporting(workload):
+        with self.reporting(workload, "the engine raised"):
             if engine is not None:
                 return run(engine, workload, self.lab.time_limit_s)
             with self.engine(workload.config) as fresh:
@@ -149,7 +149,9 @@ class Trial:
         check_completions(requests, outcome.completions, self.oracle, self.ledger)
 
     @contextmanager
-    def reporting(self, workload: Workload) -> Iterator[None]:
+    def reporting(
+        self, workload: Workload, who: str = "judging what the engine gave raised"
+    ) -> Iterator[None]:
         """Everything that goes wrong inside names engine, model and workload."""
         try:
             yield
@@ -160,8 +162,8 @@ class Trial:
         except EngineHang as hang:
             text = "\n".join([str(hang), *self._context(workload, Promise.P10)])
             raise EngineHang(text) from None
-        except Exception as error:
-            finding = f"the engine raised {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            finding = f"{who} {type(error).__name__}: {error}"
             raised = EngineRaised(self.promise, finding, _last_frames(error))
             raised.context = self._context(workload, self.promise)
             raise raised from None
@@ -175,6 +177,6 @@ class Trial:
         ]
 
 
-def _last_frames(error: Exception, count: int = 3) -> list[str]:
+def _last_frames(error: BaseException, count: int = 3) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)[-count:]
     return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import Capability, EngineConfig, Request, TracingEngine
-from harness.happened import has_mixed_step, has_preemption
+from harness.happened import has_mixed_step, has_preemption, require
+from harness.promises import Promise
 from harness.strategies import crowded, prompts, workloads
 from harness.trace import (
     check_accounting,
@@ -75,7 +76,7 @@ def test_a_prefill_rides_with_the_decodes_of_others(trial: Trial, data: st.DataO
         trace = cast(TracingEngine, engine).trace
         with trial.reporting(workload):
             check_scheduling(trace, workload, Capability.CHUNKED_PREFILL in trial.capabilities)
-            assert has_mixed_step(trace), "a prompt that arrives mid-flight must share a step"
+            require(has_mixed_step(trace), Promise.P9, "prefill that shares a step with a decode")
 
 
 @pytest.mark.promise(id="P10")
@@ -108,7 +109,7 @@ def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.Dat
         with trial.reporting(workload):
             check_accounting(trace, workload)
             check_positions(trace, workload)
-            assert has_preemption(trace), "the pool must have been too small for all of them"
+            require(has_preemption(trace), trial.promise, "preemption")
 
 
 @pytest.mark.promise(id="P9")
@@ -128,4 +129,4 @@ def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st
         with trial.reporting(workload):
             can_chunk = Capability.CHUNKED_PREFILL in trial.capabilities
             check_scheduling(trace, workload, can_chunk)
-            assert has_preemption(trace), "the pool must have been too small for all of them"
+            require(has_preemption(trace), trial.promise, "preemption")

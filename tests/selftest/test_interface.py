@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ class Engine(RaggedEngine):
 class Engine(StaticEngine):
     def generate(self, requests):
         return None
+""",
+    "floating": """
+class Engine(StaticEngine):
+    def generate(self, requests):
+        done = super().generate(requests)
+        return [replace(c, token_ids=tuple(map(float, c.token_ids))) for c in done]
+""",
+    "wordy": """
+class Engine(StaticEngine):
+    def generate(self, requests):
+        return [replace(c, finish_reason="length") for c in super().generate(requests)]
+""",
+    "quitting": """
+class Engine(StaticEngine):
+    capabilities = frozenset()
+    def generate(self, requests):
+        raise SystemExit(3)
 """,
     "refusing": """
 from harness.errors import UnsupportedModelError
@@ -110,6 +128,20 @@ def test_an_engine_that_returns_nothing_is_told_as_that(liar: str) -> None:
     (catch,) = hunt_smoke(liar).catches
     assert catch.broken == "P4"
     assert "generate returned a NoneType" in catch.report
+
+
+@pytest.mark.parametrize(
+    ("liar", "words"),
+    [
+        ("floating", "has a token of type float (83.0), but should be an int"),
+        ("wordy", "has finish_reason 'length', but should be a harness.api.FinishReason"),
+        ("quitting", "the engine raised SystemExit: 3"),
+    ],
+    indirect=["liar"],
+)
+def test_values_of_the_wrong_type_are_told_as_that(liar: str, words: str) -> None:
+    (catch,) = hunt_smoke(liar).catches
+    assert re.sub(r"\(\d+\.0\)", "(83.0)", catch.report).find(words) >= 0, catch.report
 
 
 @pytest.mark.parametrize("liar", ["refusing"], indirect=True)
