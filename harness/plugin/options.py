@@ -116,10 +116,11 @@ def select(config: pytest.Config) -> Selection:
     device = resolve_device(config.getoption("--device"))
     # Conformance is exact in float32; speed is asked for in the dtype people serve in.
     is_gpu_benchmark = device.type == "cuda" and config.getoption("--benchmark-only")
+    is_default_run = not (config.getoption("--engine") or config.getoption("--benchmark-only"))
     default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
     return Selection(
         engines=tuple(resolve_engine(name) for name in names),
-        yardsticks=frozenset() if config.getoption("--engine") else frozenset({"reference"}),
+        yardsticks=frozenset({"reference"} if is_default_run else ()),
         model_names=tuple(dict.fromkeys(config.getoption("--model") or EMBEDDED)),
         device=device,
         dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),
