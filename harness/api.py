@@ -52,7 +52,8 @@ class Request:
 class Completion:
     """What comes back for one request.
 
-    `token_ids` holds the new tokens only, a final EOS included. `logits`, if any, is float32 of shape
+    `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch scalars.
+    `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of shape
     `(len(token_ids), vocab_size)`: row i is what token i was chosen from.
     """
 
@@ -123,7 +124,8 @@ class Capability(StrEnum):
     LOGITS = "logits"  # `Completion.logits` is filled when `EngineConfig.return_logits`
     MASKING = "masking"  # `attention_mask`
     CLOSING = "closing"  # `close`
-    SCHEDULING = "scheduling"  # continuous batching as P9 defines it; a batch barrier is not
+    SCHEDULING = "scheduling"  # P9: a slot freed by a step is filled in the next, first come first
+    # served; each running decode gets a token in each step; max_num_batched_tokens is kept
     CHUNKED_PREFILL = "chunked_prefill"  # a prompt above `max_num_batched_tokens` is fed in parts
     PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
 
@@ -148,7 +150,7 @@ class SteppingEngine(Protocol):
 
     @property
     def has_unfinished(self) -> bool:
-        """True while a call of `step` has work to do or an event to deliver."""
+        """A property: true while a call of `step` has work to do or an event to deliver."""
         ...
 
     def add(self, request: Request) -> None:
@@ -187,7 +189,10 @@ class RowRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One forward pass. Ids in the order the engine holds them; blocks counted when it is over."""
+    """One forward pass, or one `step` of an engine that makes several.
+
+    Ids in the order the engine holds them; blocks counted when it is over.
+    """
 
     rows: tuple[RowRecord, ...]
     waiting: tuple[str, ...]  # queued and without a slot, once this step's admission was done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from harness.api import (
     Capability,
@@ -22,6 +22,12 @@ PROTOCOLS = {
     Capability.MASKING: MaskingEngine,
     Capability.CLOSING: ClosableEngine,
 }
+# Capabilities that can only be seen through others.
+NEEDS = {
+    Capability.SCHEDULING: {Capability.STEPPING, Capability.TRACING},
+    Capability.CHUNKED_PREFILL: {Capability.TRACING},
+    Capability.PREEMPTION: {Capability.TRACING},
+}
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
 
@@ -40,12 +46,21 @@ def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> froze
     structural = {each for each in PROTOCOLS if _has(name, engine, each)}
     declared = getattr(engine, "capabilities", None)
     if declared is not None:
+        if not isinstance(declared, Set):
+            raise UsageError(
+                f"engine {name!r}: capabilities is a {type(declared).__name__}, but must be a "
+                f"frozenset of harness.api.Capability"
+            )
         return _checked(name, frozenset(declared), structural)
     found = set(structural)
     if {Capability.STEPPING, Capability.TRACING} <= found:
         found.add(Capability.SCHEDULING)
-    if engine.generate([PROBE])[0].logits is not None:
-        found.add(Capability.LOGITS)
+    try:
+        (answer,) = engine.generate([PROBE])
+        if answer.logits is not None:
+            found.add(Capability.LOGITS)
+    except Exception:  # whatever is wrong, the tests will tell it better
+        pass
     return frozenset(found)
 
 
@@ -56,6 +71,10 @@ def _has(name: str, engine: Engine, capability: Capability) -> bool:
     # One method of several is a slip, not a choice.
     if missing and len(missing) < len(members) and "step" not in missing:
         raise UsageError(f"engine {name!r} has part of {capability}: it lacks {', '.join(missing)}")
+    # A method is true whatever it would return: a forgotten @property.
+    for member in {"has_unfinished", "trace"} & set(members):
+        if not missing and callable(getattr(engine, member)):
+            raise UsageError(f"engine {name!r}: {member} must be a property, but is a method")
     return not missing
 
 
@@ -71,4 +90,8 @@ def _checked(
     for each in sorted(capabilities & PROTOCOLS.keys() - structural):
         members = sorted(m for m in vars(PROTOCOLS[each]) if not m.startswith("_"))
         raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(members)}")
+    for each, needed in NEEDS.items():
+        lacking = sorted(needed - capabilities)
+        if each in capabilities and lacking:
+            raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(lacking)}")
     return capabilities

@@ -49,6 +49,8 @@ EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
 
 def load_cases(directory: Path = CASES_DIR) -> tuple[Case, ...]:
     """All cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
+    for path in sorted(directory.glob("*.yml")):
+        raise Place(_shown(path), 1).error("a case file must end in .yaml, or it would be overlooked")
     paths = sorted(directory.glob("*.yaml"))
     if not paths:
         raise Place(_shown(directory), 1).error("there is no case file (*.yaml) here")

@@ -80,7 +80,9 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
     )
     if not hasattr(module, attribute):
         callables = [
-            name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
         ]
         raise UsageError(
             f"--engine {text!r}: {module_name} has no attribute {attribute!r}; "
@@ -98,7 +100,7 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
 def _import(text: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"--engine {text!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
         ) from error
@@ -117,7 +119,7 @@ def _import_file(text: str, file_name: str) -> ModuleType:
     sys.path.append(str(path.parent))  # so that it can import its neighbours
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"--engine {text!r}: running {file_name!r} raised {type(error).__name__}: {error}"
         ) from error
@@ -133,7 +135,12 @@ def _parse_options(text: str, query: str) -> dict[str, Any]:
             raise UsageError(f"--engine {text!r}: option {part!r} must read key=value")
         if key in options:
             raise UsageError(f"--engine {text!r}: option {key!r} is given twice")
-        options[key] = yaml.safe_load(value)
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(
+                f"--engine {text!r}: the value of {key!r}, {value!r}, is no YAML scalar"
+            ) from error
     return options
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,10 +16,20 @@ from harness.errors import EngineHang
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """Raises `EngineHang` inside the block once it has run for `seconds`.
 
+    A warning of the engine's own stays a warning: only those of the harness are errors.
+
     Uses the process's interval timer, which exists on POSIX and reaches the main thread only;
     elsewhere there is no limit. Native code that never returns to the interpreter is out of its
     reach: pytest's `faulthandler_timeout` shows where that hangs.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        with _alarm(seconds, what):
+            yield
+
+
+@contextmanager
+def _alarm(seconds: float, what: str) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -134,9 +134,25 @@ class Trial:
         """Run on the given engine, else on a fresh one. What the engine raises becomes a failure."""
         with self.reporting(workload, "the engine raised"):
             if engine is not None:
-                return run(engine, workload, self.lab.time_limit_s)
-            with self.engine(workload.config) as fresh:
-                return run(fresh, workload, self.lab.time_limit_s)
+                outcome = run(engine, workload, self.lab.time_limit_s)
+            else:
+                with self.engine(workload.config) as fresh:
+                    outcome = run(fresh, workload, self.lab.time_limit_s)
+        with self.reporting(workload):
+            self._require_logits(workload, outcome)
+        return outcome
+
+    def _require_logits(self, workload: Workload, outcome: Outcome) -> None:
+        """An engine that has the capability fills them whenever it is asked to."""
+        if not (workload.config.return_logits and self.has_logits) or workload.needs_stepping:
+            return
+        for completion in outcome.completions:
+            if completion.token_ids and completion.logits is None:
+                raise ConformanceFailure(
+                    self.promise,
+                    f"the engine has the capability logits, but those of request "
+                    f"{completion.request_id!r} are None although config.return_logits is set",
+                )
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Run a workload of good requests and judge every answer against the oracle."""

@@ -40,5 +40,6 @@ class Ledger:
     num_requests: int = 0
     num_steps: int = 0  # tokens compared
     num_near_ties: int = 0  # of those, proven near-ties
+    num_logits: int = 0  # answers whose logits were compared as well
     error_unit: float | None = None  # E of the model, once it was needed
     notes: list[str] = field(default_factory=list)

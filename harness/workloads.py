@@ -7,7 +7,7 @@ an `Outcome`. An engine that raises or hangs is reported as that, not as a wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -20,10 +20,9 @@ from harness.api import (
     SteppingEngine,
     TokenEvent,
 )
+from harness.contract_types import checked_completions, checked_events
 from harness.errors import EngineHang
-from harness.promises import Promise
 from harness.timelimit import time_limit
-from harness.verdict import ConformanceFailure
 
 DEFAULT_TIME_LIMIT_S = 60.0
 
@@ -81,12 +80,8 @@ def run(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_L
         return run_steps(cast(SteppingEngine, engine), workload, time_limit_s)
     with time_limit(time_limit_s, "generate"):
         completions: object = engine.generate(list(workload.requests))
-    if not isinstance(completions, Iterable):
-        kind = type(completions).__name__
-        raise ConformanceFailure(
-            Promise.P4, f"generate returned a {kind}, but should return a list of Completions"
-        )
-    return Outcome(tuple(completions))
+        checked = checked_completions(completions)  # inside: it may be made lazily
+    return Outcome(checked)
 
 
 def run_steps(
@@ -108,7 +103,7 @@ def run_steps(
                     engine.abort(request_id)
                     aborted.add(request_id)
             if engine.has_unfinished:  # a client has no other reason to call `step`
-                events += ((step, event) for event in engine.step())
+                events += ((step, event) for event in checked_events(engine.step()))
             step += 1
             if step > workload.step_bound:
                 raise EngineHang(

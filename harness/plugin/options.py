@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from harness.api import EngineConfig
-from harness.errors import UnsupportedModelError, UsageError
+from harness.capabilities import capabilities_of
+from harness.errors import EngineHang, UnsupportedModelError, UsageError
 from harness.models.catalogue import (
     DEVICES,
     DTYPES,
@@ -23,6 +24,7 @@ from harness.timelimit import time_limit
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
 # Examples of a property test; parity gets twice as many.
+LONGEST_TIME_LIMIT_S = 86_400
 PROFILES = {"quick": 4, "default": 10, "thorough": 400}
 for _name, _max_examples in PROFILES.items():
     settings.register_profile(
@@ -97,6 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SELECTION] = selection
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     # Comparisons are made in the dtype that was asked for, not in TF32.
     torch.set_float32_matmul_precision("highest")
     if torch.backends.cudnn.is_available():
@@ -108,8 +112,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def select(config: pytest.Config) -> Selection:
     """Raises `UsageError` for anything unknown."""
     time_limit_s = config.getoption("--engine-time-limit")
-    if not time_limit_s > 0:
-        raise UsageError(f"--engine-time-limit is {time_limit_s:g}, but must be above 0 seconds")
+    if not 0 < time_limit_s <= LONGEST_TIME_LIMIT_S:
+        raise UsageError(
+            f"--engine-time-limit is {time_limit_s:g}, but must be above 0 and at most "
+            f"{LONGEST_TIME_LIMIT_S} seconds"
+        )
+    profile = config.getoption("--hypothesis-profile")
+    if profile and profile not in settings._profiles:
+        raise UsageError(f"--hypothesis-profile {profile!r} is unknown; choose {', '.join(PROFILES)}")
     names = config.getoption("--engine") or list(BUILT_IN)
     if len(set(names)) < len(names):
         raise UsageError(f"--engine names the same engine twice: {', '.join(names)}")
@@ -140,18 +150,15 @@ def _try_factories(config: pytest.Config, selection: Selection) -> None:
     for spec in selection.engines:
         try:
             with time_limit(120.0, f"the factory of engine {spec.name!r}"):
-                engine = spec.factory(subject.model, EngineConfig())
-        except UnsupportedModelError:
-            continue  # a refusal is an answer; the tests show it
-        except Exception as error:
+                capabilities_of(spec.name, partial(spec.factory, subject.model))
+        except (UnsupportedModelError, EngineHang):
+            continue  # an answer of the engine; the tests show it
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
             ) from error
-        if not callable(getattr(engine, "generate", None)):
-            raise UsageError(
-                f"--engine {spec.name!r}: its factory returned a {type(engine).__name__} without "
-                f"generate(requests)"
-            )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness.errors import EngineHang
+from harness.errors import EngineHang, UsageError
 from harness.promises import Promise
 from harness.verdict import ConformanceFailure
+from harness.workloads import DEFAULT_TIME_LIMIT_S
 
 RECORD = "batchproof"
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
@@ -33,6 +34,9 @@ def pytest_runtest_makereport(
     if isinstance(error, EngineHang):
         record["broken"] = Promise.P10.id
         report.longrepr = f"{Promise.P10} is broken: {error}\n{_again(item)}"
+    elif isinstance(error, UsageError):  # a case that is wrong itself: no engine broke anything
+        record["promises"] = []
+        report.longrepr = str(error)
     elif isinstance(error, ConformanceFailure):
         record["broken"] = error.promise.id
         report.longrepr = f"{error}\n{_again(item)}"
@@ -41,10 +45,12 @@ def pytest_runtest_makereport(
 
 def _again(item: pytest.Item) -> str:
     options = []
-    for name in ("--engine", "--model", "--device", "--dtype"):
+    for name in ("--engine", "--model", "--device", "--dtype", "--engine-time-limit"):
         value = item.config.getoption(name)
-        values = value if isinstance(value, list) else [value] if value not in (None, "auto") else []
-        options += [f"{name} '{each}'" for each in values]
+        values = value if isinstance(value, list) else [value]
+        options += [
+            f"{name}='{each}'" for each in values if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
+        ]
     return " ".join(["again: pytest", f"'{item.nodeid}'", *options])
 
 
@@ -77,7 +83,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return  # an xdist worker: its controller judges the whole
     records = _session_records(session.config)
     is_clean = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    proves_little = not _num_compared(records) or any(r.get("is_inadequate") for _, r in records)
+    proves_little = not _num_compared(records) or any(_is_inadequate(r) for _, r in records)
     if records and is_clean and proves_little:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -122,7 +128,7 @@ def _row(engine: str, records: Iterable[tuple[str, dict[str, Any]]]) -> dict[str
         if record["engine"] != engine:
             continue
         ids = [record["broken"]] if "broken" in record else record["promises"]
-        kind = "inadequate" if outcome == "passed" and record.get("is_inadequate") else outcome
+        kind = "inadequate" if outcome == "passed" and _is_inadequate(record) else outcome
         if outcome == "skipped":
             kind = "no cap" if "lacks" in record else "refused" if "refused" in record else "skipped"
         for promise_id in ids:
@@ -151,6 +157,11 @@ def _totals(engine: str, records: list[tuple[str, dict[str, Any]]]) -> str:
     )
 
 
+def _is_inadequate(record: dict[str, Any]) -> bool:
+    """Judged by the tokens alone of a model that cannot show a fault in them. Logits could."""
+    return not record.get("is_adequate", True) and not record.get("ledger", {}).get("num_logits", 0)
+
+
 def _error_units(records: Iterable[tuple[str, dict[str, Any]]]) -> set[tuple[str, float]]:
     units = ((r["model"], r.get("ledger", {}).get("error_unit")) for _, r in records)
     return {(model, unit) for model, unit in units if unit is not None}
@@ -158,7 +169,7 @@ def _error_units(records: Iterable[tuple[str, dict[str, Any]]]) -> set[tuple[str
 
 def _adequacies(records: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, str, bool]]:
     found = {
-        (record["model"], record["adequacy"], bool(record["is_inadequate"]))
+        (record["model"], record["adequacy"], not record["is_adequate"])
         for _, record in records
         if "adequacy" in record
     }

@@ -66,8 +66,7 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
     adequacy = laboratory.adequacy(oracle.subject)
     if adequacy is not None:
         record["adequacy"] = str(adequacy)
-        # Logits show what tokens hide, so only a judgement by tokens alone is worthless.
-        record["is_inadequate"] = not adequacy.is_adequate and Capability.LOGITS not in capabilities
+        record["is_adequate"] = adequacy.is_adequate
     trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
     record["ledger"] = vars(trial.ledger)  # live: it fills while the test runs
     return trial

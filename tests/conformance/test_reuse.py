@@ -60,7 +60,7 @@ def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.
     ]
     config = EngineConfig(max_num_seqs=max_num_seqs, return_logits=trial.has_logits)
     workload = Workload(tuple(wanted), config)
-    with trial.engine(config) as engine, blame(Promise.P8, "in a slot that had another tenant before"):
+    with trial.engine(config) as engine:
         trial.check(workload, engine)
         if Capability.TRACING in trial.capabilities:
             trace = cast(TracingEngine, engine).trace
@@ -73,9 +73,8 @@ def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.
 def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObject) -> None:
     config = EngineConfig(max_num_seqs=2)
     with trial.engine(config) as engine:
-        for _ in range(3):
+        for call in range(3):
             prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 12)))
-            with blame(Promise.P8, "in a later call with the same ids"):
-                trial.check(
-                    Workload((Request("a", prompt, 3), Request("b", prompt[::-1], 2)), config), engine
-                )
+            requests = (Request("a", prompt, 3), Request("b", prompt[::-1], 2))
+            with blame(Promise.P8 if call else Promise.P1, f"in call {call + 1} with the same ids"):
+                trial.check(Workload(requests, config), engine)

@@ -65,6 +65,18 @@ class Engine(StaticEngine):
     def generate(self, requests):
         raise SystemExit(3)
 """,
+    "dumb": """
+class Engine(StaticEngine):
+    def generate(self, requests):
+        return [replace(c, logits=None) for c in super().generate(requests)]
+""",
+    "warning": """
+import warnings
+class Engine(StaticEngine):
+    def generate(self, requests):
+        warnings.warn("this engine is old")
+        return super().generate(requests)
+""",
     "refusing": """
 from harness.errors import UnsupportedModelError
 def Engine(model, config):
@@ -142,6 +154,18 @@ def test_an_engine_that_returns_nothing_is_told_as_that(liar: str) -> None:
 def test_values_of_the_wrong_type_are_told_as_that(liar: str, words: str) -> None:
     (catch,) = hunt_smoke(liar).catches
     assert re.sub(r"\(\d+\.0\)", "(83.0)", catch.report).find(words) >= 0, catch.report
+
+
+@pytest.mark.parametrize("liar", ["dumb"], indirect=True)
+def test_logits_that_are_declared_and_never_given_fail(liar: str) -> None:
+    findings = hunt(liar, ["-k", "two_fresh_engines", "--model=gpt2-random"])
+    (catch,) = findings.catches
+    assert "has the capability logits, but those of request" in catch.report
+
+
+@pytest.mark.parametrize("liar", ["warning"], indirect=True)
+def test_an_engines_own_warning_is_no_failure(liar: str) -> None:
+    assert hunt_smoke(liar).exit_status == pytest.ExitCode.OK
 
 
 @pytest.mark.parametrize("liar", ["refusing"], indirect=True)

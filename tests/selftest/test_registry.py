@@ -38,6 +38,7 @@ def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
         ("implementations.static:PAD_TOKEN_ID", ["is a int", "factory(model, config)"]),
         ("ragged?depth=3", ["unknown option 'depth'", "takes none"]),
         ("ragged?depth", ["'depth' must read key=value"]),
+        ("ragged?depth=[", ["the value of 'depth', '[', is no YAML scalar"]),
         ("{tmp}/broken.py:factory", ["ZeroDivisionError"]),
         ("{tmp}/none.py:factory", ["cannot"]),
         ("{tmp}/none.py:option?size=1&size=2", ["'size' is given twice"]),
@@ -97,6 +98,19 @@ class HalfStepping(Silent):
     def step(self): ...
 
 
+class Forgetful(HalfStepping):
+    def abort(self, request_id): ...
+    def has_unfinished(self): ...
+
+
+class Listed(Silent):
+    capabilities = "logits"
+
+
+class Scheduled(Silent):
+    capabilities = frozenset({Capability.SCHEDULING, Capability.TRACING})
+
+
 class Boaster(Silent):
     capabilities = frozenset({Capability.STEPPING})
 
@@ -116,6 +130,9 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
         (Boaster, "declares stepping, which needs abort, add, has_unfinished, step"),
         (Misspelled, "declares 'steppping', which is no capability"),
         (object, "without generate"),
+        (Forgetful, "has_unfinished must be a property, but is a method"),
+        (Listed, "capabilities is a str, but must be a frozenset"),
+        (Scheduled, "declares scheduling, which needs stepping"),
     ],
 )
 def test_half_a_capability_is_a_slip_and_refused(engine: type, words: str) -> None:
