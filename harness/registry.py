@@ -82,7 +82,9 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
         callables = [
             name
             for name, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", None) == module.__name__
+            if callable(value)
+            and not name.startswith("_")
+            and getattr(value, "__module__", None) == module.__name__
         ]
         raise UsageError(
             f"--engine {text!r}: {module_name} has no attribute {attribute!r}; "
