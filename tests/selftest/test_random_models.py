@@ -11,7 +11,11 @@ from harness.oracle import Oracle
 from harness.registry import reference_factory
 
 PROMPT = tuple(b"golden tokens")
-GOLDEN: dict[str, list[int]] = {}
+GOLDEN = {
+    "gpt2-random": [138, 204, 92, 13, 92, 9, 173, 39, 251, 251, 122, 173],
+    "llama-random": [41, 111, 86, 132, 223, 134, 19, 17, 132, 189, 126, 123],
+    "mistral-window": [108, 101, 18, 75, 222, 98, 184, 80, 54, 29, 51, 190],
+}
 
 
 @pytest.mark.parametrize("name", GOLDEN)
