@@ -38,6 +38,7 @@ class Laboratory:
     device: torch.device
     dtype: torch.dtype
     time_limit_s: float
+    _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
     _oracles: dict[str, Oracle] = field(default_factory=dict)
     _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
         default_factory=dict
@@ -45,10 +46,15 @@ class Laboratory:
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
 
+    def subject(self, model_name: str) -> ModelUnderTest:
+        """Raises `UsageError` if there is no such model."""
+        if model_name not in self._subjects:
+            self._subjects[model_name] = load_model(model_name, self.device, self.dtype)
+        return self._subjects[model_name]
+
     def oracle(self, model_name: str) -> Oracle:
         if model_name not in self._oracles:
-            subject = load_model(model_name, self.device, self.dtype)
-            self._oracles[model_name] = Oracle(subject, reference_factory())
+            self._oracles[model_name] = Oracle(self.subject(model_name), reference_factory())
         return self._oracles[model_name]
 
     def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from harness.capabilities import capabilities_of
 from harness.errors import EngineHang, UnsupportedModelError, UsageError
 from harness.models.catalogue import (
     DEVICES,
     DTYPES,
     EMBEDDED,
-    load_model,
     resolve_device,
     resolve_dtype,
 )
 from harness.registry import BUILT_IN, FORMS, EngineSpec, resolve_engine
-from harness.timelimit import time_limit
+from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
 # Examples of a property test; parity gets twice as many.
@@ -52,6 +49,7 @@ class Selection:
 
 
 SELECTION = pytest.StashKey[Selection]()
+LAB = pytest.StashKey[Laboratory]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,10 +93,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_model: the first model is enough for this test")
     try:
         selection = select(config)
-        _try_factories(config, selection)
+        lab = Laboratory(selection.device, selection.dtype, selection.time_limit_s)
+        _try_what_was_named(config, selection, lab)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SELECTION] = selection
+    config.stash[LAB] = lab
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     # Comparisons are made in the dtype that was asked for, not in TF32.
@@ -138,19 +138,18 @@ def select(config: pytest.Config) -> Selection:
     )
 
 
-def _try_factories(config: pytest.Config, selection: Selection) -> None:
-    """Build what the user named once, so that a broken factory is one sentence, not a wall of
-    failures. The model is loaded here too, and so is its error."""
+def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
+    """Load the models and build the engines that the user named, so that a broken one is a sentence,
+    not a wall of failures. The laboratory keeps what it has learned."""
     if not (config.getoption("--engine") or config.getoption("--model")):
         return
-    subject = load_model(selection.model_names[0], selection.device, selection.dtype)
+    subject = lab.subject(selection.model_names[0])
     for name in selection.model_names[1:]:
         if name not in EMBEDDED:
-            load_model(name, torch.device("cpu"), selection.dtype)
+            lab.subject(name)
     for spec in selection.engines:
         try:
-            with time_limit(120.0, f"the factory of engine {spec.name!r}"):
-                capabilities_of(spec.name, partial(spec.factory, subject.model))
+            lab.capabilities(spec, subject)
         except (UnsupportedModelError, EngineHang):
             continue  # an answer of the engine; the tests show it
         except UsageError:

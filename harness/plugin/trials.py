@@ -6,18 +6,15 @@ import pytest
 
 from harness.api import Capability
 from harness.errors import UnsupportedModelError
-from harness.plugin.options import SELECTION
+from harness.plugin.options import LAB, SELECTION
 from harness.promises import Promise
 from harness.trial import Laboratory, Trial
-
-LAB = pytest.StashKey[Laboratory]()
 
 
 @pytest.fixture(scope="session")
 def laboratory(request: pytest.FixtureRequest) -> Laboratory:
     """Models and oracles, shared by all tests of the session."""
-    selection = request.config.stash[SELECTION]
-    return Laboratory(selection.device, selection.dtype, selection.time_limit_s)
+    return request.config.stash[LAB]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
