@@ -6,12 +6,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from harness.api import EngineConfig, Limits, StepRecord, TokenEvent
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
 
 
-@planted(Promise.P11, "sgl-project/sglang-jax#994")
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
 class LastBlockNeverFreed(Scheduler):
     """A last block that is exactly full when its request ends is never counted free again."""
 
@@ -33,7 +34,7 @@ class LastBlockNeverFreed(Scheduler):
         return None if free is None else free - self._num_lost
 
 
-@planted(Promise.P11, "sgl-project/sglang#30743")
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
 class PoolOvercommitted(Scheduler):
     """A full pool stops nobody: more blocks are handed out than there are."""
 

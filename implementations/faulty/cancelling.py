@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from harness.api import EngineConfig, Limits
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged_scheduler import Scheduler, Sequence
 
 
-@planted(Promise.P13, "sgl-project/sglang#28374")
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#28374")
 class AbortKeepsTheBlocks(Scheduler):
     """An aborted request leaves its slot, but its blocks stay taken."""
 
@@ -29,7 +30,7 @@ class AbortKeepsTheBlocks(Scheduler):
         return None if free is None else free - leaked
 
 
-@planted(Promise.P13, "ggml-org/llama.cpp#24496")
+@planted(Promise.P13, Cause.CANCEL, "ggml-org/llama.cpp#24496")
 class AbortOfAWaitingRequestIgnored(Scheduler):
     """Only running requests can be aborted; one that waits is served to its end."""
 

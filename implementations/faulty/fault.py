@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from harness.api import EngineFactory
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, Sequence
@@ -25,7 +26,9 @@ class Fault:
 
     name: str
     summary: str  # the lie
+    kind: str  # its class: the module it is in
     promise: Promise
+    cause: Cause  # what a diagnosis should name
     thread: str  # "owner/repo#123" on GitHub
     factory: EngineFactory = field(compare=False)
 
@@ -35,7 +38,7 @@ REGISTERED: dict[str, Fault] = {}  # filled while the modules of this package ar
 Part = TypeVar("Part", bound=RaggedEngine | StaticEngine | Scheduler | Sequence)
 
 
-def planted(promise: Promise, thread: str) -> Callable[[type[Part]], type[Part]]:
+def planted(promise: Promise, cause: Cause, thread: str) -> Callable[[type[Part]], type[Part]]:
     """Put the class on the list of faults."""
 
     def register(part: type[Part]) -> type[Part]:
@@ -43,7 +46,8 @@ def planted(promise: Promise, thread: str) -> Callable[[type[Part]], type[Part]]
         assert part.__doc__, f"fault {name} must tell its lie in its docstring"
         summary = part.__doc__.splitlines()[0]
         assert name not in REGISTERED, f"fault {name} is planted twice"
-        REGISTERED[name] = Fault(name, summary, promise, thread, _factory(part))
+        kind = part.__module__.rpartition(".")[-1]
+        REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, _factory(part))
         return part
 
     return register

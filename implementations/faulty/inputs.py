@@ -6,13 +6,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from harness.api import Completion, Request
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, Sequence
 
 
-@planted(Promise.P12, "vllm-project/vllm#7632")
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#7632")
 class BadRequestTakesItsNeighboursDown(RaggedEngine):
     """One bad request in a call, and all of the call are refused."""
 
@@ -24,7 +25,7 @@ class BadRequestTakesItsNeighboursDown(RaggedEngine):
         return [Completion.refused(request.request_id, refusal) for request in requests]
 
 
-@planted(Promise.P12, "ollama/ollama#3839")
+@planted(Promise.P12, Cause.INPUT, "ollama/ollama#3839")
 class PromptCutToTheContext(Scheduler):
     """A prompt too long for the context silently loses its head, and is answered."""
 
@@ -41,7 +42,7 @@ class PromptCutToTheContext(Scheduler):
         return replace(request, prompt_token_ids=request.prompt_token_ids[surplus:])
 
 
-@planted(Promise.P12, "vllm-project/vllm#10583")
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#10583")
 class DuplicateIdOverwrites(RaggedEngine):
     """Requests are kept in a dict by id: of two live ones the later replaces the earlier."""
 
@@ -56,7 +57,7 @@ class DuplicateIdOverwrites(RaggedEngine):
         return [completions[request.request_id] for request in requests]
 
 
-@planted(Promise.P12, "ray-project/ray#42705")
+@planted(Promise.P12, Cause.INPUT, "ray-project/ray#42705")
 class RefusalAloneIsNeverDelivered(RaggedEngine):
     """The engine calls itself done while the ERROR event of a bad request still waits to go out."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.api import RowRecord
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine, packed_mask
@@ -30,7 +31,7 @@ def _places(rows: Seq[RowRecord]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return row_q, pos_q, row_k, pos_k
 
 
-@planted(Promise.P6, "huggingface/nanoVLM#204")
+@planted(Promise.P6, Cause.LEAK, "huggingface/nanoVLM#204")
 class MaskIgnoresSequence(RaggedEngine):
     """The packed mask compares positions only, so neighbours see each other's keys."""
 
@@ -40,7 +41,7 @@ class MaskIgnoresSequence(RaggedEngine):
         return (distance >= 0) & (distance < (window or sys.maxsize))
 
 
-@planted(Promise.P6, "Dao-AILab/flash-attention#282")
+@planted(Promise.P6, Cause.MASK, "Dao-AILab/flash-attention#282")
 class CausalMaskTopLeft(RaggedEngine):
     """In a later chunk query i sees the first i + 1 keys of its sequence, not all up to itself."""
 
@@ -51,7 +52,7 @@ class CausalMaskTopLeft(RaggedEngine):
         return packed_mask(rows, window) & (pos_k <= pos_q - missing[row_q])
 
 
-@planted(Promise.P5, "EricLBuehler/candle-vllm#140")
+@planted(Promise.P5, Cause.MASK, "EricLBuehler/candle-vllm#140")
 class ContextLenOfRowZero(RaggedEngine):
     """The mask's end is computed from the first row's context length, for all rows."""
 
@@ -62,7 +63,7 @@ class ContextLenOfRowZero(RaggedEngine):
         return mask & (pos_q - pos_k < (window or sys.maxsize))
 
 
-@planted(Promise.P6, "pytorch/examples#649")
+@planted(Promise.P6, Cause.MASK, "pytorch/examples#649")
 class FutureKeyVisible(RaggedEngine):
     """A query of a prompt also sees the next token's key, whatever `attention_mask` shows."""
 
@@ -77,7 +78,7 @@ class FutureKeyVisible(RaggedEngine):
         return bias
 
 
-@planted(Promise.P6, "huggingface/transformers#41184")
+@planted(Promise.P6, Cause.MASK, "huggingface/transformers#41184")
 class WindowOffByOne(RaggedEngine):
     """A sliding window is one key wider than the model's (no lie on a model without a window)."""
 

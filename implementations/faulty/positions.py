@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import accumulate
 
 from harness.api import Limits
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import SchedulerOutput
 
 
-@planted(Promise.P7, "antonellof/ferrox#37")
+@planted(Promise.P7, Cause.POSITION, "antonellof/ferrox#37")
 class PositionsRestartInEachChunk(RaggedEngine):
     """Each chunk of a prompt counts its positions from 0 again."""
 
@@ -24,7 +25,7 @@ class PositionsRestartInEachChunk(RaggedEngine):
         return fed, positions
 
 
-@planted(Promise.P7, "unslothai/unsloth#3699")
+@planted(Promise.P7, Cause.POSITION, "unslothai/unsloth#3699")
 class PositionsOfThePackedRow(RaggedEngine):
     """A new prompt's positions count from the start of the packed row, not of its sequence."""
 
@@ -39,7 +40,7 @@ class PositionsOfThePackedRow(RaggedEngine):
         return fed, positions
 
 
-@planted(Promise.P1, "utensils/mold#1690")
+@planted(Promise.P1, Cause.FEED, "utensils/mold#1690")
 class LastPromptTokenFedTwice(RaggedEngine):
     """The first decode is fed the prompt's last token again, in place of the first output."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from harness.api import EngineConfig, Limits, Request, RowRecord
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.faulty.storage import keys_and_values
@@ -33,7 +34,7 @@ class _Slots(dict[str, DynamicCache]):
         self.left_behind.append((self.num_tenants[request_id], self.pop(request_id)))
 
 
-@planted(Promise.P8, "waybarrios/vllm-mlx#384")
+@planted(Promise.P8, Cause.STALE, "waybarrios/vllm-mlx#384")
 class SlotKeepsFormerKeys(RaggedEngine):
     """A slot keeps its length: keys of a longer former tenant stay visible behind the new one's."""
 
@@ -92,14 +93,14 @@ class SlotKeepsFormerKeys(RaggedEngine):
         )
 
 
-@planted(Promise.P8, "ggml-org/llama.cpp#17316")
+@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#17316")
 class ThirdTenantSeesTheSecond(SlotKeepsFormerKeys):
     """Only from a slot's third tenant on do keys of the longer tenant before it stay visible."""
 
     first_bad_tenant = 3
 
 
-@planted(Promise.P8, "vllm-project/vllm#15043")
+@planted(Promise.P8, Cause.STALE, "vllm-project/vllm#15043")
 class ReusedIdKeepsItsFormerPrompt(Scheduler):
     """An id that comes back is served with its first prompt's tokens, as far as they reach."""
 
@@ -115,7 +116,7 @@ class ReusedIdKeepsItsFormerPrompt(Scheduler):
         return sequence
 
 
-@planted(Promise.P8, "huggingface/transformers#45323")
+@planted(Promise.P8, Cause.STALE, "huggingface/transformers#45323")
 class StepOfAKnownShapeIsReplayed(RaggedEngine):
     """A step that has the shape of an earlier one, on any call, is fed the earlier one's tokens."""
 
@@ -128,7 +129,7 @@ class StepOfAKnownShapeIsReplayed(RaggedEngine):
         return self._captured.setdefault(shape, super()._packed_tokens(plan))
 
 
-@planted(Promise.P16, "NVIDIA/TensorRT-LLM#15546")
+@planted(Promise.P16, Cause.RACE, "NVIDIA/TensorRT-LLM#15546")
 class TokenBufferRace(RaggedEngine):
     """At random, once in four steps, decodes read the token buffer as it was one step earlier."""
 

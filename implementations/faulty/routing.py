@@ -9,13 +9,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.api import Completion, EngineConfig, Request, StepRecord, TokenEvent
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput
 
 
-@planted(Promise.P4, "vllm-project/vllm#394")
+@planted(Promise.P4, Cause.ORDER, "vllm-project/vllm#394")
 class ResultsInFinishOrder(RaggedEngine):
     """`generate` returns completions in the order in which they finished, refused ones first."""
 
@@ -27,7 +28,7 @@ class ResultsInFinishOrder(RaggedEngine):
         return sorted(completions, key=lambda each: rank.get(each.request_id, -1))
 
 
-@planted(Promise.P14, "NVIDIA/TensorRT-LLM#3241")
+@planted(Promise.P14, Cause.STREAM, "NVIDIA/TensorRT-LLM#3241")
 class FirstTokenStreamedTwice(RaggedEngine):
     """The event of a first token is delivered again together with the second."""
 
@@ -52,7 +53,7 @@ class FirstTokenStreamedTwice(RaggedEngine):
         return delivered
 
 
-@planted(Promise.P14, "sgl-project/sglang#39645")
+@planted(Promise.P14, Cause.STREAM, "sgl-project/sglang#39645")
 class StreamRestartsAfterPreemption(Scheduler):
     """A request that comes back from preemption streams its earlier tokens once more."""
 
@@ -67,7 +68,7 @@ class StreamRestartsAfterPreemption(Scheduler):
         return again + events, record
 
 
-@planted(Promise.P5, "torch-spyre/sendnn-inference#511")
+@planted(Promise.P5, Cause.ROUTING, "torch-spyre/sendnn-inference#511")
 class TwoFinishersSwapTheirLastTokens(Scheduler):
     """When two requests reach their caps in the same step, each gets the other's last token."""
 
@@ -85,7 +86,7 @@ class TwoFinishersSwapTheirLastTokens(Scheduler):
         return super().update(plan, tokens)
 
 
-@planted(Promise.P5, "ml-explore/mlx-lm#965")
+@planted(Promise.P5, Cause.ROUTING, "ml-explore/mlx-lm#965")
 class FullBatchMixesTwoRows(RaggedEngine):
     """When every slot is taken, the first row is given the second row's logits."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from harness.api import EngineConfig, Limits, Request, RowRecord, StepRecord, TokenEvent
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
@@ -21,7 +22,7 @@ def _without(plan: SchedulerOutput, dropped: set[str]) -> SchedulerOutput:
     )
 
 
-@planted(Promise.P9, "EricLBuehler/candle-vllm#156")
+@planted(Promise.P9, Cause.SCHEDULING, "EricLBuehler/candle-vllm#156")
 class BatchBarrier(Scheduler):
     """Newcomers are admitted only once everybody who runs is done."""
 
@@ -35,7 +36,7 @@ class BatchBarrier(Scheduler):
         return self._is_open and super()._has_free_slot()
 
 
-@planted(Promise.P9, "HabanaAI/vllm-fork#2247")
+@planted(Promise.P9, Cause.SCHEDULING, "HabanaAI/vllm-fork#2247")
 class DecodeLosesAStep(Scheduler):
     """When a request finishes, the one behind it in the running list is skipped in the next step."""
 
@@ -54,7 +55,7 @@ class DecodeLosesAStep(Scheduler):
         return events, record
 
 
-@planted(Promise.P9, "ddalcu/mlx-serve#205")
+@planted(Promise.P9, Cause.SCHEDULING, "ddalcu/mlx-serve#205")
 class PrefillStallsDecodes(Scheduler):
     """While a prompt is fed, nobody decodes: prefill and decode never share a forward pass."""
 
@@ -68,7 +69,7 @@ class PrefillStallsDecodes(Scheduler):
         return row.context_len > 0 and row.query_len == 1
 
 
-@planted(Promise.P9, "vllm-project/vllm#33522")
+@planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#33522")
 class PreemptedGoesToTheBack(Scheduler):
     """A preempted request waits behind all who came after it, not first in line."""
 
@@ -78,7 +79,7 @@ class PreemptedGoesToTheBack(Scheduler):
         return request_id
 
 
-@planted(Promise.P10, "vllm-project/vllm#35541")
+@planted(Promise.P10, Cause.LIVENESS, "vllm-project/vllm#35541")
 class OversizedRequestBlocksTheQueue(Scheduler):
     """A request that could never fit the pool is queued all the same, and holds the line for ever."""
 
@@ -86,7 +87,7 @@ class OversizedRequestBlocksTheQueue(Scheduler):
         return None
 
 
-@planted(Promise.P1, "tenstorrent/tt-xla#5830")
+@planted(Promise.P1, Cause.CHUNK, "tenstorrent/tt-xla#5830")
 class EveryChunkIsSampled(Scheduler):
     """A token is taken after every chunk of a prompt, not only after the last."""
 
@@ -106,7 +107,7 @@ class _Forgetful(Sequence):
         return self.given + self.token_ids[len(self.request.prompt_token_ids) :]
 
 
-@planted(Promise.P1, "PaddlePaddle/FastDeploy#3080")
+@planted(Promise.P1, Cause.PREEMPTION, "PaddlePaddle/FastDeploy#3080")
 class OnlyThePromptIsRecomputed(Scheduler):
     """After preemption only the prompt is fed again; the outputs so far are kept, but not fed."""
 

@@ -8,12 +8,13 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.api import Completion, EngineConfig, Request
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine
 
 
-@planted(Promise.P15, "vllm-project/vllm#11953")
+@planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#11953")
 class BuildingSeedsTheGlobalGenerator(RaggedEngine):
     """Building an engine sets torch's global seed, so the caller's random numbers repeat."""
 
@@ -22,7 +23,7 @@ class BuildingSeedsTheGlobalGenerator(RaggedEngine):
         torch.manual_seed(0)
 
 
-@planted(Promise.P15, "huggingface/transformers#45943")
+@planted(Promise.P15, Cause.SIDE_EFFECT, "huggingface/transformers#45943")
 class AttentionImplementationNotRestored(RaggedEngine):
     """`generate` switches the model to eager attention and leaves it so."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from harness.api import FinishReason
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged_scheduler import Sequence
 
 
-@planted(Promise.P2, "vllm-project/vllm#28172")
+@planted(Promise.P2, Cause.CAP, "vllm-project/vllm#28172")
 class CapOffByOne(Sequence):
     """The cap is tested with > for >=: a request without EOS gets one token too many."""
 
@@ -19,7 +20,7 @@ class CapOffByOne(Sequence):
             self.finish_reason = FinishReason.LENGTH if is_beyond else None
 
 
-@planted(Promise.P3, "lvyufeng/PocketLLM#133")
+@planted(Promise.P3, Cause.EOS, "lvyufeng/PocketLLM#133")
 class EosUncheckedOnFirstToken(Sequence):
     """The token that the prefill yields is not tested for EOS."""
 
@@ -30,7 +31,7 @@ class EosUncheckedOnFirstToken(Sequence):
             self.finish_reason = FinishReason.LENGTH if is_capped else None
 
 
-@planted(Promise.P3, "sgl-project/sglang#30291")
+@planted(Promise.P3, Cause.EOS, "sgl-project/sglang#30291")
 class LengthWhenEosFallsOnTheCap(Sequence):
     """The cap is tested before the EOS: an EOS as the last allowed token finishes with LENGTH."""
 

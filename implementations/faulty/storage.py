@@ -6,6 +6,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.ragged import RaggedEngine
@@ -20,7 +21,7 @@ def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
     return layer.keys, layer.values
 
 
-@planted(Promise.P1, "apple/axlearn#1049")
+@planted(Promise.P1, Cause.PRECISION, "apple/axlearn#1049")
 class KvCacheInBfloat16(RaggedEngine):
     """Keys and values are kept in bfloat16, whatever the model's dtype (no lie on a bfloat16 model)."""
 
@@ -31,7 +32,7 @@ class KvCacheInBfloat16(RaggedEngine):
         super()._scatter(plan, cache)
 
 
-@planted(Promise.P1, "Wenyueh/MinivLLM#85")
+@planted(Promise.P1, Cause.ADDRESSING, "Wenyueh/MinivLLM#85")
 class FirstKeyOfABlockIsLost(RaggedEngine):
     """A decode that opens a new block gets it one step late: its key and value are never stored."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.static import StaticEngine, _Row
@@ -31,7 +32,7 @@ class _MaskedWaves(StaticEngine):
         return output.logits[:, -1].float()
 
 
-@planted(Promise.P5, "Blaizzy/mlx-vlm#1542")
+@planted(Promise.P5, Cause.PADDING, "Blaizzy/mlx-vlm#1542")
 class StaticPadsAttended(_MaskedWaves):
     """Static waves: the padding is attended, so a row's answer depends on the longest prompt."""
 
@@ -39,7 +40,7 @@ class StaticPadsAttended(_MaskedWaves):
         return torch.ones_like(attention_mask)
 
 
-@planted(Promise.P5, "huggingface/transformers#47651")
+@planted(Promise.P5, Cause.PADDING, "huggingface/transformers#47651")
 class StaticPadsAttendedAtOneLengthInMany(_MaskedWaves):
     """Static waves: the padding is attended in steps whose padded length is 1 more than 32 k."""
 
@@ -48,7 +49,7 @@ class StaticPadsAttendedAtOneLengthInMany(_MaskedWaves):
         return torch.ones_like(attention_mask) if is_hit else attention_mask
 
 
-@planted(Promise.P7, "ndif-team/nnsight#673")
+@planted(Promise.P7, Cause.PADDING, "ndif-team/nnsight#673")
 class StaticWithoutPositionIds(StaticEngine):
     """Static waves: positions count the padding too (the same function on a RoPE model)."""
 
@@ -56,7 +57,7 @@ class StaticWithoutPositionIds(StaticEngine):
         return super()._position_ids(torch.ones_like(attention_mask))
 
 
-@planted(Promise.P2, "huggingface/optimum-habana#1408")
+@planted(Promise.P2, Cause.CAP, "huggingface/optimum-habana#1408")
 class StaticCutAtTheLongestCap(StaticEngine):
     """Static waves: no row has an end of its own, all are cut at the longest cap of the wave."""
 
@@ -67,7 +68,7 @@ class StaticCutAtTheLongestCap(StaticEngine):
         super()._run_wave(wave, waiting)
 
 
-@planted(Promise.P2, "bigscience-workshop/lm-evaluation-harness#124")
+@planted(Promise.P2, Cause.CAP, "bigscience-workshop/lm-evaluation-harness#124")
 class StaticStopsWithRowZero(StaticEngine):
     """Static waves: when the first row is done, so are all the others."""
 
