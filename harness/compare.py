@@ -91,16 +91,25 @@ def check_structure(request: Request, completion: Completion) -> None:
         raise ConformanceFailure(
             Promise.P12,
             f"{where} is a good request, but was answered with {reason.value}: {completion.error}",
+            request_id=request.request_id,
         )
     evidence = [f"got: {list(tokens)} ({reason})", f"max_new_tokens {cap}, {_eos_words(request)}"]
     if len(tokens) > cap:
         raise ConformanceFailure(
-            Promise.P2, f"{where} got {len(tokens)} tokens, but its cap is {cap}", evidence
+            Promise.P2,
+            f"{where} got {len(tokens)} tokens, but its cap is {cap}",
+            evidence,
+            request.request_id,
+            cap,
         )
     early = next((i for i, t in enumerate(tokens[:-1]) if t in request.eos_token_ids), None)
     if early is not None:
         raise ConformanceFailure(
-            Promise.P3, f"{where} goes on after its EOS {tokens[early]} at step {early}", evidence
+            Promise.P3,
+            f"{where} goes on after its EOS {tokens[early]} at step {early}",
+            evidence,
+            request.request_id,
+            early,
         )
     ends_in_eos = bool(tokens) and tokens[-1] in request.eos_token_ids
     if not ends_in_eos and len(tokens) < cap:
@@ -108,6 +117,8 @@ def check_structure(request: Request, completion: Completion) -> None:
             Promise.P2,
             f"{where} got {len(tokens)} tokens without an EOS, but should get {cap}",
             evidence,
+            request.request_id,
+            len(tokens),
         )
     expected = FinishReason.STOP if ends_in_eos else FinishReason.LENGTH
     if reason != expected:
@@ -115,6 +126,7 @@ def check_structure(request: Request, completion: Completion) -> None:
             Promise.P3,
             f"{where} finished with {reason!s}, but should finish with {expected!s}",
             evidence,
+            request.request_id,
         )
 
 
@@ -131,6 +143,8 @@ def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledge
                 f"request {request.request_id!r} step {step}: got token {token_id}, which is none of "
                 f"this vocabulary (0 to {oracle.subject.vocab_size - 1}), but should be "
                 f"{should_be[step]}",
+                request_id=request.request_id,
+                step=step,
             )
         if oracle.subject.oracle is None:
             num_near_ties = _explained_steps(prompt, tokens, oracle)
@@ -167,6 +181,8 @@ def _wrong_token(
             f"margin of the right token {margin:.3g}; rounding explains "
             f"{2 * oracle.kappa * error.max_abs:.2g} (2 kappa E; kappa {oracle.kappa:g})",
         ],
+        request.request_id,
+        step,
     )
 
 
@@ -213,7 +229,9 @@ def check_logits(request: Request, completion: Completion, oracle: Oracle) -> No
         )
     if not bool(torch.isfinite(completion.logits).all()):
         raise ConformanceFailure(
-            Promise.P1, f"request {request.request_id!r}: its logits hold NaN or infinity"
+            Promise.P1,
+            f"request {request.request_id!r}: its logits hold NaN or infinity",
+            request_id=request.request_id,
         )
     exact = oracle.score(request.prompt_token_ids, completion.token_ids)
     difference = centred(completion.logits) - centred(exact)
@@ -226,12 +244,15 @@ def check_logits(request: Request, completion: Completion, oracle: Oracle) -> No
             f"request {request.request_id!r} step {step}: the logits are off by {worst[step]:.3g}, "
             f"but rounding reaches {oracle.kappa * error.max_abs:.2g}",
             [f"kappa {oracle.kappa:g}, E {error.max_abs:.2g}; the tokens are right all the same"],
+            request.request_id,
+            step,
         )
     if rms > oracle.kappa * error.rms:
         raise ConformanceFailure(
             Promise.P1,
             f"request {request.request_id!r}: the logits are off by {rms:.3g} on average (rms), "
             f"but rounding reaches {oracle.kappa * error.rms:.2g}",
+            request_id=request.request_id,
         )
 
 

@@ -3,6 +3,7 @@
 BatchproofError
 ├── UsageError            the person at the keyboard: a flag, a file, a path, an option
 │   └── CaseError         a YAML case, with file and line
+├── OracleError           this project: it has no right answer to hold an engine against
 ├── ConfigError           whoever made an EngineConfig out of range
 └── UnsupportedModelError an engine that cannot serve this model says so when it is built
 
@@ -15,6 +16,12 @@ BaseException
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.verdict import Scene
+
 
 class BatchproofError(Exception):
     """Anything this project raises about itself."""
@@ -26,6 +33,10 @@ class UsageError(BatchproofError):
 
 class CaseError(UsageError):
     """A case file that breaks the schema; the message starts with `file:line`."""
+
+
+class OracleError(BatchproofError):
+    """There is no right answer: a failure of the harness, never of the engine under test."""
 
 
 class ConfigError(BatchproofError, ValueError):
@@ -42,3 +53,9 @@ class EngineHang(BaseException):
     Not an `Exception`: an engine's own `except Exception` must not swallow it, and Hypothesis must
     not spend the limit again on each shrink attempt.
     """
+
+    scene: Scene | None = None  # filled in by the trial
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Tell more about it, below what is told already."""
+        self.args = ("\n".join([str(self), *lines]),)

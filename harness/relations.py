@@ -34,10 +34,14 @@ def require_same_bits(
     """
     is_bitwise = not trial.has_logits or trial.lab.is_bitwise(trial)
     for old, new in zip(before, after, strict=True):
-        if is_bitwise or trial.oracle.subject.oracle is not None:
-            _require_same_tokens(promise, relation, old, new)
-        if old.logits is not None and new.logits is not None:
-            _require_same_logits(trial, promise, relation, is_bitwise, old, new)
+        try:
+            if is_bitwise or trial.oracle.subject.oracle is not None:
+                _require_same_tokens(promise, relation, old, new)
+            if old.logits is not None and new.logits is not None:
+                _require_same_logits(trial, promise, relation, is_bitwise, old, new)
+        except ConformanceFailure as failure:
+            failure.scene = trial.scene_of(new, old)
+            raise
         trial.ledger.num_requests += 1
         trial.ledger.num_steps += len(new.token_ids)
     trial.ledger.num_workloads += 1
@@ -55,6 +59,7 @@ def _require_same_tokens(promise: Promise, relation: str, old: Completion, new: 
                 f"before: {list(old.token_ids)} ({old.finish_reason})",
                 f"after:  {list(new.token_ids)} ({new.finish_reason})",
             ],
+            request_id=new.request_id,
         )
 
 
@@ -81,6 +86,8 @@ def _require_same_logits(
             f"allowed: {bound:.2g}" + (" (all shapes are the same)" if is_bitwise else ""),
             f"tokens before {list(old.token_ids)}, after {list(new.token_ids)}",
         ],
+        new.request_id,
+        step,
     )
 
 

@@ -8,14 +8,16 @@ that a failure names engine, model and workload.
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 
 from harness.adequacy import Adequacy, measure_adequacy
-from harness.api import Capability, Engine, EngineConfig, Request
+from harness.api import Capability, Completion, Engine, EngineConfig, Request
 from harness.capabilities import capabilities_of
 from harness.compare import check_completions
 from harness.errors import EngineHang, UnsupportedModelError
@@ -25,10 +27,11 @@ from harness.paste import workload_as_yaml
 from harness.promises import Promise
 from harness.registry import EngineSpec, reference_factory
 from harness.timelimit import time_limit
-from harness.verdict import ConformanceFailure, EngineRaised, Ledger
+from harness.verdict import ConformanceFailure, EngineRaised, Ledger, Run, Scene
 from harness.workloads import Outcome, Workload, run
 
 BUILD_TIME_LIMIT_S = 120.0
+NUM_KEPT_RUNS = 32  # more than any example makes
 
 
 @dataclass
@@ -99,16 +102,32 @@ class Laboratory:
         return self._is_bitwise[key]
 
 
-@dataclass
 class Trial:
-    """An engine, a model, the right answers, and what has been compared so far."""
+    """An engine, a model, the right answers, and what has been compared so far.
 
-    lab: Laboratory
-    spec: EngineSpec
-    oracle: Oracle
-    capabilities: frozenset[Capability]
-    promise: Promise  # the one the running test is about
-    ledger: Ledger = field(default_factory=Ledger)
+    `promise`: the one the running test is about.
+    """
+
+    # No dataclass: Hypothesis would print all fields, models included, for each failing example.
+    def __init__(
+        self,
+        lab: Laboratory,
+        spec: EngineSpec,
+        oracle: Oracle,
+        capabilities: frozenset[Capability],
+        promise: Promise,
+    ) -> None:
+        self.lab = lab
+        self.spec = spec
+        self.oracle = oracle
+        self.capabilities = capabilities
+        self.promise = promise
+        self.ledger = Ledger()
+        self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
+        self._serials: dict[int, int] = {}  # id of an engine -> its serial
+
+    def __repr__(self) -> str:
+        return f"Trial({self.spec.name} on {self.subject.name})"
 
     @property
     def subject(self) -> ModelUnderTest:
@@ -121,7 +140,9 @@ class Trial:
     def build(self, config: EngineConfig) -> Engine:
         """A fresh engine; whoever builds one closes it (`run` and `check` do)."""
         with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
-            return self.spec.factory(self.subject.model, config)
+            engine = self.spec.factory(self.subject.model, config)
+        self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
+        return engine
 
     def close(self, engine: Engine) -> None:
         if Capability.CLOSING in self.capabilities:
@@ -138,12 +159,15 @@ class Trial:
 
     def run(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Run on the given engine, else on a fresh one. What the engine raises becomes a failure."""
+        if engine is None:
+            with self.reporting(workload, "the engine raised"), self.engine(workload.config) as fresh:
+                return self.run(workload, fresh)
+        serial = self._serials[id(engine)]
+        self._runs.append(Run(serial, workload))
+        self.ledger.num_runs += 1
         with self.reporting(workload, "the engine raised"):
-            if engine is not None:
-                outcome = run(engine, workload, self.lab.time_limit_s)
-            else:
-                with self.engine(workload.config) as fresh:
-                    outcome = run(fresh, workload, self.lab.time_limit_s)
+            outcome = run(engine, workload, self.lab.time_limit_s)
+        self._runs[-1] = Run(serial, workload, outcome.completions)
         with self.reporting(workload):
             self._require_logits(workload, outcome)
         return outcome
@@ -180,15 +204,39 @@ class Trial:
         except ConformanceFailure as failure:
             if not failure.context:
                 failure.context = self._context(workload, failure.promise)
+                failure.scene = failure.scene or self._scene(workload)
             raise
         except EngineHang as hang:
-            text = "\n".join([str(hang), *self._context(workload, Promise.P10)])
-            raise EngineHang(text) from None
+            if hang.scene is None:
+                hang.add(self._context(workload, Promise.P10))
+                hang.scene = self._scene(workload)
+            raise
         except (Exception, SystemExit) as error:
             finding = f"{who} {type(error).__name__}: {error}"
             raised = EngineRaised(self.promise, finding, _last_frames(error))
             raised.context = self._context(workload, self.promise)
+            raised.scene = self._scene(workload)
             raise raised from None
+
+    def _scene(self, workload: Workload) -> Scene:
+        """The last run of this workload and what its engine did before; at least the workload."""
+        at = next((run for run in reversed(self._runs) if run.workload == workload), None)
+        return Scene((Run(0, workload),) if at is None else self._up_to(at))
+
+    def _up_to(self, last: Run) -> tuple[Run, ...]:
+        """All runs of one engine up to this one."""
+        end = next(i for i, run in enumerate(self._runs) if run is last)
+        return tuple(run for run in islice(self._runs, end + 1) if run.serial == last.serial)
+
+    def scene_of(self, answer: Completion, other: Completion) -> Scene | None:
+        """Where two answers that were compared came from; None if they were made up from others."""
+        found = [
+            next((run for run in reversed(self._runs) if any(c is each for c in run.completions)), None)
+            for each in (answer, other)
+        ]
+        if found[0] is None or found[1] is None:
+            return None
+        return Scene(self._up_to(found[0]), self._up_to(found[1]))
 
     def _context(self, workload: Workload, promise: Promise) -> list[str]:
         yaml = workload_as_yaml(workload, promise.id)

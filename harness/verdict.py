@@ -8,19 +8,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from harness.promises import Promise
 
+if TYPE_CHECKING:
+    from harness.api import Completion
+    from harness.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Run:
+    """One workload that an engine was given; `serial` tells the engines of a test apart."""
+
+    serial: int
+    workload: Workload
+    completions: tuple[Completion, ...] = ()  # empty if it did not come to an end
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What must be done again to see a failure again: the runs on one engine, the failed one last."""
+
+    runs: tuple[Run, ...]
+    other: tuple[Run, ...] = ()  # the runs it was held against, where two were compared
+
+    @property
+    def workload(self) -> Workload:
+        return self.runs[-1].workload
+
+    @property
+    def history(self) -> tuple[Workload, ...]:
+        """What the same engine had served before."""
+        return tuple(run.workload for run in self.runs[:-1])
+
 
 class ConformanceFailure(AssertionError):
-    """The engine broke a promise."""
+    """The engine broke a promise. `request_id` and `step`: where it shows first, if in an answer."""
 
-    def __init__(self, promise: Promise, finding: str, evidence: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        promise: Promise,
+        finding: str,
+        evidence: Sequence[str] = (),
+        request_id: str | None = None,
+        step: int | None = None,
+    ) -> None:
         super().__init__(finding)
         self.promise = promise
         self.finding = finding
         self.evidence = list(evidence)
-        self.context: list[str] = []  # engine, model, workload: filled in by whoever knows them
+        self.request_id = request_id
+        self.step = step
+        # Filled in by the trial, who knows.
+        self.context: list[str] = []  # engine, model, workload
+        self.scene: Scene | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.promise} is broken: {self.finding}"]
@@ -36,7 +78,8 @@ class EngineRaised(ConformanceFailure):
 class Ledger:
     """What was compared while one test ran; it ends up in the summary."""
 
-    num_workloads: int = 0
+    num_runs: int = 0  # workloads given to an engine, judged or not
+    num_workloads: int = 0  # judged
     num_requests: int = 0
     num_steps: int = 0  # tokens compared
     num_near_ties: int = 0  # of those, proven near-ties
