@@ -6,17 +6,24 @@ apart from the honest engines; `--engine fault:NAME` selects one.
 
 from implementations.faulty import (  # noqa: F401 - importing a module plants its faults
     accounting,
+    addressing,
     cancelling,
+    chunking,
+    compaction,
     inputs,
+    liveness,
     masks,
+    numerics,
+    padding,
     positions,
+    preemption,
     reuse,
     routing,
     scheduling,
+    sharing,
     side_effects,
     stopping,
-    storage,
-    waves,
+    streams,
 )
 from implementations.faulty.fault import REGISTERED, Fault
 

@@ -84,3 +84,29 @@ class WindowOffByOne(RaggedEngine):
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         return super()._mask(rows, None if window is None else window + 1)
+
+
+@planted(Promise.P5, Cause.MASK, "ikawrakow/ik_llama.cpp#2186")
+class WindowOfTheSharedCache(RaggedEngine):
+    """Only the last rows x window cached keys of the packed step are read, whoever they belong to."""
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        mask = super()._mask(rows, window)
+        if window is not None:
+            num_cached = sum(row.context_len for row in rows)
+            mask[:, : max(0, num_cached - len(rows) * window)] = False
+        return mask
+
+
+@planted(Promise.P6, Cause.MASK, "EleutherAI/gpt-neox#1178")
+class WindowForgottenInDecode(RaggedEngine):
+    """Steps of single queries drop the sliding window, whatever `attention_mask` shows."""
+
+    def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
+        window = self._window
+        if all(row.query_len == 1 for row in rows):
+            self._window = None
+        try:
+            return super()._additive_mask(rows)
+        finally:
+            self._window = window

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from harness.api import EngineConfig, Limits, Request, RowRecord
+from harness.api import Completion, EngineConfig, Limits, Request, RowRecord
 from harness.causes import Cause
 from harness.promises import Promise
+from implementations.faulty.addressing import keys_and_values
 from implementations.faulty.fault import planted
-from implementations.faulty.storage import keys_and_values
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
 
@@ -145,3 +145,74 @@ class TokenBufferRace(RaggedEngine):
                 if num_new == 1 and row.context_len:
                     fed[end - 1] = sequence.token_ids[row.context_len - 1]
         return fed, positions
+
+
+@planted(Promise.P8, Cause.STALE, "vllm-project/vllm#45357")
+class LateWriteLandsInTheNewcomer(RaggedEngine):
+    """The key a finished request still writes in the next step lands in the newcomer's first block."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._in_flight: dict[str, tuple[int, list[Tensor]]] = {}  # offset in the block, key and value
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
+        super()._scatter(plan, cache)
+        finished = self._trace[-1].finished if self._trace else ()
+        newcomers = [row for row in plan.rows if row.context_len == 0]
+        for row, former in zip(newcomers, finished if self._is_late() else (), strict=False):
+            offset, columns = self._in_flight[former]
+            if offset < row.query_len:
+                for each, column in zip(self._columns(row, offset), columns, strict=True):
+                    each.copy_(column)
+        self._in_flight = {}
+        for row in plan.rows:
+            end = row.context_len + row.query_len
+            columns = [each.clone() for each in self._columns(row, end - 1)]
+            self._in_flight[row.request_id] = (end % self._config.block_size, columns)
+
+    def _is_late(self) -> bool:
+        return True
+
+    def _columns(self, row: RowRecord, position: int) -> list[Tensor]:
+        layers = self._caches[row.request_id].layers
+        return [each[:, :, position] for layer in layers for each in keys_and_values(layer)]
+
+
+@planted(Promise.P16, Cause.RACE, "sgl-project/sglang#18803")
+class LateWriteIsARace(LateWriteLandsInTheNewcomer):
+    """At random, once in two, a finished request's late key lands in the newcomer's first block."""
+
+    def _is_late(self) -> bool:
+        return random.SystemRandom().random() < 0.5  # leaves Python's own generator alone
+
+
+@planted(Promise.P8, Cause.STALE, "LMCache/LMCache#4385")
+class CapsOfTheCallBefore(RaggedEngine):
+    """In a later call request i gets no more tokens than request i of the call before was allowed."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._caps: list[int] = []
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        given = list(requests)
+        for index, (request, cap) in enumerate(zip(requests, self._caps, strict=False)):
+            given[index] = replace(request, max_new_tokens=min(cap, request.max_new_tokens))
+        self._caps = [max(1, request.max_new_tokens) for request in requests]
+        return super().generate(given)
+
+
+@planted(Promise.P8, Cause.STALE, "openvinotoolkit/openvino.genai#3722")
+class FirstBlocksSharedByAWeakHash(Scheduler):
+    """A prompt's first block is found by the sum of its tokens: equal sums share the first's block."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._blocks: dict[int, list[int]] = {}
+
+    def add(self, request: Request) -> Sequence:
+        sequence = super().add(request)
+        block = sequence.token_ids[: self._config.block_size]
+        if len(block) == self._config.block_size:
+            sequence.token_ids[: len(block)] = self._blocks.setdefault(sum(block), block)
+        return sequence

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
-from harness.api import EngineConfig, Limits, Request, RowRecord, StepRecord, TokenEvent
+from harness.api import EngineConfig, Limits, RowRecord, StepRecord, TokenEvent
 from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
-from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
+from implementations.ragged_scheduler import Scheduler, SchedulerOutput
 
 
 def _without(plan: SchedulerOutput, dropped: set[str]) -> SchedulerOutput:
@@ -79,43 +79,59 @@ class PreemptedGoesToTheBack(Scheduler):
         return request_id
 
 
-@planted(Promise.P10, Cause.LIVENESS, "vllm-project/vllm#35541")
-class OversizedRequestBlocksTheQueue(Scheduler):
-    """A request that could never fit the pool is queued all the same, and holds the line for ever."""
+@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#22518")
+class SlotIdlesAfterAFullBatch(Scheduler):
+    """The flag that says the batch is full is cleared a step late: a freed slot stays empty for one."""
 
-    def _pool_refusal(self, request: Request) -> str | None:  # noqa: ARG002
-        return None
-
-
-@planted(Promise.P1, Cause.CHUNK, "tenstorrent/tt-xla#5830")
-class EveryChunkIsSampled(Scheduler):
-    """A token is taken after every chunk of a prompt, not only after the last."""
+    _was_full = False
 
     def schedule(self) -> SchedulerOutput:
         plan = super().schedule()
-        return replace(plan, rows=tuple(replace(row, is_sampled=True) for row in plan.rows))
+        self._was_full = len(self.running) == self._config.max_num_seqs
+        return plan
+
+    def _has_free_slot(self) -> bool:
+        return not self._was_full and super()._has_free_slot()
 
 
-@dataclass(slots=True, eq=False)
-class _Forgetful(Sequence):
-    """Takes outputs that are no longer among its tokens."""
+@planted(Promise.P9, Cause.SCHEDULING, "jundot/omlx#3726")
+class LastChunkClosesAdmission(Scheduler):
+    """Nobody is admitted beside a later chunk of a prompt, though it leaves slots and budget."""
 
-    given: list[int] = field(default_factory=list)
+    _is_open = True
 
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.given + self.token_ids[len(self.request.prompt_token_ids) :]
+    def schedule(self) -> SchedulerOutput:
+        self._is_open = all(
+            seq.num_computed_tokens >= len(seq.request.prompt_token_ids) for seq in self.running
+        )
+        return super().schedule()
+
+    def _has_free_slot(self) -> bool:
+        return self._is_open and super()._has_free_slot()
 
 
-@planted(Promise.P1, Cause.PREEMPTION, "PaddlePaddle/FastDeploy#3080")
-class OnlyThePromptIsRecomputed(Scheduler):
-    """After preemption only the prompt is fed again; the outputs so far are kept, but not fed."""
+@planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#41951")
+class HeadThatDoesNotFitIsOvertaken(Scheduler):
+    """A smaller request goes first while the head of the line waits for blocks."""
 
-    sequence_class = _Forgetful
+    def schedule(self) -> SchedulerOutput:
+        fitting = [seq for seq in self.waiting if self._fits({seq: seq.num_uncomputed_tokens})]
+        if fitting and fitting[0] is not self.waiting[0]:
+            self.waiting.remove(fitting[0])
+            self.waiting.appendleft(fitting[0])
+        return super().schedule()
 
-    def _preempt_youngest(self) -> str:
-        victim = self.running[-1]
-        assert isinstance(victim, _Forgetful), "this scheduler makes no others"
-        victim.given = victim.output_token_ids
-        del victim.token_ids[len(victim.request.prompt_token_ids) :]
-        return super()._preempt_youngest()
+
+@planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#23788")
+class DecodesAreNotInTheBudget(Scheduler):
+    """max_num_batched_tokens limits the prompts alone: the decodes of the step come on top."""
+
+    def schedule(self) -> SchedulerOutput:
+        config = self._config
+        num_decodes = sum(seq.num_uncomputed_tokens == 1 for seq in self.running)
+        budget = config.max_num_batched_tokens + num_decodes
+        self._config = replace(config, max_num_batched_tokens=budget)
+        try:
+            return super().schedule()
+        finally:
+            self._config = config
