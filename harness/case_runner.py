@@ -8,10 +8,9 @@ the case was written for: a case whose event did not happen has proved nothing, 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -22,9 +21,11 @@ from harness.case_schema import Case, RequestSpec
 from harness.compare import check_completions, check_order, check_tokens
 from harness.errors import EngineHang
 from harness.promises import Promise
+from harness.refusals import require_refused
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure
 from harness.workloads import Outcome, Workload
+from harness.world import require_same, settings_of, world_of
 
 # Promises about what is answered: a wrong token in a case of theirs breaks them, not P1 alone.
 ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Promise.P13, Promise.P16}
@@ -40,7 +41,8 @@ def run_case(trial: Trial, case: Case) -> None:
     if case.promise is Promise.P15:  # so that an engine that seeds them cannot hit the state by luck
         torch.rand(1)
         random.random()
-    before = _world(trial, is_thorough=case.promise is Promise.P15)
+    look = world_of if case.promise is Promise.P15 else settings_of
+    before = look(trial.subject.model)
     with _telling(case):
         with trial.reporting(workloads[0]):
             engine = trial.build(workloads[0].config)
@@ -49,7 +51,7 @@ def run_case(trial: Trial, case: Case) -> None:
         finally:
             trial.close(engine)
         with trial.reporting(workloads[-1]):
-            _check_untouched(trial, case, before)
+            require_same(before, look(trial.subject.model), "while the engine worked")
 
 
 def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: Engine) -> None:
@@ -92,7 +94,8 @@ def _telling(case: Case) -> Iterator[None]:
         failure.evidence += story
         raise
     except EngineHang as hang:
-        raise EngineHang("\n".join([str(hang), *story])) from None
+        hang.add(story)
+        raise
 
 
 def _judge(
@@ -103,7 +106,8 @@ def _judge(
     for (spec, request), completion in zip(asked, outcome.completions, strict=True):
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
-            _check_refused(case, spec, completion)
+            words = [(word,) for word in spec.expect.error_words]
+            require_refused(trial, completion, request, words, case.promise)
         elif spec.expect.finish is FinishReason.ABORTED or (
             was_aborted and spec.aborts and spec.expect.finish is None
         ):
@@ -117,24 +121,6 @@ def _judge(
         if is_answer or failure.promise is Promise.P12:  # P12: a good request was refused
             failure.promise = case.promise
         raise
-
-
-def _check_refused(case: Case, spec: RequestSpec, completion: Completion) -> None:
-    where = f"request {spec.request_id!r}"
-    if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:
-        raise ConformanceFailure(
-            case.promise,
-            f"{where} ended with {completion.finish_reason} and {len(completion.token_ids)} tokens, "
-            f"but is a bad one and should end with error and none",
-        )
-    message = completion.error or ""
-    missing = [word for word in spec.expect.error_words if word.lower() not in message.lower()]
-    if missing or not message:
-        raise ConformanceFailure(
-            case.promise,
-            f"the error of {where} reads {message!r}, but should name "
-            f"{', '.join(map(repr, missing)) or 'the value and the rule'}",
-        )
 
 
 def _check_aborted(
@@ -155,6 +141,7 @@ def _check_aborted(
             [f"got: {list(tokens)}"],
         )
     check_tokens(request, completion, trial.oracle, trial.ledger)
+    trial.ledger.num_requests += 1
     trial.ledger.num_steps += len(tokens)
 
 
@@ -207,11 +194,11 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:
             raise ConformanceFailure(
                 case.promise,
                 f"{event} did not happen in {len(records)} steps: this case proves nothing",
-            )
+            ).found_by("happened", what=event)
     if expect.max_steps is not None and len(records) > expect.max_steps:
         raise ConformanceFailure(
             case.promise, f"it took {len(records)} steps, but {expect.max_steps} are enough"
-        )
+        ).found_by("max-steps", most=expect.max_steps)
 
 
 def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:
@@ -228,31 +215,4 @@ def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -
                 Promise.P16,
                 "the same call was answered differently",
                 [f"first: {first}", f"then:  {answers}"],
-            )
-
-
-def _check_untouched(trial: Trial, case: Case, before: Mapping[str, Any]) -> None:
-    """P15: what was noted before is the same now."""
-    after = _world(trial, is_thorough=case.promise is Promise.P15)
-    for name, value in before.items():
-        if after[name] != value:
-            raise ConformanceFailure(Promise.P15, f"the {name} changed while the engine worked")
-
-
-def _world(trial: Trial, is_thorough: bool) -> Mapping[str, Any]:
-    """What an engine must leave alone: the cheap half in every case, all of it in those of P15."""
-    model = trial.subject.model
-    cheap = {
-        "attention implementation": model.config._attn_implementation,
-        "training mode": model.training,
-        "grad mode": torch.is_grad_enabled(),
-        "default dtype": torch.get_default_dtype(),
-    }
-    if not is_thorough:
-        return cheap
-    return cheap | {
-        "weights": [parameter.double().sum().item() for parameter in model.parameters()],
-        "model config": model.config.to_dict(),
-        "torch RNG": torch.get_rng_state().tolist(),
-        "Python RNG": random.getstate(),
-    }
+            ).found_by("repeats")

@@ -23,7 +23,7 @@ import torch
 from harness.api import Completion, FinishReason, Request
 from harness.oracle import Oracle, centred
 from harness.promises import Promise
-from harness.verdict import ConformanceFailure, Ledger
+from harness.verdict import ConformanceFailure, Ledger, rule
 
 NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-tie budget
 
@@ -186,6 +186,7 @@ def _wrong_token(
     )
 
 
+@rule("near-ties")
 def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
     """Rule O3, second half: an honest engine flips only some of the steps that could flip."""
     if not ledger.num_near_ties:
@@ -216,6 +217,7 @@ def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
         k += 1
 
 
+@rule("logits")
 def check_logits(request: Request, completion: Completion, oracle: Oracle) -> None:
     """Rule O4: within kappa E of float64 over the engine's own tokens, at worst and on average."""
     if completion.logits is None:

@@ -55,7 +55,12 @@ class EngineHang(BaseException):
     """
 
     scene: Scene | None = None  # filled in by the trial
+    diagnosis: Sequence[str] = ()  # the most likely cause, in words
+
+    def __str__(self) -> str:
+        first, *rest = super().__str__().splitlines()
+        return "\n".join([first, *self.diagnosis, *rest])
 
     def add(self, lines: Sequence[str]) -> None:
         """Tell more about it, below what is told already."""
-        self.args = ("\n".join([str(self), *lines]),)
+        self.args = ("\n".join([super().__str__(), *lines]),)

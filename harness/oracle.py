@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from harness.api import EngineConfig, EngineFactory, FinishReason, Request
+from harness.errors import OracleError
 from harness.models.catalogue import ModelUnderTest
 
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
@@ -88,15 +90,24 @@ class Oracle:
         return KAPPA[self.subject.dtype_name]
 
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
-        """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored, by the reference."""
+        """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored, by the reference.
+        Raises `OracleError` if it has no such answer, as `right_tokens` and `expected` do."""
         known = self._answers.get(prompt)
         if known is None or len(known.token_ids) < max_new_tokens:
-            length = self._rounded(prompt, max_new_tokens)
-            (completion,) = self._reference.generate([Request("reference", prompt, length)])
-            assert completion.logits is not None, completion.error
-            known = Answer(completion.token_ids, completion.logits)
+            known = self._work_out(prompt, max_new_tokens)
             self._answers.put(prompt, known)
         return Answer(known.token_ids[:max_new_tokens], known.logits[:max_new_tokens])
+
+    def _work_out(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+        length = self._rounded(prompt, max_new_tokens)
+        with _answering("the reference", prompt, max_new_tokens):
+            (completion,) = self._reference.generate([Request("reference", prompt, length)])
+            if completion.error is not None:
+                raise OracleError(f"refused it: {completion.error}")
+            if completion.logits is None:
+                raise OracleError("gave no logits")
+            self._require_tokens(completion.token_ids, max_new_tokens)
+            return Answer(completion.token_ids, completion.logits)
 
     def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
         """The same tokens from the strictest source there is: integer arithmetic for a constructed
@@ -106,9 +117,18 @@ class Oracle:
             return self.answer(prompt, max_new_tokens).token_ids
         known = self._constructed.get(prompt, ())
         if len(known) < max_new_tokens:
-            known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+            with _answering("its integer arithmetic", prompt, max_new_tokens):
+                known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+                self._require_tokens(known, max_new_tokens)
             self._constructed[prompt] = known
         return known[:max_new_tokens]
+
+    def _require_tokens(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
+        if len(token_ids) < max_new_tokens:
+            raise OracleError(f"gave {len(token_ids)} tokens")
+        strangers = [token for token in token_ids if not 0 <= token < self.subject.vocab_size]
+        if strangers:
+            raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
 
     def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
         """A little more than asked for: the same prompt comes back with another cap."""
@@ -161,6 +181,19 @@ class Oracle:
             num_flips=num_flips,
             near_tie_share=(margin <= 2 * self.kappa * max_abs).double().mean().item(),
         )
+
+
+@contextmanager
+def _answering(who: str, prompt: Prompt, max_new_tokens: int) -> Iterator[None]:
+    """What goes wrong inside is no fault of an engine under test: it never came to be asked."""
+    try:
+        yield
+    except Exception as error:
+        what = error if isinstance(error, OracleError) else f"raised {type(error).__name__}: {error}"
+        raise OracleError(
+            f"no right answer of {max_new_tokens} tokens to the prompt of {len(prompt)} tokens that "
+            f"starts {list(prompt[:8])}: {who} {what}"
+        ) from error
 
 
 def cut(

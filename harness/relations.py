@@ -40,7 +40,7 @@ def require_same_bits(
             if old.logits is not None and new.logits is not None:
                 _require_same_logits(trial, promise, relation, is_bitwise, old, new)
         except ConformanceFailure as failure:
-            failure.scene = trial.scene_of(new, old)
+            failure.found_by("relation").scene = trial.scene_of(new, old)
             raise
         trial.ledger.num_requests += 1
         trial.ledger.num_steps += len(new.token_ids)

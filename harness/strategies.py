@@ -104,9 +104,9 @@ def configs(
     max_num_seqs = draw(st.integers(1, 4))
     smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
     budget = draw(st.one_of(st.just(2048), st.integers(max(smallest_budget, max_num_seqs), 64)))
+    largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     num_blocks = None
     if Capability.PREEMPTION in capabilities:
-        largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
         needed = ceil(largest / block_size)
         num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
     return EngineConfig(
@@ -114,6 +114,8 @@ def configs(
         max_num_batched_tokens=budget,
         block_size=block_size,
         num_blocks=num_blocks,
+        # Often the longest request fills the context to its end, whatever the block size.
+        max_model_len=draw(st.sampled_from([None, None, largest])),
         return_logits=return_logits,
     )
 
@@ -150,17 +152,18 @@ def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
     """Sequences that fit the pool when they are admitted and outgrow it together, after each has
     produced some tokens: somebody must be preempted."""
     block_size = draw(st.sampled_from([2, 3, 4]))
-    count = draw(st.integers(2, 4))
-    length = draw(st.integers(1, 3)) * block_size
+    lengths = draw(st.lists(st.integers(1, 3 * block_size), min_size=2, max_size=4), label="lengths")
     growth = 3 * block_size + 1
     vocab_size = oracle.subject.vocab_size
     wanted = tuple(
-        Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth) for i in range(count)
+        Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth)
+        for i, length in enumerate(lengths)
     )
-    whole_life = ceil((length + growth - 1) / block_size)
+    whole_lives = [ceil((length + growth - 1) / block_size) for length in lengths]
     # All prompts and a block each fit, all whole lives do not; the largest alone does.
-    num_blocks = max(whole_life, count * (length // block_size + 1))
-    assert num_blocks < count * whole_life, "else nobody would have to give way"
+    num_blocks = max(*whole_lives, sum(length // block_size + 1 for length in lengths))
+    assert num_blocks < sum(whole_lives), "else nobody would have to give way"
+    count = len(lengths)
     config = EngineConfig(
         max_num_seqs=count, block_size=block_size, num_blocks=num_blocks, return_logits=return_logits
     )

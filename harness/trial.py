@@ -20,7 +20,7 @@ from harness.adequacy import Adequacy, measure_adequacy
 from harness.api import Capability, Completion, Engine, EngineConfig, Request
 from harness.capabilities import capabilities_of
 from harness.compare import check_completions
-from harness.errors import EngineHang, UnsupportedModelError
+from harness.errors import EngineHang, OracleError, UnsupportedModelError
 from harness.models.catalogue import ModelUnderTest, load_model
 from harness.oracle import Oracle
 from harness.paste import workload_as_yaml
@@ -182,7 +182,7 @@ class Trial:
                     self.promise,
                     f"the engine has the capability logits, but those of request "
                     f"{completion.request_id!r} are None although config.return_logits is set",
-                )
+                ).found_by("logits")
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Run a workload of good requests and judge every answer against the oracle."""
@@ -211,6 +211,8 @@ class Trial:
                 hang.add(self._context(workload, Promise.P10))
                 hang.scene = self._scene(workload)
             raise
+        except OracleError:
+            raise  # ours, not the engine's
         except (Exception, SystemExit) as error:
             finding = f"{who} {type(error).__name__}: {error}"
             raised = EngineRaised(self.promise, finding, _last_frames(error))
@@ -230,13 +232,18 @@ class Trial:
 
     def scene_of(self, answer: Completion, other: Completion) -> Scene | None:
         """Where two answers that were compared came from; None if they were made up from others."""
-        found = [
-            next((run for run in reversed(self._runs) if any(c is each for c in run.completions)), None)
-            for each in (answer, other)
-        ]
+        found = [self._origin(each) for each in (answer, other)]
         if found[0] is None or found[1] is None:
             return None
         return Scene(self._up_to(found[0]), self._up_to(found[1]))
+
+    def _origin(self, answer: Completion) -> Run | None:
+        """The latest run that gave the answer, else one whose answer it is cut from."""
+        given = [(run, c) for run in reversed(self._runs) for c in run.completions]
+        whole = (run for run, c in given if c is answer)
+        tokens, name = answer.token_ids, answer.request_id
+        cut = (r for r, c in given if c.request_id == name and c.token_ids[: len(tokens)] == tokens)
+        return next(whole, None) or next(cut, None)
 
     def _context(self, workload: Workload, promise: Promise) -> list[str]:
         yaml = workload_as_yaml(workload, promise.id)

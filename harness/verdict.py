@@ -6,10 +6,12 @@ workload, as YAML for `cases/` and ready to paste.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
+from harness.causes import Cause
 from harness.promises import Promise
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ class Scene:
 
 
 class ConformanceFailure(AssertionError):
-    """The engine broke a promise. `request_id` and `step`: where it shows first, if in an answer."""
+    """The engine broke a promise. `request_id` and `step`: where it shows first, if in an answer;
+    `cause`: where the broken rule itself names it."""
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class ConformanceFailure(AssertionError):
         evidence: Sequence[str] = (),
         request_id: str | None = None,
         step: int | None = None,
+        cause: Cause | None = None,
     ) -> None:
         super().__init__(finding)
         self.promise = promise
@@ -60,14 +64,34 @@ class ConformanceFailure(AssertionError):
         self.evidence = list(evidence)
         self.request_id = request_id
         self.step = step
+        self.cause = cause
+        self.rule: str | None = None  # what found it, for `harness/repro` to look again
+        self.facts: dict[str, Any] = {}  # what that rule must know
         # Filled in by the trial, who knows.
+        self.diagnosis: list[str] = []  # the most likely cause, in words
         self.context: list[str] = []  # engine, model, workload
         self.scene: Scene | None = None
+
+    def found_by(self, rule: str, **facts: Any) -> Self:
+        """Name the rule that found it, unless a closer one has done so."""
+        if self.rule is None:
+            self.rule, self.facts = rule, facts
+        return self
 
     def __str__(self) -> str:
         lines = [f"{self.promise} is broken: {self.finding}"]
         lines += [f"  {line}" for line in self.evidence]
-        return "\n".join([*lines, *self.context])
+        return "\n".join([*lines, *self.diagnosis, *self.context])
+
+
+@contextmanager
+def rule(name: str) -> Iterator[None]:
+    """What fails inside was found by this rule. Also a decorator."""
+    try:
+        yield
+    except ConformanceFailure as failure:
+        failure.found_by(name)
+        raise
 
 
 class EngineRaised(ConformanceFailure):

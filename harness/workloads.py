@@ -22,7 +22,9 @@ from harness.api import (
 )
 from harness.contract_types import checked_completions, checked_events
 from harness.errors import EngineHang
+from harness.promises import Promise
 from harness.timelimit import time_limit
+from harness.verdict import ConformanceFailure
 
 DEFAULT_TIME_LIMIT_S = 60.0
 
@@ -57,6 +59,10 @@ class Workload:
         last_arrival = max(self.arrivals or (0,), default=0)
         return 8 * self.num_tokens + last_arrival + len(self.requests) + 16
 
+    def together(self) -> Workload:
+        """The same requests, all at once through `generate`."""
+        return replace(self, arrivals=None, aborts=())
+
     def with_requests(self, requests: Sequence[Request]) -> Workload:
         return replace(self, requests=tuple(requests))
 
@@ -72,15 +78,23 @@ class Outcome:
     completions: tuple[Completion, ...]
     events: tuple[tuple[int, TokenEvent], ...] = ()  # (step, event)
     num_steps: int = 0
+    trace_lens: tuple[int, ...] = ()  # records of the engine's trace before each step, if it has one
 
 
 def run(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> Outcome:
     """Give the workload to the engine. Raises what the engine raises, and `EngineHang`."""
     if workload.needs_stepping:
         return run_steps(cast(SteppingEngine, engine), workload, time_limit_s)
+    asked = list(workload.requests)
     with time_limit(time_limit_s, "generate"):
-        completions: object = engine.generate(list(workload.requests))
+        completions: object = engine.generate(asked)
         checked = checked_completions(completions)  # inside: it may be made lazily
+    if asked != list(workload.requests):
+        raise ConformanceFailure(
+            Promise.P15,
+            f"generate altered the caller's list: it held {len(workload.requests)} requests, now "
+            f"{len(asked)}",
+        )
     return Outcome(checked)
 
 
@@ -91,6 +105,7 @@ def run_steps(
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     last_action = max([*arrivals, *(step for _, step in workload.aborts)], default=0)
     events: list[tuple[int, TokenEvent]] = []
+    trace_lens: list[int] = []
     aborted: set[str] = set()
     step = 0
     with time_limit(time_limit_s, "add, step and abort"):
@@ -102,6 +117,7 @@ def run_steps(
                 if when == step:
                     engine.abort(request_id)
                     aborted.add(request_id)
+            trace_lens.append(len(getattr(engine, "trace", ())))
             if engine.has_unfinished:  # a client has no other reason to call `step`
                 events += ((step, event) for event in checked_events(engine.step()))
             step += 1
@@ -114,7 +130,7 @@ def run_steps(
         assemble(request.request_id, [event for _, event in events], request.request_id in aborted)
         for request in workload.requests
     )
-    return Outcome(completions, tuple(events), step)
+    return Outcome(completions, tuple(events), step, tuple(trace_lens))
 
 
 def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = False) -> Completion:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from harness.errors import EngineHang, UnsupportedModelError, UsageError
+from harness.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from harness.models.catalogue import (
     DEVICES,
     DTYPES,
@@ -16,6 +16,8 @@ from harness.models.catalogue import (
     resolve_device,
     resolve_dtype,
 )
+from harness.plugin import diagnosing, repro
+from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
 from harness.registry import BUILT_IN, FORMS, EngineSpec, resolve_engine
 from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
@@ -76,6 +78,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"{', '.join(DTYPES)} (default: float32; benchmarks on a GPU: bfloat16)",
     )
     group.addoption(
+        "--xfails",
+        metavar="FILE",
+        help=f"known failures of an engine, a line each: {FORM!r}. They are run; one that passes fails "
+        "the run. An id must be that of a test, before -k and -m, unless its file, or its engine and "
+        "model, were not asked for",
+    )
+    diagnosing.add_option(group)
+    group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
+    group.addoption(
         "--engine-time-limit",
         type=float,
         default=DEFAULT_TIME_LIMIT_S,
@@ -93,12 +104,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_model: the first model is enough for this test")
     try:
         selection = select(config)
-        lab = Laboratory(selection.device, selection.dtype, selection.time_limit_s)
+        diagnosing.check_option(config)
+        own = Laboratory(selection.device, selection.dtype, selection.time_limit_s)
+        lab = config.stash.get(LAB, own)  # a hunt may bring one that it shares
+        known_failures = read_known_failures(config.getoption("--xfails"))
         _try_what_was_named(config, selection, lab)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SELECTION] = selection
     config.stash[LAB] = lab
+    config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
+    repro.register(config)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     # Comparisons are made in the dtype that was asked for, not in TF32.
@@ -144,9 +160,9 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
     if not (config.getoption("--engine") or config.getoption("--model")):
         return
     subject = lab.subject(selection.model_names[0])
-    for name in selection.model_names[1:]:
+    for name in selection.model_names:
         if name not in EMBEDDED:
-            lab.subject(name)
+            _require_answers(lab, name)
     for spec in selection.engines:
         try:
             lab.capabilities(spec, subject)
@@ -158,6 +174,14 @@ def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Labora
             raise UsageError(
                 f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
             ) from error
+
+
+def _require_answers(lab: Laboratory, model_name: str) -> None:
+    """Raises `UsageError` for a model on which the reference answers nothing: it can judge nobody."""
+    try:
+        lab.oracle(model_name).right_tokens((0,), 1)
+    except (UnsupportedModelError, OracleError) as error:
+        raise UsageError(f"--model {model_name!r} has no right answers: {error}") from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -172,9 +196,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     selection = config.stash[SELECTION]
+    xfails = config.getoption("--xfails")
     return [
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)",
+        *([f"batchproof: known failures from {xfails}"] if xfails else []),
     ]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Capability, EngineConfig, FinishReason, Request, TracingEngine
+from harness.api import Capability, EngineConfig, FinishReason, Request, StepRecord, TracingEngine
+from harness.causes import Cause
 from harness.happened import has_preemption, require
 from harness.promises import Promise
 from harness.relations import blame
@@ -33,6 +34,8 @@ def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False
         outcome = trial.run(workload, engine)
         with trial.reporting(workload):
             _judge(trial, workload, outcome)
+            if Capability.TRACING in trial.capabilities:
+                _require_not_fed(workload, outcome, cast(TracingEngine, engine).trace)
         after = Workload((last,), workload.config, arrivals=(0,))
         trial.check(after, engine)
         if Capability.TRACING not in trial.capabilities:
@@ -40,16 +43,39 @@ def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False
         trace = cast(TracingEngine, engine).trace
         with trial.reporting(workload):
             final = trace[-1]
-            if final.num_free_blocks != final.num_total_blocks:
-                raise ConformanceFailure(
-                    Promise.P13,
-                    f"{final.num_free_blocks} of {final.num_total_blocks} blocks are free at the end: "
-                    f"a cancelled request still holds some",
-                )
+            _require_all_free(final)
             if len({row.request_id for row in final.rows}) != 1:
                 raise ConformanceFailure(Promise.P13, "a cancelled request is still being fed")
             if must_preempt:
                 require(has_preemption(trace), Promise.P13, "preemption")
+
+
+def _require_all_free(final: StepRecord) -> None:
+    free, total = final.num_free_blocks, final.num_total_blocks
+    if free is None or total is None or free == total:
+        return
+    what = "a cancelled request still holds some" if free < total else "some were freed twice"
+    raise ConformanceFailure(
+        Promise.P13,
+        f"{free} of {total} blocks are free at the end: {what}",
+        cause=Cause.CANCEL if free < total else Cause.ACCOUNTING,
+    )
+
+
+def _require_not_fed(workload: Workload, outcome: Outcome, trace: Sequence[StepRecord]) -> None:
+    """From the step of its abort on, nothing is fed for a request."""
+    for request_id, step in workload.aborts:
+        if step >= len(outcome.trace_lens):
+            continue
+        start = outcome.trace_lens[step]
+        for number, record in enumerate(trace[start:], start):
+            if any(row.request_id == request_id for row in record.rows):
+                raise ConformanceFailure(
+                    Promise.P13,
+                    f"request {request_id!r} was cancelled before step {step}, when the trace had "
+                    f"{start} records, but record {number} still feeds it",
+                    cause=Cause.CANCEL,
+                )
 
 
 def _judge(trial: Trial, workload: Workload, outcome: Outcome) -> None:
@@ -74,7 +100,7 @@ def _judge(trial: Trial, workload: Workload, outcome: Outcome) -> None:
                 Promise.P13,
                 f"request {request.request_id!r} was cancelled before step "
                 f"{cancelled_at[request.request_id]}, but got a token in step {late[0]}",
-            )
+            ).found_by("cancel", request_id=request.request_id)
         if got.finish_reason is FinishReason.ABORTED:
             _check_prefix(trial, request, got.token_ids, right)
         else:  # it had finished before it was cancelled
@@ -95,7 +121,10 @@ def _check_prefix(trial: Trial, request: Request, got: Sequence[int], right: Seq
 def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObject) -> None:
     drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)
     workload = data.draw(drawn)
-    ids = [request.request_id for request in workload.requests]
+    # Ids that begin alike: an abort means one of them.
+    ids = ["r" * (index + 1) for index in range(len(workload.requests))]
+    renamed = zip(workload.requests, ids, strict=True)
+    workload = workload.with_requests([replace(each, request_id=name) for each, name in renamed])
     chosen = data.draw(st.sets(st.sampled_from(ids), min_size=1, max_size=3), label="cancelled")
     assert workload.arrivals is not None, "asked for above"
     arrived = dict(zip(ids, workload.arrivals, strict=True))
@@ -159,5 +188,14 @@ def test_an_id_may_be_used_again_after_it_was_cancelled(trial: Trial) -> None:
     with trial.engine(config) as engine:
         first = Workload((Request("same", (9,) * 9, 8),), config, (0,), (("same", 3),))
         trial.run(first, engine)
+        with blame(Promise.P13, "with the id of a cancelled request"):
+            trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)
+
+
+def test_an_id_may_be_used_again_after_it_was_cancelled_while_waiting(trial: Trial) -> None:
+    config = EngineConfig(max_num_seqs=1, block_size=4)
+    runner, waiter = Request("runner", (9,) * 9, 8), Request("same", (5, 1), 4)
+    with trial.engine(config) as engine:
+        trial.run(Workload((runner, waiter), config, (0, 0), (("same", 2),)), engine)
         with blame(Promise.P13, "with the id of a cancelled request"):
             trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)

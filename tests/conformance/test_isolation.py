@@ -71,7 +71,8 @@ def test_identical_prompts_get_identical_answers(trial: Trial, data: st.DataObje
     workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_eos=False))
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 20)))
     same = [replace(request, prompt_token_ids=prompt) for request in workload.requests]
-    trial.check(workload.with_requests(same).with_config(num_blocks=None, max_num_batched_tokens=2048))
+    roomy = workload.with_config(num_blocks=None, max_num_batched_tokens=2048, max_model_len=None)
+    trial.check(roomy.with_requests(same))
 
 
 @pytest.mark.needs("stepping")

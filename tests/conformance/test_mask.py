@@ -35,7 +35,7 @@ def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, in
             raise ConformanceFailure(
                 Promise.P6,
                 f"the mask is {mask.dtype} {tuple(mask.shape)}, but should be torch.bool {shape}",
-            )
+            ).found_by("mask", rows=rows, window=_window(trial))
         wrong = list(differences(mask.tolist(), expected))
         if wrong:
             layout_words = ", ".join(f"{r.context_len} cached + {r.query_len} fed" for r in rows)
@@ -43,7 +43,7 @@ def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, in
                 Promise.P6,
                 f"{wrong[0]}, and {len(wrong) - 1} more bits differ from the definition",
                 [f"rows: {layout_words}; window {_window(trial)}"],
-            )
+            ).found_by("mask", rows=rows, window=_window(trial))
     trial.ledger.num_requests += len(rows)
 
 
@@ -80,7 +80,11 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
             assert old is not None, "the engine has logits"
             assert new is not None, "the engine has logits"
             moved = (centred(old) - centred(new)).abs().max().item()
-            _check_move(trial, query, position, moved, should_move, bound)
+            try:
+                _check_move(trial, query, position, moved, should_move, bound)
+            except ConformanceFailure as failure:
+                failure.scene = trial.scene_of(after.completions[query], before.completions[query])
+                raise
 
 
 def _prefixes(prompt: tuple[int, ...]) -> tuple[Request, ...]:
@@ -107,8 +111,8 @@ def _check_move(
     if should_move is False and moved > allowed:
         raise ConformanceFailure(
             Promise.P6, f"query {query} moved by {moved:.3g}, but cannot see position {position}"
-        )
+        ).found_by("relation", request_id=f"prefix-{query + 1}")
     if should_move is True and moved <= bound:
         raise ConformanceFailure(
             Promise.P6, f"query {query} did not move, but must see position {position}"
-        )
+        ).found_by("moves", request_id=f"prefix-{query + 1}", bound=bound)

@@ -39,7 +39,7 @@ def _fits(request: Request, workload: Workload) -> bool:
     config = workload.config
     length = len(request.prompt_token_ids) + request.max_new_tokens
     capacity = length if config.num_blocks is None else config.num_blocks * config.block_size
-    return length <= min(capacity, config.max_num_batched_tokens)
+    return length <= min(capacity, config.max_num_batched_tokens, config.max_model_len or length)
 
 
 @pytest.mark.one_model

@@ -1,0 +1,223 @@
+"""What belongs to somebody else: a live neighbour's keys, a former tenant's, another row's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.causes import Cause
+from harness.diagnosis.mistake import Mistake, Suspect, among_own, distance, fed_by_then
+from harness.diagnosis.tape import Tape
+from harness.diagnosis.twin import View
+
+
+def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Keys of sequences that share a step."""
+    tape, right = suspect.tape, suspect.honest.visible
+    gap, now = distance(tape), fed_by_then(tape) & _present(tape)
+    window = torch.ones_like(right) if suspect.window is None else gap < suspect.window
+    yield suspect.seeing(
+        Cause.LEAK,
+        "the mask compares positions only: all keys of the step up to one's own position are seen",
+        now & (gap >= 0) & window,
+    )
+    same_step = tape.step[:, None] == tape.step
+    earlier = same_step & (tape.packed <= tape.packed[:, None])
+    yield suspect.seeing(
+        Cause.LEAK,
+        "the mask is causal over the whole packed row: earlier rows are seen",
+        right | earlier,
+    )
+    row_before = now & (_row_of(tape) < tape.row[:, None])
+    yield suspect.seeing(Cause.LEAK, "all keys of earlier rows are seen", right | row_before)
+    yield suspect.seeing(
+        Cause.LEAK,
+        "no mask keeps the sequences apart: all keys of the step are seen",
+        right | (now & ~among_own(tape)),
+    )
+    for number, fed in enumerate(tape.sequences):
+        theirs = now & (tape.seq == number)
+        if number == suspect.seq or not bool(theirs[suspect.is_own].any()):
+            continue
+        name = fed.request.request_id
+        last = tape.index == _length_by_then(tape, number)[:, None] - 1
+        yield suspect.seeing(Cause.LEAK, f"all keys of {name!r} are seen", right | theirs)
+        yield suspect.seeing(
+            Cause.LEAK,
+            f"the keys of {name!r} up to one's own position are seen",
+            right | (theirs & (gap >= 0) & window),
+        )
+        yield suspect.seeing(
+            Cause.LEAK, f"the first key of {name!r} is seen", right | (theirs & (tape.index == 0))
+        )
+        yield suspect.seeing(Cause.LEAK, f"the last key of {name!r} is seen", right | (theirs & last))
+
+
+def _present(tape: Tape) -> Tensor:
+    """Has the key's sequence a row in the query's step?"""
+    num_steps = int(tape.step.max()) + 1
+    here = torch.zeros(num_steps, len(tape.sequences), dtype=torch.bool)
+    here[tape.step, tape.seq] = True
+    return here[tape.step[:, None], tape.seq[None, :]]
+
+
+def _row_of(tape: Tape) -> Tensor:
+    """`(query, key)`: the row that the key's sequence has in the query's step."""
+    rows = torch.full((int(tape.step.max()) + 1, len(tape.sequences)), 1 << 30)
+    rows[tape.step, tape.seq] = tape.row
+    return rows[tape.step[:, None], tape.seq[None, :]]
+
+
+def _length_by_then(tape: Tape, number: int) -> Tensor:
+    """Per query: keys that this sequence has, those of the query's own step included."""
+    mine = (tape.seq == number) & (tape.step <= tape.step[:, None])
+    return torch.where(mine, tape.index + 1, 0).amax(dim=1)
+
+
+def stale_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Keys and tokens of sequences that were gone before."""
+    tape, right = suspect.tape, suspect.honest.visible
+    own = suspect.is_own
+    start = int(tape.step[own].min())
+    seen_now = (tape.context_len + tape.query_len)[:, None]
+    is_later = (tape.context_len > 0)[:, None]
+    mine = tape.sequences[suspect.seq]
+    for number, fed in reversed(list(enumerate(tape.sequences))):
+        theirs = tape.seq == number
+        if number == suspect.seq or not bool(theirs.any()) or int(tape.step[theirs].max()) >= start:
+            continue
+        name = f"{fed.request.request_id!r}" + (
+            f" of call {fed.call + 1}" if fed.call != mine.call else ""
+        )
+        beyond = right | (own[:, None] & theirs & (tape.index >= seen_now))
+        yield suspect.seeing(
+            Cause.STALE, f"keys of the former tenant {name} are seen behind one's own", beyond
+        )
+        decodes = right | (own[:, None] & theirs & (tape.index >= seen_now) & is_later)
+        yield suspect.seeing(
+            Cause.STALE,
+            f"keys of the former tenant {name} are seen behind one's own, in decodes",
+            decodes,
+        )
+        everything = right | (own[:, None] & theirs)
+        yield suspect.seeing(Cause.STALE, f"all keys of the former tenant {name} are seen", everything)
+        kept = torch.tensor(fed.token_ids)
+        overlaid = own & (tape.index < fed.num_prompt_tokens) & (tape.index < mine.num_prompt_tokens)
+        token = torch.where(overlaid, kept[tape.index.clamp(max=len(kept) - 1)], tape.token)
+        yield suspect.fed(
+            Cause.STALE, f"the prompt of {name} is fed again, as far as it reaches", token
+        )
+        last = overlaid & (tape.index == 0)
+        token = torch.where(last, kept[tape.index.clamp(max=len(kept) - 1)], tape.token)
+        yield suspect.fed(Cause.STALE, f"the first token of {name} is fed in place of one's own", token)
+
+
+def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """The logits of another row of the same step."""
+    tape = suspect.tape
+    by_step: dict[int, dict[int, int]] = {}
+    for sample in tape.samples:
+        by_step.setdefault(int(tape.step[sample.cell]), {})[sample.seq] = sample.cell
+    for number, fed in enumerate(tape.sequences):
+        swapped = [
+            by_step[int(tape.step[cell])].get(number, int(cell)) for cell in suspect.honest.samples
+        ]
+        view = replace(suspect.honest, samples=torch.tensor(swapped))
+        yield Mistake(Cause.ROUTING, f"it was given what belongs to {fed.request.request_id!r}", view)
+    for offset, words in ((1, "the next row"), (-1, "the row before")):
+        shifted = []
+        for cell in suspect.honest.samples:
+            rows = sorted(by_step[int(tape.step[cell])].values())
+            place = rows.index(int(cell)) + offset
+            shifted.append(rows[place % len(rows)])
+        view = replace(suspect.honest, samples=torch.tensor(shifted))
+        yield Mistake(Cause.ROUTING, f"it was given what belongs to {words} of its step", view)
+
+
+def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Pads in front of the prompt, as many as the longest prompt of its first step is longer."""
+    tape, own = suspect.tape, suspect.is_own
+    first = tape.step == tape.step[own].min()
+    num_pads = int((tape.query_len[first].max() - tape.query_len[own & first].max()).item())
+    if num_pads < 0:
+        return
+    yield from _too_much_padding(suspect)
+    if num_pads:
+        yield from _pads_seen(suspect, num_pads)
+
+
+def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
+    """Real tokens taken for pads: the first ones, or those that look like one."""
+    tape, right, own = suspect.tape, suspect.honest.visible, suspect.is_own
+    for num_hidden in range(1, suspect.tape.sequences[suspect.seq].num_prompt_tokens):
+        hidden = own & (tape.index < num_hidden)
+        text = f"the first {num_hidden} tokens of the prompt are taken for padding"
+        yield suspect.seeing(Cause.PADDING, text, right & ~hidden)
+        moved = replace(
+            suspect.honest,
+            visible=right & ~hidden,
+            position=torch.where(own, (tape.index - num_hidden).clamp(min=0), tape.index),
+        )
+        yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
+    alike = own & (tape.token == 0) & (tape.index < tape.num_prompt_tokens())
+    text = "a prompt's own token 0 is taken for padding"
+    yield suspect.seeing(Cause.PADDING, text, right & ~alike)
+    skipped = torch.stack([(alike & (tape.index <= index)).sum() for index in tape.index])
+    moved = replace(
+        suspect.honest, visible=right & ~alike, position=(tape.index - skipped * own).clamp(min=0)
+    )
+    yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
+
+
+def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    tape, own = suspect.tape, suspect.is_own
+    is_decode = (tape.context_len > 0) & own
+    phases = {
+        "attended": own,
+        "attended in the prefill": own & ~is_decode,
+        "attended in decodes": is_decode,
+    }
+    for who, attended in phases.items():
+        for is_counted in (False, True):
+            counted = " and counted as positions" if is_counted else ""
+            view = _padded(suspect, num_pads, attended, is_counted, "decodes" not in who)
+            yield Mistake(Cause.PADDING, f"its {num_pads} pads are {who}{counted}", view)
+    for num_seen in range(1, num_pads):
+        some = torch.arange(num_pads) >= num_pads - num_seen
+        view = _padded(suspect, num_pads, own, False, True, seen=some)
+        yield Mistake(Cause.PADDING, f"of its {num_pads} pads the last {num_seen} are attended", view)
+    for words, where in (("", own), (" in decodes", is_decode)):
+        text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
+        yield suspect.at(Cause.PADDING, text, torch.where(where, tape.index + num_pads, tape.index))
+    text = f"its {num_pads} pads are taken off its positions"
+    yield suspect.at(Cause.PADDING, text, torch.where(own, tape.index - num_pads, tape.index))
+
+
+def _padded(
+    suspect: Suspect,
+    num_pads: int,
+    attended: Tensor,
+    is_counted: bool,
+    pads_see_pads: bool,
+    seen: Tensor | None = None,
+) -> View:
+    """With pads in front, of token 0, seen by the `attended` queries.
+
+    Where pads are masked in the prefill, they see nothing themselves.
+    """
+    honest, tape = suspect.honest, suspect.tape
+    pads = torch.zeros(num_pads, dtype=torch.long)
+    among = torch.ones(num_pads, num_pads).tril().bool() & pads_see_pads
+    keys = torch.ones(num_pads, dtype=torch.bool) if seen is None else seen
+    of_cells = torch.cat([honest.visible, attended[:, None] & keys], dim=1)
+    of_pads = torch.cat([torch.zeros(num_pads, tape.num_cells, dtype=torch.bool), among], dim=1)
+    shift = num_pads * suspect.is_own if is_counted else 0
+    return replace(
+        honest,
+        token=torch.cat([honest.token, pads]),
+        position=torch.cat([tape.index + shift, torch.arange(num_pads) if is_counted else pads]),
+        visible=torch.cat([of_cells, of_pads]),
+    )

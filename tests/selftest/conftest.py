@@ -1,0 +1,57 @@
+"""Small suites of conformance tests, made by a test and run under the plugin."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ARGUMENTS = ["-ra", "-p", "harness.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    exit_status: int
+    output: str
+
+    def cell(self, promise: str) -> str:
+        """Of the first engine, in the table engine x promise."""
+        table = self.output.partition("engine x promise")[2].splitlines()
+        line = next(each for each in table if each.startswith(promise))
+        return line.removeprefix(promise).strip()
+
+
+RunSuite = Callable[..., Session]
+
+
+@pytest.fixture
+def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
+    """`run_suite(*arguments)` runs the tests in `tmp_path` in this process, on `static` and a small
+    model unless others are named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    outer_profile = settings.get_current_profile_name()
+
+    def run(*arguments: str) -> Session:
+        loaded = set(sys.modules)
+        command = [*ARGUMENTS, *arguments]
+        for default in ("--engine=static", "--model=gpt2-random"):
+            if not any(each.startswith(default.partition("=")[0]) for each in arguments):
+                command.append(default)
+        with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+            try:
+                exit_status = int(pytest.main(command))
+            finally:
+                settings.load_profile(outer_profile)
+                for name in set(sys.modules) - loaded:
+                    if name.startswith("test_"):
+                        del sys.modules[name]
+            return Session(exit_status, output.getvalue())
+
+    return run

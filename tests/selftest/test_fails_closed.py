@@ -1,0 +1,196 @@
+"""Nothing passes by accident: where nothing was shown, the run fails and says so in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import MambaConfig, MambaForCausalLM
+
+from harness.api import Completion, EngineConfig, FinishReason, Request
+from harness.errors import OracleError
+from harness.hunt import hunt
+from harness.models.catalogue import ModelUnderTest, load_model
+from harness.oracle import Oracle
+
+RunSuite = Callable[..., Any]
+
+HEAD = """
+import pytest
+from hypothesis import assume, given, strategies as st
+from harness.api import Request
+from harness.errors import OracleError
+from harness.workloads import Workload
+
+WORKLOAD = Workload((Request("a", (1, 2), 2),))
+
+pytestmark = pytest.mark.promise(id="P1")
+"""
+FINE = """
+def test_fine(trial):
+    trial.check(WORKLOAD)
+"""
+NO_EXAMPLE = """
+@given(data=st.data())
+def test_hollow(trial, data):
+    assume(False)
+"""
+NO_COMPARISON = """
+def test_hollow(trial):
+    trial.run(WORKLOAD)
+"""
+NO_ANSWER = """
+def test_hollow(trial):
+    trial.oracle._reference.generate = lambda requests: []
+    trial.check(Workload((Request("b", (3, 4, 5), 2),)))
+"""
+NO_ANSWER_TO_DRAW_FROM = """
+@given(data=st.data())
+def test_hollow(trial, data):
+    trial.oracle._reference.generate = lambda requests: []
+    trial.oracle.right_tokens((7, 7, 7), 2)
+"""
+REFUSING = """
+from harness.errors import UnsupportedModelError
+
+def factory(model, config):
+    raise UnsupportedModelError("engine 'refusing' cannot serve anything")
+"""
+
+
+@pytest.mark.parametrize(
+    ("hollow", "words"),
+    [
+        (NO_EXAMPLE, "no examples: this test proves nothing"),
+        (NO_COMPARISON, "this test passed without comparing anything"),
+        (NO_ANSWER, "no right answer of 2 tokens to the prompt of 3 tokens that starts [3, 4, 5]"),
+        (NO_ANSWER_TO_DRAW_FROM, "no right answer of 2 tokens to the prompt of 3 tokens"),
+    ],
+)
+def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
+    run_suite: RunSuite, tmp_path: Path, hollow: str, words: str
+) -> None:
+    (tmp_path / "test_hollow.py").write_text(HEAD + FINE + hollow)
+    session = run_suite()
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
+    assert "1 failed, 1 passed" in session.output
+    assert words in session.output
+    assert "is broken" not in session.output
+    assert session.cell("P1 parity") == "1"
+    assert "1 failed by the harness itself, not by an engine" in session.output
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise OSError('no such device')", "raised OSError: no such device"),
+        ("def other(model, config): ...", "has no attribute 'factory'; its callables are other"),
+        ("def factory(model, config): raise OSError('gone')", "its factory raised OSError: gone"),
+    ],
+)
+def test_an_engine_that_cannot_be_loaded_ends_the_session(
+    tmp_path: Path, source: str, words: str
+) -> None:
+    (tmp_path / "broken.py").write_text(f"{source}\n")
+    findings = hunt(f"{tmp_path}/broken.py:factory")
+    assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
+    assert words in findings.output
+    assert "Traceback" not in findings.output
+
+
+def test_a_run_in_which_all_was_refused_fails(tmp_path: Path) -> None:
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    findings = hunt(f"{tmp_path}/refusing.py:factory", ["-k", "smoke", "--model=gpt2-random"])
+    assert findings.num_skipped == 1
+    assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
+    assert "NOTHING WAS COMPARED" in findings.output
+    assert "refused" in findings.output
+
+
+def test_missing_capabilities_alone_prove_nothing() -> None:
+    findings = hunt("static", ["-k", "test_stream", "--model=gpt2-random"])
+    assert findings.num_passed == 0
+    assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
+    assert "NOTHING WAS COMPARED" in findings.output
+
+
+def test_a_selection_of_no_test_is_told() -> None:
+    findings = hunt("static", ["-k", "paritty", "--model=gpt2-random"])
+    assert findings.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "no conformance test was selected by -k 'paritty'" in findings.output
+
+
+def test_a_selection_of_none_but_other_tests_is_told(run_suite: RunSuite, tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(f"{HEAD}{FINE}\ndef test_other():\n    pass\n")
+    assert "no conformance test was selected by -k 'other'" in run_suite("-k", "other").output
+    assert "no conformance test" not in run_suite("-k", "fine").output
+
+
+def test_a_model_without_right_answers_ends_the_session_in_a_sentence(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 32, "hidden_size": 8, "state_size": 4, "num_hidden_layers": 1}
+    MambaForCausalLM(MambaConfig(**sizes)).save_pretrained(tmp_path)
+    findings = hunt("static", [f"--model={tmp_path}", "-k", "smoke"])
+    assert findings.exit_status == pytest.ExitCode.USAGE_ERROR, findings.output
+    assert f"--model '{tmp_path}' has no right answers: " in findings.output
+    assert "cannot serve MambaForCausalLM" in findings.output
+    assert "Traceback" not in findings.output
+
+
+def logits(rows: int) -> torch.Tensor:
+    return torch.zeros(rows, 256)
+
+
+def raising(_request: Request) -> Completion:
+    raise RuntimeError("out of cheese")
+
+
+WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
+    "refused it: too long": lambda r: Completion.refused(r.request_id, "too long"),
+    "gave no logits": lambda r: Completion(r.request_id, (1,) * 4, FinishReason.LENGTH),
+    "gave 2 tokens": lambda r: Completion(r.request_id, (1, 1), FinishReason.LENGTH, logits=logits(2)),
+    "gave token 256, which is none of": lambda r: Completion(
+        r.request_id, (1, 256, 1, 1), FinishReason.LENGTH, logits=logits(4)
+    ),
+    "raised RuntimeError: out of cheese": raising,
+}
+
+
+class Scripted:
+    """A reference that answers as it is told."""
+
+    def __init__(self, answer: Callable[[Request], Completion]) -> None:
+        self._answer = answer
+
+    def generate(self, requests: list[Request]) -> list[Completion]:
+        return [self._answer(request) for request in requests]
+
+
+@pytest.fixture(scope="module")
+def subject() -> ModelUnderTest:
+    return load_model("gpt2-random", torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("words", WRONG_ANSWERS)
+def test_a_reference_without_an_answer_is_told(subject: ModelUnderTest, words: str) -> None:
+    def factory(_model: object, _config: EngineConfig) -> Scripted:
+        return Scripted(WRONG_ANSWERS[words])
+
+    with pytest.raises(OracleError) as caught:
+        Oracle(subject, factory).answer((5, 6), 3)
+    start = "no right answer of 3 tokens to the prompt of 2 tokens that starts [5, 6]: the reference "
+    assert str(caught.value).startswith(start + words)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "words"),
+    [([1], "gave 1 tokens"), ([1, 2, -1, 3], "gave token -1, which is none of the vocabulary")],
+)
+def test_integer_arithmetic_without_an_answer_is_told(
+    subject: ModelUnderTest, token_ids: list[int], words: str
+) -> None:
+    constructed = ModelUnderTest("constructed", subject.model, lambda _prompt, _length: token_ids)
+    with pytest.raises(OracleError, match=f"its integer arithmetic {words}"):
+        Oracle(constructed, lambda _model, _config: Scripted(raising)).right_tokens((5, 6), 3)
