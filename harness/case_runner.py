@@ -10,15 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 
-from harness import happened, trace
+from harness import happened
 from harness.api import Capability, Completion, Engine, FinishReason, Request, StepRecord
 from harness.case_resolve import slips, workloads_of
 from harness.case_schema import Case, RequestSpec
 from harness.compare import check_completions, check_order, check_tokens
+from harness.conduct import check_conduct
 from harness.errors import EngineHang
 from harness.promises import Promise
 from harness.refusals import require_refused
@@ -148,7 +148,7 @@ def _check_aborted(
 def _check_trace(
     trial: Trial, case: Case, workload: Workload, outcome: Outcome, records: Sequence[StepRecord]
 ) -> None:
-    """The invariants of `harness/trace.py`; with aborts, which leave no mark there, only the end."""
+    """`harness/conduct.py`; with aborts, which leave no mark in a trace, only the end."""
     if workload.aborts:
         last_abort = max(step for _, step in workload.aborts)
         is_idle_at_end = any(
@@ -161,22 +161,7 @@ def _check_trace(
                 f"are free, not all",
             )
         return
-    served, answers = _served(workload, outcome.completions)
-    has_scheduling = Capability.SCHEDULING in trial.capabilities
-    trace.check_positions(records, served)
-    trace.check_limits(records, served, has_scheduling)
-    trace.check_accounting(records, served)
-    trace.check_ends(records, served, answers)
-    if has_scheduling:
-        trace.check_scheduling(records, served, Capability.CHUNKED_PREFILL in trial.capabilities)
-
-
-def _served(workload: Workload, completions: Sequence[Completion]) -> tuple[Workload, list[Completion]]:
-    """Without the refused requests, which no trace shows."""
-    kept = [i for i, each in enumerate(completions) if each.finish_reason is not FinishReason.ERROR]
-    arrivals = workload.arrivals and tuple(workload.arrivals[i] for i in kept)
-    requests = tuple(workload.requests[i] for i in kept)
-    return replace(workload, requests=requests, arrivals=arrivals), [completions[i] for i in kept]
+    check_conduct(workload, outcome, records, trial.capabilities)
 
 
 def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from harness.api import Completion, FinishReason, Request
+from harness.causes import Cause
 from harness.oracle import Oracle, centred
 from harness.promises import Promise
 from harness.verdict import ConformanceFailure, Ledger, rule
@@ -87,11 +88,18 @@ def check_structure(request: Request, completion: Completion) -> None:
     """Caps, EOS and finish reason, which no rounding excuses. Needs no reference."""
     where = f"request {request.request_id!r}"
     tokens, reason, cap = completion.token_ids, completion.finish_reason, request.max_new_tokens
-    if reason in (FinishReason.ERROR, FinishReason.ABORTED):
+    if reason is FinishReason.ERROR:
         raise ConformanceFailure(
             Promise.P12,
             f"{where} is a good request, but was answered with {reason.value}: {completion.error}",
             request_id=request.request_id,
+        )
+    if reason is FinishReason.ABORTED:
+        raise ConformanceFailure(
+            Promise.P13,
+            f"{where} was aborted, but nobody asked for that",
+            request_id=request.request_id,
+            cause=Cause.CANCEL,
         )
     evidence = [f"got: {list(tokens)} ({reason})", f"max_new_tokens {cap}, {_eos_words(request)}"]
     if len(tokens) > cap:

@@ -38,9 +38,13 @@ def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -
 
 @cache
 def text_tokens(text: int, vocab_size: int) -> tuple[int, ...]:
-    """The first tokens of a text, reproducibly."""
+    """The first tokens of a text, reproducibly. Some hold ids that often mean something: 0, 1, 2 and
+    the last; no id means anything here."""
     rng = random.Random(text)
-    return tuple(rng.randrange(vocab_size) for _ in range(MAX_TEXT_LEN))
+    tokens = [rng.randrange(vocab_size) for _ in range(MAX_TEXT_LEN)]
+    if text % 4 == 3:
+        tokens = [rng.choice([0, 1, 2, vocab_size - 1, token]) for token in tokens]
+    return tuple(tokens)
 
 
 def prompt_lens(block_size: int, longest: int = MAX_PROMPT_LEN) -> st.SearchStrategy[int]:
@@ -168,3 +172,20 @@ def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
         max_num_seqs=count, block_size=block_size, num_blocks=num_blocks, return_logits=return_logits
     )
     return Workload(wanted, config)
+
+
+@st.composite
+def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+    """More requests than the default number of slots, prompts and caps of dozens of tokens."""
+    vocab_size = oracle.subject.vocab_size
+    room = min(oracle.subject.context_len, 160)
+    lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")
+    wanted = tuple(
+        Request(
+            f"r{i}",
+            draw(prompts(vocab_size, st.just(length))),
+            draw(st.one_of(st.integers(1, 4), st.integers(16, 32))),
+        )
+        for i, length in enumerate(lengths)
+    )
+    return Workload(wanted, EngineConfig(return_logits=return_logits))

@@ -17,9 +17,10 @@ from itertools import islice
 import torch
 
 from harness.adequacy import Adequacy, measure_adequacy
-from harness.api import Capability, Completion, Engine, EngineConfig, Request
+from harness.api import Capability, Completion, Engine, EngineConfig, Request, StepRecord
 from harness.capabilities import capabilities_of
 from harness.compare import check_completions
+from harness.conduct import check_conduct
 from harness.errors import EngineHang, OracleError, UnsupportedModelError
 from harness.models.catalogue import ModelUnderTest, load_model
 from harness.oracle import Oracle
@@ -29,6 +30,7 @@ from harness.registry import EngineSpec, reference_factory
 from harness.timelimit import time_limit
 from harness.verdict import ConformanceFailure, EngineRaised, Ledger, Run, Scene
 from harness.workloads import Outcome, Workload, run
+from harness.world import require_same, settings_of
 
 BUILD_TIME_LIMIT_S = 120.0
 NUM_KEPT_RUNS = 32  # more than any example makes
@@ -165,8 +167,10 @@ class Trial:
         serial = self._serials[id(engine)]
         self._runs.append(Run(serial, workload))
         self.ledger.num_runs += 1
+        before = settings_of(self.subject.model)
         with self.reporting(workload, "the engine raised"):
             outcome = run(engine, workload, self.lab.time_limit_s)
+            require_same(before, settings_of(self.subject.model), "while the engine worked")
         self._runs[-1] = Run(serial, workload, outcome.completions)
         with self.reporting(workload):
             self._require_logits(workload, outcome)
@@ -185,11 +189,22 @@ class Trial:
                 ).found_by("logits")
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
-        """Run a workload of good requests and judge every answer against the oracle."""
+        """Run a workload of good requests; judge every answer against the oracle, and the conduct."""
+        if engine is None:
+            with self.reporting(workload, "the engine raised"), self.engine(workload.config) as fresh:
+                return self.check(workload, fresh)
+        num_records = len(self.trace_of(engine))
         outcome = self.run(workload, engine)
         with self.reporting(workload):
             self.judge(workload.requests, outcome)
+            records = self.trace_of(engine)[num_records:]
+            check_conduct(workload, outcome, records, self.capabilities)
         return outcome
+
+    def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
+        """Since it was built; empty for an engine without the capability."""
+        has_trace = Capability.TRACING in self.capabilities
+        return engine.trace if has_trace else ()  # type: ignore[attr-defined]
 
     def judge(self, requests: Sequence[Request], outcome: Outcome) -> None:
         check_completions(requests, outcome.completions, self.oracle, self.ledger)

@@ -90,23 +90,28 @@ def _by_rule(failure: ConformanceFailure) -> Diagnosis | None:
     if failure.promise in ABOUT_BEHAVIOUR or failure.rule == "refused":
         return Diagnosis(BY_PROMISE[failure.promise], failure.finding)
     if isinstance(failure, EngineRaised):
-        return Diagnosis(Cause.CRASH, failure.finding)
+        is_about = failure.promise in (Promise.P12, Promise.P13)
+        return Diagnosis(BY_PROMISE[failure.promise] if is_about else Cause.CRASH, failure.finding)
     return None
 
 
 def _hang(stage: Stage, hang: EngineHang) -> Diagnosis:
-    """Does it come to an end without the aborts?"""
-    found = Diagnosis(Cause.LIVENESS, str(hang).splitlines()[0])
-    runs = hang.scene.runs if hang.scene else ()
-    if not any(run.workload.aborts for run in runs):
-        return found
-    calls = [replace(run.workload, aborts=()) for run in runs]
-    if stage.play(calls) is None:
-        return found
-    found.evidence.append("with nothing aborted it ends")
-    return Diagnosis(
-        Cause.CANCEL, "after an abort the engine comes to no end", [found.text, *found.evidence]
-    )
+    """Does it end without the aborts? Was a rule of the trace broken on the way?"""
+    text = str(hang).splitlines()[0]
+    runs = [run.workload for run in hang.scene.runs] if hang.scene else []
+    if any(each.aborts for each in runs):
+        calls = stage.play([replace(each, aborts=()) for each in runs])
+        if calls is not None:
+            return Diagnosis(
+                Cause.CANCEL,
+                "after an abort it comes to no end",
+                [text, "with nothing aborted it ends"],
+            )
+    broken = stage.conduct_up_to_hang(runs) if runs else None
+    if broken is not None and broken.promise in BY_PROMISE:
+        before = f"before that: {broken.finding}"
+        return Diagnosis(BY_PROMISE[broken.promise], broken.finding, [text, before])
+    return Diagnosis(Cause.LIVENESS, text)
 
 
 def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
@@ -160,7 +165,7 @@ def _plays(scene: Scene | None) -> Iterator[list[Workload]]:
 
 
 def _cut_short(call: Call, symptom: Symptom) -> Diagnosis | None:
-    """Does the trace show that not the whole prompt was fed?"""
+    """Does the trace show that the first token was taken before the whole prompt was fed?"""
     own = symptom.request.request_id
     rows = [row for record in call.trace for row in record.rows if row.request_id == own]
     first = next((row for row in rows if row.is_sampled), None)
@@ -168,8 +173,9 @@ def _cut_short(call: Call, symptom: Symptom) -> Diagnosis | None:
     if first is None or first.context_len + first.query_len >= num_prompt:
         return None
     num_fed = first.context_len + first.query_len
-    if any(row.query_len > 1 and row.context_len >= num_fed for row in rows):
-        return None  # the rest came later: a token was taken too early
+    if any(row.context_len >= num_fed for row in rows if row is not first and row.query_len > 1):
+        text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {own!r} were fed"
+        return Diagnosis(Cause.CHUNK, text)
     cause = Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT
     return Diagnosis(cause, f"only {num_fed} of the {num_prompt} prompt tokens of {own!r} were fed")
 

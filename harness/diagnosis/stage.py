@@ -23,11 +23,13 @@ from harness.diagnosis.tape import plain_schedule
 from harness.errors import EngineHang
 from harness.oracle import centred
 from harness.timelimit import time_limit
+from harness.trace import check_accounting, check_positions
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure, Ledger
 from harness.workloads import Workload, run
 
 RERUN_TIME_LIMIT_S = 5.0
+HANG_TIME_LIMIT_S = 1.0
 
 
 class OutOfTimeError(Exception):
@@ -84,6 +86,30 @@ class Stage:
                 self.trial.close(engine)
         except (EngineHang, Exception, SystemExit):
             return None
+
+    def conduct_up_to_hang(self, calls: Sequence[Workload]) -> ConformanceFailure | None:
+        """The first rule of the trace that is broken before the last call hangs."""
+        self.check_time()
+        if Capability.TRACING not in self.trial.capabilities:
+            return None
+        engine = self.trial.spec.factory(self.trial.subject.model, calls[-1].config)
+        num_before = 0
+        try:
+            for each in calls:
+                num_before = len(self._trace(engine))
+                run(engine, each, HANG_TIME_LIMIT_S)
+        except EngineHang:
+            records = self._trace(engine)[num_before:]
+        except Exception:
+            return None
+        else:
+            return None
+        try:
+            check_positions(records, calls[-1])
+            check_accounting(records, calls[-1], is_idle_at_end=False)
+        except ConformanceFailure as broken:
+            return broken
+        return None
 
     def _call(self, engine: Engine, workload: Workload) -> Call:
         num_before = len(self._trace(engine))

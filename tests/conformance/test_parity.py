@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request, TracingEngine
+from harness.api import EngineConfig, Request
 from harness.happened import has_preemption, require
 from harness.promises import Promise
-from harness.strategies import crowded, workloads
+from harness.strategies import crowded, long_workloads, workloads
 from harness.trial import Trial
 from harness.workloads import Workload
 
@@ -32,6 +30,15 @@ def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> N
 
 
 @pytest.mark.one_model
+@settings(max_examples=max(2, settings().max_examples // 4))
+@given(data=st.data())
+def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataObject) -> None:
+    """Far from the small sizes of the other tests: more slots, contexts of many blocks, some steps
+    with every slot taken."""
+    trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+
+
+@pytest.mark.one_model
 @pytest.mark.needs("preemption", "tracing")
 @given(data=st.data())
 def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
@@ -40,5 +47,4 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         with trial.reporting(workload):
-            trace = cast(TracingEngine, engine).trace
-            require(has_preemption(trace), Promise.P1, "preemption")
+            require(has_preemption(trial.trace_of(engine)), Promise.P1, "preemption")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request, TracingEngine
+from harness.api import EngineConfig, Request
 from harness.happened import has_chunk, require
 from harness.promises import Promise
 from harness.relations import blame
 from harness.strategies import prompts, workloads
-from harness.trace import check_positions
 from harness.trial import Trial
 from harness.workloads import Workload
 
@@ -35,11 +32,7 @@ def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObj
 @pytest.mark.one_model
 @given(data=st.data())
 def test_each_step_continues_where_the_cache_ends(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(workloads(trial.oracle, trial.capabilities))
-    with trial.engine(workload.config) as engine:
-        trial.check(workload, engine)
-        with trial.reporting(workload):
-            check_positions(cast(TracingEngine, engine).trace, workload)
+    trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
 
 
 @pytest.mark.needs("chunked_prefill", "tracing")
@@ -61,7 +54,5 @@ def test_a_prompt_fed_in_chunks_is_answered_as_a_whole(trial: Trial, data: st.Da
     )
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        trace = cast(TracingEngine, engine).trace
         with trial.reporting(workload):
-            check_positions(trace, workload)
-            require(has_chunk(trace), Promise.P7, "prompt fed in parts")
+            require(has_chunk(trial.trace_of(engine)), Promise.P7, "prompt fed in parts")
