@@ -34,6 +34,8 @@ class Command:
 
 COMMANDS = {
     "demo": Command("harness.demo", "show static waves against continuous batching, step by step"),
+    "faults": Command("harness.campaign.faults", "the kill table: is every planted fault caught?"),
+    "honest": Command("harness.campaign.honest", "no false alarms: honest engines on many workloads"),
 }
 
 

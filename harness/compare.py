@@ -73,15 +73,21 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
     """One completion per request, in input order."""
     got = [completion.request_id for completion in completions]
     expected = [request.request_id for request in requests]
-    if got != expected:
-        if sorted(got) == sorted(expected):
-            what = "the completions are not in input order"
-        else:
-            lost = [each for each in expected if each not in got]
-            what = (
-                f"request {lost[0]!r} has no completion" if lost else "there are too many completions"
-            )
-        raise ConformanceFailure(Promise.P4, what, [f"got:       {got}", f"should be: {expected}"])
+    if got == expected:
+        return
+    lost = [each for each in expected if each not in got]
+    strangers = [each for each in got if each not in expected]
+    if sorted(got) == sorted(expected):
+        what, cause = "the completions are not in input order", Cause.ORDER
+    elif lost and strangers:
+        what = f"{strangers[0]!r} is answered, which nobody asked, and {lost[0]!r} is not"
+        cause = Cause.ROUTING
+    elif lost:
+        what, cause = f"request {lost[0]!r} has no completion", Cause.DROPPED
+    else:
+        what, cause = "there are too many completions", Cause.DROPPED
+    evidence = [f"got:       {got}", f"should be: {expected}"]
+    raise ConformanceFailure(Promise.P4, what, evidence, cause=cause)
 
 
 def check_structure(request: Request, completion: Completion) -> None:

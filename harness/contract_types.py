@@ -8,9 +8,10 @@ import torch
 
 from harness.api import Completion, FinishReason, TokenEvent
 from harness.promises import Promise
-from harness.verdict import ConformanceFailure
+from harness.verdict import ConformanceFailure, rule
 
 
+@rule("types")
 def checked_completions(given: object) -> tuple[Completion, ...]:
     """Raises `ConformanceFailure` for anything but an iterable of well-typed completions."""
     if not isinstance(given, Iterable):
@@ -50,6 +51,7 @@ def _slip(request_id: object, token_ids: object, reason: object, logits: object)
     return None
 
 
+@rule("event-types")
 def checked_events(given: object) -> list[TokenEvent]:
     """Raises `ConformanceFailure` for anything but a list of well-typed events."""
     if not isinstance(given, list | tuple):

@@ -38,4 +38,4 @@ def require(has_happened: bool, promise: Promise, what: str) -> None:
     if not has_happened:
         raise ConformanceFailure(
             promise, f"the trace shows no {what}, though this workload cannot be served without"
-        )
+        ).found_by("happened", what=what)

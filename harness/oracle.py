@@ -63,7 +63,7 @@ class ErrorUnit:
     """E: the reference's own distance from float64, over `num_steps` steps."""
 
     max_abs: float
-    rms: float
+    rms: float  # over the vocabulary, at the worst step: an answer may have only one
     num_steps: int
     num_flips: int  # steps at which float64 would have chosen another token
     near_tie_share: float  # steps whose float64 margin lies within 2 kappa E: the ones that may flip
@@ -176,7 +176,7 @@ class Oracle:
         max_abs = error.abs().max().item()
         return ErrorUnit(
             max_abs=max_abs,
-            rms=error.pow(2).mean().sqrt().item(),
+            rms=error.pow(2).mean(dim=-1).max().sqrt().item(),
             num_steps=len(margin),
             num_flips=num_flips,
             near_tie_share=(margin <= 2 * self.kappa * max_abs).double().mean().item(),

@@ -25,7 +25,11 @@ BUILT_IN = {
     "ragged": "implementations.ragged:ragged",
 }
 FAULT_PREFIX = "fault:"
-FORMS = "a built-in name, fault:NAME, pkg.mod:factory or path.py:factory, then ?key=value&key=value"
+ODD_PREFIX = "odd:"
+FORMS = (
+    "a built-in name, fault:NAME, odd:NAME, pkg.mod:factory or path.py:factory, "
+    "then ?key=value&key=value"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,13 @@ class EngineSpec:
 def resolve_engine(text: str) -> EngineSpec:
     """Raises `UsageError` naming what is wrong and what there is to choose from."""
     target, _, query = text.partition("?")
-    options = _parse_options(text, query)
+    options = parse_options(text, query)
     if target in BUILT_IN:
         factory = _load(text, BUILT_IN[target])
     elif target.startswith(FAULT_PREFIX):
-        factory = _fault(target.removeprefix(FAULT_PREFIX))
+        factory = _listed(target, FAULT_PREFIX, "planted fault", faults())
+    elif target.startswith(ODD_PREFIX):
+        factory = _listed(target, ODD_PREFIX, "honest oddity", oddities())
     elif ":" in target:
         factory = _load(text, target)
     else:
@@ -60,15 +66,21 @@ def faults() -> Mapping[str, Any]:
     return dict(module.FAULTS)
 
 
+def oddities() -> Mapping[str, Any]:
+    """The honest oddities by name (see `implementations/odd`)."""
+    module = importlib.import_module("implementations.odd")
+    return dict(module.ODDITIES)
+
+
 def reference_factory() -> EngineFactory:
     """The engine whose answers are the specification."""
     return resolve_engine("reference").factory
 
 
-def _fault(name: str) -> Callable[..., Engine]:
-    known = faults()
+def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:
+    name = target.removeprefix(prefix)
     if name not in known:
-        raise UsageError(f"--engine {FAULT_PREFIX + name!r} is no planted fault: {', '.join(known)}")
+        raise UsageError(f"--engine {target!r} is no {kind}: {', '.join(known)}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
 
@@ -128,7 +140,7 @@ def _import_file(text: str, file_name: str) -> ModuleType:
     return module
 
 
-def _parse_options(text: str, query: str) -> dict[str, Any]:
+def parse_options(text: str, query: str) -> dict[str, Any]:
     """`a=1&b=true` as keyword arguments; values are read as YAML scalars."""
     options: dict[str, Any] = {}
     for part in filter(None, query.split("&")):

@@ -91,13 +91,17 @@ def _require_same_logits(
     )
 
 
+# What a request alone would keep as well: broken only `relation`, it is that which broke it.
+ABOUT_ONE_ANSWER = {Promise.P1, Promise.P2, Promise.P3, Promise.P7}
+
+
 @contextmanager
 def blame(promise: Promise, relation: str) -> Iterator[None]:
     """A wrong answer found inside is told as a break of `promise`: it appeared `relation`."""
     try:
         yield
     except ConformanceFailure as failure:
-        if failure.promise in (Promise.P1, Promise.P7):
+        if failure.promise in ABOUT_ONE_ANSWER:
             failure.promise = promise
             failure.evidence.append(f"it appeared {relation}")
         raise

@@ -152,11 +152,15 @@ def workloads(
 
 
 @st.composite
-def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool, in_chunks: bool = False) -> Workload:
     """Sequences that fit the pool when they are admitted and outgrow it together, after each has
-    produced some tokens: somebody must be preempted."""
+    produced some tokens: somebody must be preempted.
+
+    `in_chunks`: the token budget is below what a preempted one must be fed again.
+    """
     block_size = draw(st.sampled_from([2, 3, 4]))
-    lengths = draw(st.lists(st.integers(1, 3 * block_size), min_size=2, max_size=4), label="lengths")
+    longest = 1 if in_chunks else 3 * block_size
+    lengths = draw(st.lists(st.integers(1, longest), min_size=2, max_size=4), label="lengths")
     growth = 3 * block_size + 1
     vocab_size = oracle.subject.vocab_size
     wanted = tuple(
@@ -167,9 +171,12 @@ def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
     # All prompts and a block each fit, all whole lives do not; the largest alone does.
     num_blocks = max(*whole_lives, sum(length // block_size + 1 for length in lengths))
     assert num_blocks < sum(whole_lives), "else nobody would have to give way"
-    count = len(lengths)
     config = EngineConfig(
-        max_num_seqs=count, block_size=block_size, num_blocks=num_blocks, return_logits=return_logits
+        max_num_seqs=len(lengths),
+        max_num_batched_tokens=len(lengths) + draw(st.integers(0, 1)) if in_chunks else 2048,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        return_logits=return_logits,
     )
     return Workload(wanted, config)
 

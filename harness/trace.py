@@ -12,7 +12,7 @@ from math import ceil
 
 from harness.api import Completion, RowRecord, StepRecord
 from harness.promises import Promise
-from harness.verdict import ConformanceFailure
+from harness.verdict import ConformanceFailure, rule
 from harness.workloads import Workload
 
 
@@ -48,7 +48,7 @@ class _Replay:
             if request_id not in self.requests:
                 raise ConformanceFailure(
                     Promise.P7, f"step {step}: the trace names {request_id!r}, but nobody asked for it"
-                )
+                ).found_by("names")
         for request_id in record.preempted:
             self.num_cached[request_id] = 0
             self.running = [each for each in self.running if each != request_id]
@@ -64,6 +64,7 @@ class _Replay:
         self.running = [each for each in self.running if each not in record.finished]
 
 
+@rule("positions")
 def check_positions(trace: Sequence[StepRecord], workload: Workload) -> None:
     """P7: each row continues where its cache ends; a token is sampled exactly when all are fed."""
     replay = _Replay(workload)
@@ -95,6 +96,7 @@ def _check_row(step: int, row: RowRecord, replay: _Replay) -> None:
         )
 
 
+@rule("limits")
 def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool) -> None:
     """P9: slots, and the token budget of engines that schedule by it, are never exceeded."""
     config = workload.config
@@ -135,6 +137,7 @@ def _arrival_order(workload: Workload) -> list[str]:
     return [workload.requests[index].request_id for _, index in ordered]
 
 
+@rule("first-come")
 def _check_first_come(step: int, record: StepRecord, replay: _Replay, arrival_order: list[str]) -> None:
     """Nobody is admitted before somebody who came earlier and waits, be it as a preempted one."""
     for waiting in record.waiting:
@@ -153,6 +156,7 @@ def _check_first_come(step: int, record: StepRecord, replay: _Replay, arrival_or
         )
 
 
+@rule("decodes")
 def _check_decodes(step: int, record: StepRecord, replay: _Replay) -> None:
     """Every running decode gets its token, also in a step that prefills others."""
     fed = {row.request_id for row in record.rows}
@@ -165,6 +169,7 @@ def _check_decodes(step: int, record: StepRecord, replay: _Replay) -> None:
             )
 
 
+@rule("refill")
 def _check_refill(
     step: int, record: StepRecord, replay: _Replay, previous: StepRecord | None, can_chunk: bool
 ) -> None:
@@ -201,6 +206,7 @@ def _surely_fits_pool(
     return free is not None and free >= fed + needed
 
 
+@rule("accounting")
 def check_accounting(
     trace: Sequence[StepRecord], workload: Workload, is_idle_at_end: bool = True
 ) -> None:
@@ -238,6 +244,7 @@ def _whole_life_blocks(request_id: str, replay: _Replay) -> int:
     return ceil(num_tokens / replay.workload.config.block_size)
 
 
+@rule("ends")
 def check_ends(
     trace: Sequence[StepRecord], workload: Workload, completions: Sequence[Completion]
 ) -> None:

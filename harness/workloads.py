@@ -94,7 +94,7 @@ def run(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_L
             Promise.P15,
             f"generate altered the caller's list: it held {len(workload.requests)} requests, now "
             f"{len(asked)}",
-        )
+        ).found_by("world", thing="requests")
     return Outcome(checked)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from harness.api import FinishReason, Request
 from harness.causes import Cause
 from harness.diagnosis.explain import Explanation, explain, rounding_explains
 from harness.diagnosis.reruns import Reruns, cause_by_reruns, rerun
@@ -223,7 +224,11 @@ def _wrong_end(
             evidence.append(
                 f"{len(completion.token_ids)} is the cap of {', '.join(map(repr, sharing))}"
             )
+        if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
+            cause = Cause.EOS
+            evidence += _whose_eos(calls[symptom.call], symptom.request, completion.token_ids[-1:])
     found = rerun(stage, calls, symptom)
+    found.movers.clear()  # an end moves with the tokens, whoever moves those
     by_reruns = cause_by_reruns(found, symptom, calls)
     if by_reruns is not None and by_reruns[0] in (Cause.PREEMPTION, Cause.STALE, Cause.RACE):
         return Diagnosis(*by_reruns, evidence + found.facts)
@@ -237,6 +242,17 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
     if reruns.is_right_with_large_pool:
         return Cause.PREEMPTION
     return Cause.CHUNK if reruns.is_right_with_whole_prompts else cause
+
+
+def _whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
+    """Who knows the token that stopped it, if not the request itself?"""
+    if not last or last[0] in request.eos_token_ids:
+        return []
+    words = [f"it stopped at token {last[0]}, which is no EOS of its own"]
+    owners = [r.request_id for r in call.workload.requests if last[0] in r.eos_token_ids]
+    if owners:
+        words.append(f"but one of {', '.join(map(repr, owners))}")
+    return words
 
 
 def _named(

@@ -9,11 +9,12 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from harness.api import Capability
 from harness.diagnosis.foreign import leak_mistakes, padding_mistakes, routing_mistakes, stale_mistakes
 from harness.diagnosis.masks import mask_mistakes
 from harness.diagnosis.mistake import Mistake, Suspect
 from harness.diagnosis.positions import feeding_mistakes, position_mistakes
-from harness.diagnosis.stage import Call, Stage, Symptom
+from harness.diagnosis.stage import Call, OutOfTimeError, Stage, Symptom
 from harness.diagnosis.storage import precision_mistakes, storage_mistakes
 from harness.diagnosis.tape import tape_of
 from harness.diagnosis.twin import View, honest_view, logits_of
@@ -22,7 +23,7 @@ from harness.oracle import centred
 
 Family = Callable[[Suspect], Iterator[Mistake]]
 OWN = (position_mistakes, mask_mistakes, feeding_mistakes, storage_mistakes, precision_mistakes)
-OTHERS = (routing_mistakes, padding_mistakes, leak_mistakes, stale_mistakes)
+OTHERS = (routing_mistakes, leak_mistakes, stale_mistakes, padding_mistakes)
 # A wrong token beside the right logits.
 WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 # A mistake must bring the distance to the engine's logits down to this share of the honest one's.
@@ -95,6 +96,8 @@ def explain(
     groups: list[tuple[Family, ...]] = [OTHERS, OWN] if is_right_alone else [OWN, OTHERS]
     if observed.logits is None and _are_right(calls, symptom, observed):
         groups = [WITH_RIGHT_LOGITS]
+    elif observed.logits is None and is_right_alone:
+        groups = [OTHERS]  # a few tokens fit many mistakes: only those that need the others
     for group in groups:
         best = _best(stage, subject, suspect, observed, chain.from_iterable(f(suspect) for f in group))
         if best is not None:
@@ -141,7 +144,8 @@ def _evidence(
         1.5 * trial.oracle.kappa * trial.oracle.error.max_abs,
     )
     config = calls[symptom.call].workload.config
-    return Suspect(tape, seq, honest, _window(subject), config), observed
+    is_continuous = Capability.SCHEDULING in trial.capabilities
+    return Suspect(tape, seq, honest, _window(subject), config, is_continuous), observed
 
 
 def _believed(given: Tensor | None, tokens: Tensor, exact: Tensor) -> Tensor | None:
@@ -170,11 +174,14 @@ def _best(
 ) -> Explanation | None:
     """The first of those that miss least: of equals the more common mistake."""
     best: Explanation | None = None
-    for mistake in mistakes:
-        stage.check_time()
-        for each in _tried(subject, suspect, observed, mistake):
-            if best is None or (each.share or 0.0) < 0.5 * (best.share or 0.0):
-                best = each
+    try:
+        for mistake in mistakes:
+            stage.check_time()
+            for each in _tried(subject, suspect, observed, mistake):
+                if best is None or (each.share or 0.0) < 0.5 * (best.share or 0.0):
+                    best = each
+    except OutOfTimeError:
+        pass  # what was found by then is what there is
     return best
 
 

@@ -127,7 +127,19 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         ]
         view = replace(suspect.honest, samples=torch.tensor(swapped))
         yield Mistake(Cause.ROUTING, f"it was given what belongs to {fed.request.request_id!r}", view)
+    decode_rows = {
+        (int(step), int(row)): int(due)
+        for step, row, due, is_decode in zip(
+            tape.step, tape.row, tape.token, tape.is_decode(), strict=True
+        )
+        if is_decode
+    }
     for offset, words in ((1, "the next row"), (-1, "the row before")):
+        token = tape.token.clone()
+        for cell in (suspect.is_own & tape.is_decode()).nonzero()[:, 0]:
+            row = int(tape.step[cell]), int(tape.row[cell]) + offset
+            token[cell] = decode_rows.get(row, int(token[cell]))
+        yield suspect.fed(Cause.FEED, f"decodes are fed the token of {words} of their step", token)
         shifted = []
         for cell in suspect.honest.samples:
             rows = sorted(by_step[int(tape.step[cell])].values())
@@ -142,11 +154,11 @@ def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     tape, own = suspect.tape, suspect.is_own
     first = tape.step == tape.step[own].min()
     num_pads = int((tape.query_len[first].max() - tape.query_len[own & first].max()).item())
-    if num_pads < 0:
-        return
-    yield from _too_much_padding(suspect)
-    if num_pads:
+    if num_pads > 0:
+        yield from _pads_counted(suspect, num_pads)
         yield from _pads_seen(suspect, num_pads)
+    if not suspect.is_continuous:
+        yield from _too_much_padding(suspect)
 
 
 def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
@@ -189,6 +201,11 @@ def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
         some = torch.arange(num_pads) >= num_pads - num_seen
         view = _padded(suspect, num_pads, own, False, True, seen=some)
         yield Mistake(Cause.PADDING, f"of its {num_pads} pads the last {num_seen} are attended", view)
+
+
+def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    tape, own = suspect.tape, suspect.is_own
+    is_decode = (tape.context_len > 0) & own
     for words, where in (("", own), (" in decodes", is_decode)):
         text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
         yield suspect.at(Cause.PADDING, text, torch.where(where, tape.index + num_pads, tape.index))

@@ -35,6 +35,7 @@ class Suspect:
     honest: View
     window: int | None
     config: EngineConfig
+    is_continuous: bool  # by its capabilities: then it has no padded waves
 
     @property
     def is_own(self) -> Tensor:

@@ -102,14 +102,14 @@ def _shortened(suspect: Suspect) -> Iterator[Mistake]:
             tape.index < num_prompt - kept,
             num_prompt - kept,
         )
-        for kept in range(1, num_prompt)
+        for kept in _lengths(num_prompt)
     }
     dropped |= {
         f"only the prompt's first {kept} tokens are fed": (
             (tape.index >= kept) & (tape.index < num_prompt),
             num_prompt - kept,
         )
-        for kept in range(1, num_prompt)
+        for kept in _lengths(num_prompt)
     }
     for text, (cells, count) in dropped.items():
         gone = cells & suspect.is_own
@@ -129,6 +129,11 @@ def _shortened(suspect: Suspect) -> Iterator[Mistake]:
         yield Mistake(cause, text, closed)
         in_place = replace(honest, visible=visible, samples=samples)
         yield Mistake(cause, f"{text}, at their places", in_place)
+
+
+def _lengths(num_prompt: int) -> list[int]:
+    """What a prompt may be cut to: any short or nearly whole length, and round ones between."""
+    return [n for n in range(1, num_prompt) if n <= 12 or n >= num_prompt - 4 or n % 8 == 0]
 
 
 def _last_kept(suspect: Suspect, gone: Tensor) -> Tensor | None:

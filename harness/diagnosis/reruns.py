@@ -11,6 +11,7 @@ from harness.diagnosis.stage import Call, Stage, Symptom, same_answer
 from harness.workloads import Workload
 
 ROOMY = EngineConfig()
+NUM_REWRITTEN = 6  # neighbours
 
 
 @dataclass
@@ -113,7 +114,7 @@ def _rewrite(case: _Case, workloads: Sequence[Workload], here: Workload, found: 
     """Whose contents move the answer, lengths kept?"""
     symptom, vocab_size = case.symptom, case.stage.trial.subject.vocab_size
     was = case.calls[symptom.call].completion(symptom.request.request_id)
-    for number, request in enumerate(here.requests):
+    for number, request in enumerate(here.requests[:NUM_REWRITTEN]):
         if request is symptom.request or not request.prompt_token_ids:
             continue
         shifted = tuple((token + 1) % vocab_size for token in request.prompt_token_ids)

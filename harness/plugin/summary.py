@@ -46,7 +46,7 @@ def pytest_runtest_makereport(
     if call.excinfo is None:
         _tell_pass(item, report, record)
     elif report.failed or is_known(report):
-        _tell_failure(item, report, record, call.excinfo.value)
+        _tell_failure(item, report, record, _first_told(call.excinfo.value))
     return report
 
 
@@ -76,6 +76,19 @@ def _tell_failure(
         report.longrepr = f"{error}\n{_again(item)}"
     elif report.when != "call":
         forget_known(report)
+
+
+def _first_told(error: BaseException) -> BaseException:
+    """Where the last replay of an example differs from its first run, Hypothesis raises a group."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    told = [each for each in error.exceptions if isinstance(each, (ConformanceFailure, EngineHang))]
+    if not told:
+        return error
+    first = told[0]
+    if isinstance(first, ConformanceFailure):
+        first.evidence.append("played once more, the same workload went otherwise")
+    return first
 
 
 def _own_failure(error: BaseException) -> str | None:

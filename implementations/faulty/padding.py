@@ -85,7 +85,7 @@ class StaticPromptTokenTakenForPadding(StaticEngine):
         return ids, (ids != PAD_TOKEN_ID).long()
 
 
-@planted(Promise.P7, Cause.POSITION, "huggingface/transformers#22161")
+@planted(Promise.P7, Cause.PADDING, "huggingface/transformers#22161")
 class StaticDecodePositionsCountThePadding(StaticEngine):
     """Static waves: a prompt's positions are right, those of its decodes count the padding too."""
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, FinishReason, Request
+from harness.happened import has_preemption, require
 from harness.promises import Promise
 from harness.relations import require_same_bits
-from harness.strategies import prompts, requests, workloads
+from harness.strategies import crowded, prompts, requests, workloads
 from harness.trial import Trial
 from harness.workloads import Workload
 
@@ -50,6 +51,17 @@ def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataO
         require_same_bits(trial, Promise.P2, "when its cap is 3 larger", [short], [prefix])
 
 
+@pytest.mark.promise(id="P2")
+@pytest.mark.needs("preemption", "tracing")
+@given(data=st.data())
+def test_a_preempted_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(crowded(trial.oracle, trial.has_logits))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        with trial.reporting(workload):
+            require(has_preemption(trial.trace_of(engine)), Promise.P2, "preemption")
+
+
 @pytest.mark.promise(id="P3")
 @given(data=st.data())
 def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject) -> None:
@@ -64,6 +76,28 @@ def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject
         wanted.append(replace(request, eos_token_ids=frozenset(answer[step] for step in chosen)))
     max_num_seqs = data.draw(st.integers(1, 4), label="max_num_seqs")
     trial.check(Workload(tuple(wanted), EngineConfig(max_num_seqs=max_num_seqs)))
+
+
+@pytest.mark.promise(id="P3")
+@given(data=st.data())
+def test_rows_that_leave_take_their_eos_ids_along(trial: Trial, data: st.DataObject) -> None:
+    """Rows without an EOS leave a full batch early, in front of rows that stop late by their own; so
+    per-row lists that are not shortened in the right place slip."""
+    vocab_size = trial.subject.vocab_size
+    count = data.draw(st.integers(2, 4), label="rows that stop late")
+    quick = [
+        Request(f"quick-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), i + 1)
+        for i in range(data.draw(st.integers(1, 2), label="rows that leave early"))
+    ]
+    late = []
+    for index in range(count):
+        prompt = data.draw(prompts(vocab_size, st.integers(1, 12)))
+        answer = trial.oracle.right_tokens(prompt, 9)
+        eos = frozenset({answer[data.draw(st.integers(3, 7), label="step of the EOS")]})
+        late.append(Request(f"late-{index}", prompt, 9, eos))
+    rows = data.draw(st.permutations([*quick, *late]), label="order")
+    trial.check(Workload(tuple(rows), EngineConfig(max_num_seqs=len(rows))))
+    trial.check(Workload((*quick, *late), EngineConfig(max_num_seqs=len(rows))))
 
 
 @pytest.mark.promise(id="P3")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, MaskingEngine, Request, RowRecord
+from harness.causes import Cause
 from harness.masks import brute_force_mask, differences
 from harness.oracle import centred, teacher_forced
 from harness.promises import Promise
@@ -38,11 +39,17 @@ def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, in
             ).found_by("mask", rows=rows, window=_window(trial))
         wrong = list(differences(mask.tolist(), expected))
         if wrong:
+            row_of = [row.request_id for row in rows for _ in range(row.query_len)]
+            cached = [row.request_id for row in rows for _ in range(row.context_len)]
+            is_leak = any(
+                row_of[query] != (cached + row_of)[key] for query, key in mask.nonzero().tolist()
+            )
             layout_words = ", ".join(f"{r.context_len} cached + {r.query_len} fed" for r in rows)
             raise ConformanceFailure(
                 Promise.P6,
                 f"{wrong[0]}, and {len(wrong) - 1} more bits differ from the definition",
                 [f"rows: {layout_words}; window {_window(trial)}"],
+                cause=Cause.LEAK if is_leak else Cause.MASK,
             ).found_by("mask", rows=rows, window=_window(trial))
     trial.ledger.num_requests += len(rows)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, Request
-from harness.happened import has_preemption, require
+from harness.happened import has_chunk, has_preemption, require
 from harness.promises import Promise
 from harness.strategies import crowded, long_workloads, workloads
 from harness.trial import Trial
@@ -48,3 +48,16 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
         trial.check(workload, engine)
         with trial.reporting(workload):
             require(has_preemption(trial.trace_of(engine)), Promise.P1, "preemption")
+
+
+@pytest.mark.one_model
+@pytest.mark.needs("preemption", "tracing", "chunked_prefill")
+@given(data=st.data())
+def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataObject) -> None:
+    """What was preempted is fed again in parts, its outputs in a later one."""
+    workload = data.draw(crowded(trial.oracle, trial.has_logits, in_chunks=True))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        with trial.reporting(workload):
+            require(has_preemption(trial.trace_of(engine)), Promise.P1, "preemption")
+            require(has_chunk(trial.trace_of(engine)), Promise.P1, "sequence fed in parts")

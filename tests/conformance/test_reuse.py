@@ -70,6 +70,49 @@ def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.
 
 @pytest.mark.one_model
 @given(data=st.data())
+def test_the_eos_ids_of_a_former_tenant_stop_nobody(trial: Trial, data: st.DataObject) -> None:
+    """Newcomers without EOS ids whose right answers hold those of the tenants before them."""
+    vocab_size = trial.subject.vocab_size
+    count = data.draw(st.integers(1, 3), label="max_num_seqs")
+    newcomers = [
+        Request(f"new-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), 6) for i in range(count)
+    ]
+    theirs = frozenset().union(
+        *(trial.oracle.right_tokens(each.prompt_token_ids, 6) for each in newcomers)
+    )
+    tenants = [
+        Request(f"old-{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), 4, theirs)
+        for i in range(count)
+    ]
+    with blame(Promise.P8, "after tenants with EOS ids of their own"):
+        trial.check(Workload((*tenants, *newcomers), EngineConfig(max_num_seqs=count)))
+
+
+@pytest.mark.one_model
+@given(data=st.data())
+def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject) -> None:
+    """What an engine may take for a prompt it knows: the same beginning, the same tokens in another
+    order, one more or one less."""
+    block_size = data.draw(st.sampled_from([2, 4]), label="block_size")
+    prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2 * block_size, 20)))
+    cut = data.draw(st.integers(2, len(prompt)), label="length of the part in another order")
+    alike = (
+        prompt,
+        prompt[:cut][::-1] + prompt[cut:],
+        prompt[:-1],
+        prompt[:block_size] + prompt[::-1],
+        prompt[1:],
+        prompt,
+    )
+    config = EngineConfig(max_num_seqs=2, block_size=block_size, return_logits=trial.has_logits)
+    wanted = tuple(Request(f"r{i}", each, 3) for i, each in enumerate(alike))
+    with trial.engine(config) as engine, blame(Promise.P8, "after prompts that look alike"):
+        for call in (wanted, wanted[::-1]):
+            trial.check(Workload(call, config), engine)
+
+
+@pytest.mark.one_model
+@given(data=st.data())
 def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObject) -> None:
     config = EngineConfig(max_num_seqs=2)
     with trial.engine(config) as engine:

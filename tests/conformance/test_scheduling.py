@@ -87,6 +87,21 @@ def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.Dat
             require(has_preemption(trial.trace_of(engine)), trial.promise, "preemption")
 
 
+@pytest.mark.promise(id="P11")
+@pytest.mark.needs("preemption", "tracing")
+@given(data=st.data())
+def test_blocks_add_up_when_several_finish_in_one_step(trial: Trial, data: st.DataObject) -> None:
+    vocab_size = trial.subject.vocab_size
+    count = data.draw(st.integers(2, 4), label="finish together")
+    cap = data.draw(st.integers(1, 5), label="max_new_tokens")
+    wanted = [
+        Request(f"r{i}", data.draw(prompts(vocab_size, st.integers(1, 12))), cap) for i in range(count)
+    ]
+    last = Request("last", data.draw(prompts(vocab_size, st.integers(1, 12))), cap + 3)
+    config = EngineConfig(max_num_seqs=count + 1, block_size=4, num_blocks=6 * count)
+    trial.check(Workload((*wanted, last), config))
+
+
 @pytest.mark.promise(id="P9")
 @pytest.mark.needs("preemption", "scheduling", "tracing")
 @given(data=st.data())

@@ -53,3 +53,17 @@ def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
                 Promise.P14, f"a refused request must yield one ERROR event with a message, got {own}"
             )
         trial.judge(requests[:1], Outcome(outcome.completions[:1]))
+
+
+def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
+    """A refusal and an abort happen between the same two steps: both must be told."""
+    requests = (Request("runner", (1, 2, 3), 6), Request("victim", (4, 5), 6), Request("bad", (), 3))
+    workload = Workload(requests, arrivals=(0, 0, 2), aborts=(("victim", 2),))
+    outcome = trial.run(workload)
+    with trial.reporting(workload):
+        told = [event.finish_reason for _, event in outcome.events if event.request_id == "bad"]
+        if told != [FinishReason.ERROR]:
+            raise ConformanceFailure(
+                Promise.P14, f"a refusal beside an abort must yield one ERROR event, got {told}"
+            )
+        trial.judge(requests[:1], Outcome(outcome.completions[:1]))

@@ -1,0 +1,86 @@
+"""One planted fault before the conformance suite: the task of a worker, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.campaign.findings import Effort
+from harness.campaign.modules import function_of
+from harness.campaign.worker import laboratory, own_failures
+from harness.hunt import hunt
+from harness.registry import faults
+
+# Generated workloads first: a written case that fits says little about what seeds would find.
+FIRST_CATCH = Effort(profile="default", generated_first=True)
+ALL_CATCHES = Effort(profile="default", once_each=True, max_seconds=240)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Hunt a fault on some models, in one session, until it is caught; `is_whole`: with all tests."""
+
+    fault: str
+    models: tuple[str, ...]
+    seed: int
+    is_whole: bool = False
+
+    @property
+    def arguments(self) -> list[str]:
+        return [f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What the suite said. `caught_by`: the function of the first test that did; None: it survived."""
+
+    caught_by: str | None = None
+    broken: str | None = None  # the promise that failure named
+    cause: str | None = None  # what its diagnosis named
+    examples: int = 0  # workloads given to the engine until then, or in all
+    seconds: float = 0.0
+    functions: tuple[str, ...] = ()  # all test functions that caught it
+    own_failures: tuple[str, ...] = ()
+    is_cut: bool = False
+
+
+def hunt_down(attempt: Attempt, time_limit_s: float) -> Kill:
+    """The tests of the promise it breaks; if they miss it, all others."""
+    declared = f"promise(id='{faults()[attempt.fault].promise.id}')"
+    if attempt.is_whole:
+        return _kill(attempt, ["--diagnose-for=0"], ALL_CATCHES, time_limit_s)
+    by_promise = _kill(attempt, ["-x", "-m", declared], FIRST_CATCH, time_limit_s)
+    if by_promise.functions or by_promise.own_failures:
+        return by_promise
+    by_others = _kill(attempt, ["-x", "-m", f"not {declared}"], FIRST_CATCH, time_limit_s)
+    return _after(by_promise, by_others)
+
+
+def _kill(attempt: Attempt, selection: list[str], effort: Effort, time_limit_s: float) -> Kill:
+    lab = laboratory("float32", time_limit_s)
+    findings = hunt(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, effort)
+    first = findings.first
+    caught = (function_of(each.test) for each in findings.catches if each.broken is not None)
+    return Kill(
+        caught_by=function_of(first.test) if first else None,
+        broken=first.broken if first else None,
+        cause=first.cause if first else None,
+        examples=first.num_runs if first else findings.totals["num_runs"],
+        seconds=round(first.seconds if first else findings.seconds, 3),
+        functions=tuple(dict.fromkeys(caught)),
+        own_failures=own_failures(findings),
+        is_cut=findings.is_cut,
+    )
+
+
+def _after(miss: Kill, other: Kill) -> Kill:
+    """What was spent on the miss counts too."""
+    return Kill(
+        other.caught_by,
+        other.broken,
+        other.cause,
+        miss.examples + other.examples,
+        round(miss.seconds + other.seconds, 3),
+        other.functions,
+        other.own_failures,
+        other.is_cut,
+    )

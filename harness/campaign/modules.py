@@ -1,0 +1,84 @@
+"""The conformance tests as modules: which functions they hold, and importing them once a profile."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFORMANCE = ROOT / "tests" / "conformance"
+
+Modules = dict[str, ModuleType]
+_known: dict[str, Modules] = {}  # settings a module was imported under -> modules
+
+
+def _loaded() -> Modules:
+    inside = str(CONFORMANCE)
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if (getattr(module, "__file__", None) or "").startswith(inside)
+    }
+
+
+@contextmanager
+def conformance_modules(settings: str) -> Iterator[None]:
+    """Inside, the conformance tests are those imported under these settings, or are still to import.
+
+    A test keeps the settings it was imported under, and parsing the curated cases takes longer than
+    many a hunt: so neither are they shared between settings, nor imported anew each time.
+    """
+    outer = _loaded()
+    _replace(outer, _known.get(settings, {}))
+    try:
+        yield
+    finally:
+        _known[settings] = _loaded()
+        _replace(_known[settings], outer)
+
+
+@contextmanager
+def fresh_engines() -> Iterator[None]:
+    """Inside, planted faults and oddities are imported anew: what an engine keeps on its class must not
+    depend on the hunts before."""
+    prefixes = ("implementations.faulty", "implementations.odd")
+    outer = {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
+    _replace(outer, {})
+    try:
+        yield
+    finally:
+        inner = [name for name in sys.modules if name.startswith(prefixes)]
+        _replace({name: sys.modules[name] for name in inner}, outer)
+
+
+def _replace(old: Modules, new: Modules) -> None:
+    for name in old:
+        del sys.modules[name]
+    sys.modules.update(new)
+
+
+@cache
+def conformance_functions() -> dict[str, bool]:
+    """Node id of each conformance test function, without parameters -> are its workloads generated?"""
+    return {
+        f"{path.relative_to(ROOT).as_posix()}::{node.name}": _is_generated(node)
+        for path in sorted(CONFORMANCE.glob("test_*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def _is_generated(node: ast.FunctionDef) -> bool:
+    """Is it decorated with `@given(...)`?"""
+    called = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(each, ast.Name) and each.id == "given" for each in called)
+
+
+def function_of(test_id: str) -> str:
+    """A node id without its parameters."""
+    return test_id.partition("[")[0]

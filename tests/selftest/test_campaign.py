@@ -1,0 +1,279 @@
+"""The kill table and the campaign against false alarms: a small one of each, and what they tell."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.__main__ import main
+from harness.campaign import kill_table, kills
+from harness.campaign.crew import Crew
+from harness.campaign.findings import Effort
+from harness.campaign.honest_page import honest_page
+from harness.campaign.honest_table import HonestTable
+from harness.campaign.judge import problems
+from harness.campaign.kill_page import kill_page
+from harness.campaign.kill_table import KillTable
+from harness.campaign.kills import Attempt, Kill
+from harness.campaign.modules import ROOT, conformance_functions
+from harness.campaign.shelter import SharedLaboratory
+from harness.campaign.watches import Seen, Watch
+from harness.hunt import hunt
+from harness.models.catalogue import EMBEDDED
+from harness.registry import faults
+
+KNOWN = faults()
+WHOLE = ROOT / "results" / "faults.json"
+SMALL = ("mask_ignores_sequence", "ids_are_stripped")
+MADE = {"command": "python", "date": "today", "machine": {"cpu": "one", "cores": 1}}
+MADE |= {"versions": {"python": "3"}, "commit": "abc"}
+
+
+class OneProcess:
+    """A crew without workers: importing torch once more takes longer than these campaigns."""
+
+    def __init__(self, jobs: int) -> None:
+        assert jobs == 1
+
+    def __enter__(self) -> OneProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def work(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((task, function(task)) for task in tasks)
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.campaign.faults.Crew", OneProcess)
+    monkeypatch.setattr("harness.campaign.honest.Crew", OneProcess)
+    monkeypatch.setattr(kills, "ALL_CATCHES", Effort(profile="quick", once_each=True, max_seconds=2))
+
+
+@pytest.fixture
+def table() -> KillTable:
+    """Two faults, caught on both models and seeds."""
+    made = KillTable(
+        {name: KNOWN[name] for name in SMALL}, ("gpt2-random", "llama-hash"), (1, 2), False
+    )
+    for attempt in made.on_each_model():
+        made.kills[attempt] = killed(attempt)
+    for attempt in made.at_home():
+        made.kills[attempt] = killed(attempt)
+    return made
+
+
+def killed(attempt: Attempt) -> Kill:
+    fault = KNOWN[attempt.fault]
+    function = next(iter(conformance_functions()))
+    return Kill(function, fault.promise.id, fault.cause.name, 3, 0.5, (function,))
+
+
+def whole(table: KillTable) -> dict[str, Any]:
+    return table.as_data() | {"made": MADE, "is_complete": True}
+
+
+def page(table: KillTable) -> str:
+    return kill_page(whole(table))
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_small_kill_table_is_made_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model=gpt2-random", "--seeds=1,2", "--jobs=1", f"--output={tmp_path}"]
+    exit_code = main(["faults", *SMALL, *options])
+    data = json.loads((tmp_path / "faults-partial.json").read_text(encoding="utf-8"))
+    assert list(data["faults"]) == list(SMALL)
+    for row in data["faults"].values():
+        assert [kill["seed"] for kill in row["kills"]] == [1, 2]
+        assert all(kill["broken"] == row["promise"] for kill in row["kills"])
+        assert row["functions"]
+        assert not row["own_failures"]
+    text = (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in SMALL)
+    assert "a part only" in text
+    assert "2 of 2 faults caught" in capsys.readouterr().out
+    assert exit_code == bool(problems(data))
+
+
+def test_a_crew_works_in_other_processes_and_stops_at_once() -> None:
+    with Crew(1) as crew:
+        assert sorted(crew.work(operator.neg, range(5))) == [(each, -each) for each in range(5)]
+    crew = Crew(1)
+    next(crew.work(operator.neg, range(1_000_000)))
+    crew.__exit__(KeyboardInterrupt, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_damaging"),
+    [("attention_implementation_not_restored", True), ("deterministic_mode_stays_on", False)],
+)
+def test_a_hunt_leaves_the_process_as_it_was(name: str, is_damaging: bool) -> None:
+    lab = SharedLaboratory(torch.device("cpu"), torch.float32, 5.0)
+    before = lab.subject("gpt2-random")
+    findings = hunt(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
+    assert findings.first or findings.num_passed
+    assert not torch.are_deterministic_algorithms_enabled()
+    after = lab.subject("gpt2-random")
+    assert (after is not before) == is_damaging
+    assert after.model.config._attn_implementation == "sdpa"
+
+
+def test_a_table_without_survivors_has_no_problem(table: KillTable) -> None:
+    assert problems(whole(table)) == []
+    assert "2 of 2 faults are caught, 2 of them as the promise" in page(table)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(attempt: Attempt, **_: object) -> Kill:
+        if attempt.fault == SMALL[1]:
+            raise KeyboardInterrupt
+        return killed(attempt)
+
+    monkeypatch.setattr("harness.campaign.faults.hunt_down", stop)
+    assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
+    data = json.loads((tmp_path / "faults-partial.json").read_text(encoding="utf-8"))
+    assert not data["is_complete"]
+    assert list(data["faults"]) == [SMALL[0]]
+    assert "INCOMPLETE" in (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
+
+
+def test_a_survivor_on_one_seed_is_told(table: KillTable) -> None:
+    table.kills[Attempt(SMALL[0], ("gpt2-random",), 2)] = Kill()
+    (problem,) = problems(whole(table))
+    assert f"fault {SMALL[0]} (P6) survives seed 2 on gpt2-random" in problem
+
+
+def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillTable) -> None:
+    together = Attempt(SMALL[1], table.models, 1)
+    alone = [each for each in table.kills if each.fault == SMALL[1]]
+    for attempt in alone:
+        del table.kills[attempt]
+    for model in table.models:
+        table.kills[Attempt(SMALL[1], (model,), 1)] = Kill()
+    (problem,) = problems(whole(table))
+    assert "survives seed 1 on gpt2-random, llama-hash" in problem
+    assert table.on_all_models() == [together]
+    table.kills[together] = killed(together)
+    table.kills[Attempt(SMALL[1], table.models, 2)] = killed(together)
+    assert problems(whole(table)) == []
+    assert "together only" in page(table)
+
+
+def test_a_fault_is_at_home_where_it_is_caught_as_what_it_breaks(table: KillTable) -> None:
+    first = Attempt(SMALL[0], ("gpt2-random",), 1)
+    table.kills[first] = Kill("some::test", "P1")
+    assert table.home(SMALL[0]) == ("llama-hash",)
+
+
+def test_a_conformance_test_that_catches_nothing_is_a_problem_of_a_full_table(table: KillTable) -> None:
+    table.is_full = True
+    idle = [text for text in problems(whole(table)) if "catches no fault" in text]
+    assert len(idle) == len(conformance_functions()) - 1
+
+
+def test_a_poor_diagnosis_is_a_problem(table: KillTable) -> None:
+    for attempt in list(table.kills):
+        table.kills[attempt] = Kill("some::test", KNOWN[attempt.fault].promise.id, "RACE")
+    (problem,) = problems(whole(table))
+    assert "right cause in 0 of 4 catches, 0%; 85% are required" in problem
+    assert "| LEAK | 0 | 2 | RACE 2 |" in page(table)
+
+
+def test_what_the_suite_itself_broke_on_is_a_problem(table: KillTable) -> None:
+    table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = Kill(
+        "a::b", "P6", "LEAK", own_failures=("x",)
+    )
+    (problem,) = problems(whole(table))
+    assert problem == f"the suite broke on fault {SMALL[0]} instead of telling: x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["faults", "mask_ignores_sequences"],
+            "is no planted fault; do you mean mask_ignores_sequence",
+        ),
+        (["faults", "--model", "gpt2"], "'gpt2' is no embedded model; do you mean gpt2-"),
+        (["faults", "--seeds", "1,1"], "'1,1' must be different whole numbers"),
+        (["faults", "--jobs", "0"], "'0' must be a whole number of at least 1"),
+        (["faults", "--time-limit", "soon"], "'soon' must be a number of seconds"),
+        (["faults", "--output", "pytest.ini/x"], "--output 'pytest.ini/x' cannot be written"),
+        (["honest", "statik"], "'statik' is no honest engine; do you mean static?"),
+        (["honest", "--dtype", "float32,float33"], "'float33' is no dtype; do you mean float32"),
+        (["honest", "--workloads", "many"], "'many' must be a whole number of at least 1"),
+    ],
+)
+def test_wrong_input_ends_in_one_sentence(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_honest_tasks_are_spread_and_stop_when_enough_is_judged() -> None:
+    made = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 40, seed=3, num_examples=5)
+    for task in made.tasks():
+        made.add(task, Seen(dict.fromkeys(("workloads", "answers", "tokens", "near_ties"), 4)))
+    assert made.totals == {"float32": 40, "bfloat16": 40}
+    assert {model for model, _ in made.by_model} == set(EMBEDDED)
+    assert all(counts["tasks"] == 5 for counts in made.by_engine.values())
+    again = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 40, seed=3, num_examples=5)
+    first, second = made.tasks(), again.tasks()
+    made.totals.clear()
+    assert [next(first) for _ in range(30)] == [next(second) for _ in range(30)]
+
+
+def test_an_alarm_is_written_out_whole() -> None:
+    made = HonestTable(["static"], ["float32"], 10, seed=0, num_examples=5)
+    counts = dict.fromkeys(("workloads", "answers", "tokens", "near_ties"), 0)
+    alarm = Seen(counts, ("P1 parity is broken\n  and more",))
+    made.add(Watch("static", "gpt2-hash", "float32", "a.py::test_b", 7, 5), alarm)
+    text = honest_page(made.as_data() | {"made": MADE, "is_complete": True})
+    assert "ALARMS: 1" in text
+    assert "    P1 parity is broken\n      and more" in text
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
+    options = ["--workloads=4", "--examples=3", "--dtype=float32", "--jobs=1", f"--output={tmp_path}"]
+    assert main(["honest", "static", *options]) == 0
+    data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
+    assert data["totals"]["float32"]["workloads"] >= 4
+    assert list(data["engines"]) == ["static"]
+    assert data["alarms"] == []
+
+
+@pytest.mark.skipif(not WHOLE.exists(), reason="there is no results/faults.json yet")
+def test_the_written_kill_table_is_of_these_faults_and_these_tests() -> None:
+    """If this fails: `python -m harness faults`, which writes it anew."""
+    data = json.loads(WHOLE.read_text(encoding="utf-8"))
+    assert data["schema_version"] == kill_table.SCHEMA_VERSION
+    assert set(data["faults"]) == set(KNOWN)
+    assert set(data["tests"]) == set(conformance_functions())
+    assert data["is_complete"]
+    assert data["is_full"]
+    assert len(data["seeds"]) >= 3
+    for name, row in data["faults"].items():
+        fault = KNOWN[name]
+        told = (row["lie"], row["promise"], row["cause"], row["thread"])
+        assert told == (fault.summary, fault.promise.id, fault.cause.name, fault.thread), name
+        assert {kill["seed"] for kill in row["kills"] if kill["caught_by"]} == set(data["seeds"]), name
+    assert problems(data) == []
