@@ -82,6 +82,9 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
     elif lost and strangers:
         what = f"{strangers[0]!r} is answered, which nobody asked, and {lost[0]!r} is not"
         cause = Cause.ROUTING
+    elif lost and len(got) == len(expected):
+        twice = next(each for each in got if got.count(each) > expected.count(each))
+        what, cause = f"{twice!r} is answered twice, and {lost[0]!r} is not", Cause.ROUTING
     elif lost:
         what, cause = f"request {lost[0]!r} has no completion", Cause.DROPPED
     else:

@@ -54,7 +54,11 @@ class Laboratory:
     def subject(self, model_name: str) -> ModelUnderTest:
         """Raises `UsageError` if there is no such model."""
         if model_name not in self._subjects:
-            self._subjects[model_name] = load_model(model_name, self.device, self.dtype)
+            subject = load_model(model_name, self.device, self.dtype)
+            # Looked at before any engine can alter the model's config.
+            assert subject.context_len > 0, f"{model_name} has no positions"
+            assert subject.vocab_size > 0, f"{model_name} has no tokens"
+            self._subjects[model_name] = subject
         return self._subjects[model_name]
 
     def oracle(self, model_name: str) -> Oracle:

@@ -1,7 +1,7 @@
 """`python -m harness faults`: the kill table. Is every planted fault caught, and by what?
 
-1. Each fault on each model, first seed, by the tests of the promise it breaks, else by all others.
-2. Faults that no model shows alone: on all models in one session.
+1. Each fault on each model, first seed, by the tests of the promise it breaks.
+2. Faults that nothing caught so far: on all models in one session, by those and then by all others.
 3. On the first model that shows it, the further seeds, and once all tests, to know which of them
    catch something.
 """

@@ -41,9 +41,10 @@ class KillTable:
         return [Attempt(name, (model,), self.seeds[0]) for model in self.models for name in self.faults]
 
     def on_all_models(self) -> list[Attempt]:
-        """For faults that nothing caught on one model: some mix up the models of a process."""
+        """Faults that their promise's tests caught on no model: some mix up the models of a process,
+        some show as another promise."""
         missed = [name for name in self.faults if self.home(name) is None]
-        return [Attempt(name, self.models, self.seeds[0]) for name in missed if len(self.models) > 1]
+        return [Attempt(name, self.models, self.seeds[0], is_wide=True) for name in missed]
 
     def at_home(self) -> list[Attempt]:
         """Further seeds, and all tests."""
@@ -51,18 +52,19 @@ class KillTable:
         whole = [Attempt(name, home, self.seeds[0], is_whole=True) for name, home in homes.items()]
         # The long ones first, so that all workers end at about the same time.
         return whole + [
-            Attempt(name, home, seed) for seed in self.seeds[1:] for name, home in homes.items()
+            Attempt(name, home, seed, is_wide=home == self.models)
+            for seed in self.seeds[1:]
+            for name, home in homes.items()
         ]
 
     def home(self, name: str) -> tuple[str, ...] | None:
-        """The first models on which it is caught, as the promise it says it breaks if possible."""
+        """The quickest model on which it is caught, else all of them together."""
         caught = [
-            (kill.broken == self.faults[name].promise.id, attempt.models)
+            attempt.models
             for attempt, kill in self._of(name)
             if kill.caught_by and attempt.seed == self.seeds[0] and not attempt.is_whole
         ]
-        ranked = sorted(caught, key=lambda each: (not each[0], _rank(each[1])))
-        return ranked[0][1] if ranked else None
+        return min(caught, key=lambda models: (len(models), _rank(models)), default=None)
 
     def _of(self, name: str) -> list[tuple[Attempt, Kill]]:
         return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]

@@ -17,11 +17,15 @@ ALL_CATCHES = Effort(profile="default", once_each=True, max_seconds=240)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Hunt a fault on some models, in one session, until it is caught; `is_whole`: with all tests."""
+    """Hunt a fault on some models, in one session, by the tests of its promise until it is caught.
+
+    `is_wide`: if they miss it, by all others too; `is_whole`: with all tests, to the end.
+    """
 
     fault: str
     models: tuple[str, ...]
     seed: int
+    is_wide: bool = False
     is_whole: bool = False
 
     @property
@@ -49,7 +53,7 @@ def hunt_down(attempt: Attempt, time_limit_s: float) -> Kill:
     if attempt.is_whole:
         return _kill(attempt, ["--diagnose-for=0"], ALL_CATCHES, time_limit_s)
     by_promise = _kill(attempt, ["-x", "-m", declared], FIRST_CATCH, time_limit_s)
-    if by_promise.functions or by_promise.own_failures:
+    if by_promise.functions or by_promise.own_failures or not attempt.is_wide:
         return by_promise
     by_others = _kill(attempt, ["-x", "-m", f"not {declared}"], FIRST_CATCH, time_limit_s)
     return _after(by_promise, by_others)

@@ -118,7 +118,7 @@ def _hang(stage: Stage, hang: EngineHang) -> Diagnosis:
 def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
     found = _wrong_answer(stage, failure)
     if found is None:
-        return _without_a_wrong_answer(failure)
+        return _without_a_wrong_answer(failure, stage.trial.promise)
     calls, symptom = found
     at_once = _streamed_wrongly(calls[symptom.call], symptom) or _cut_short(
         calls[symptom.call], symptom
@@ -194,8 +194,11 @@ def _streamed_wrongly(call: Call, symptom: Symptom) -> Diagnosis | None:
     return Diagnosis(Cause.STREAM, f"{text} (request {completion.request_id!r})")
 
 
-def _without_a_wrong_answer(failure: ConformanceFailure) -> Diagnosis:
+def _without_a_wrong_answer(failure: ConformanceFailure, tested: Promise) -> Diagnosis:
     """All answers are within rounding of the right one, or nothing could be played again."""
+    if tested is Promise.P15:
+        text = "it answers rightly while no other engine is alive"
+        return Diagnosis(Cause.SIDE_EFFECT, text, [failure.finding])
     cause = BY_PROMISE.get(failure.promise, Cause.UNKNOWN)
     scene = failure.scene
     if failure.promise in (Promise.P1, Promise.P5, Promise.P8) and "near-ties" in failure.finding:

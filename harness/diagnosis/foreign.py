@@ -134,6 +134,8 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         )
         if is_decode
     }
+    text = "decodes are fed the token of whoever had their row in the step before"
+    yield suspect.fed(Cause.FEED, text, _of_the_row_before(tape))
     for offset, words in ((1, "the next row"), (-1, "the row before")):
         token = tape.token.clone()
         for cell in (suspect.is_own & tape.is_decode()).nonzero()[:, 0]:
@@ -147,6 +149,21 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
             shifted.append(rows[place % len(rows)])
         view = replace(suspect.honest, samples=torch.tensor(shifted))
         yield Mistake(Cause.ROUTING, f"it was given what belongs to {words} of its step", view)
+
+
+def _of_the_row_before(tape: Tape) -> Tensor:
+    """Per decode: the token that was chosen, one step earlier, in the row of the same number."""
+    chosen: dict[tuple[int, int], int] = {}
+    for sample in tape.samples:
+        tokens, cell = tape.sequences[sample.seq].token_ids, sample.cell
+        after = int(tape.index[cell]) + 1
+        if after < len(tokens):
+            chosen[int(tape.step[cell]), int(tape.row[cell])] = tokens[after]
+    token = tape.token.clone()
+    for cell in tape.is_decode().nonzero()[:, 0]:
+        row = int(tape.step[cell]) - 1, int(tape.row[cell])
+        token[cell] = chosen.get(row, int(token[cell]))
+    return token
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:

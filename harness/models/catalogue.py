@@ -63,11 +63,11 @@ class ModelUnderTest:
     def dtype_name(self) -> str:
         return str(self.model.dtype).removeprefix("torch.")
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         return self.model.config.get_text_config().vocab_size
 
-    @property
+    @cached_property
     def context_len(self) -> int:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
 

@@ -16,7 +16,7 @@ from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import SchedulerOutput
 
 
-@planted(Promise.P15, Cause.FEED, "1CatAI/1Cat-vLLM#406")
+@planted(Promise.P15, Cause.SIDE_EFFECT, "1CatAI/1Cat-vLLM#406")
 class TokenBufferOfAllEngines(RaggedEngine):
     """Decodes are fed from one buffer by id that belongs to the class, so two live engines mix."""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.api import EngineConfig, Request
 from harness.happened import has_chunk, has_preemption, require
 from harness.promises import Promise
-from harness.strategies import crowded, long_workloads, workloads
+from harness.strategies import crowded, long_workloads, prompts, workloads
 from harness.trial import Trial
 from harness.workloads import Workload
 
@@ -36,6 +36,21 @@ def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataO
     """Far from the small sizes of the other tests: more slots, contexts of many blocks, some steps
     with every slot taken."""
     trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+
+
+@pytest.mark.one_model
+@given(data=st.data())
+def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObject) -> None:
+    """Whatever is left over when blocks are counted into `max_model_len`."""
+    block_size = data.draw(st.sampled_from([2, 3, 4, 5]), label="block_size")
+    rest = data.draw(st.integers(0, block_size - 1), label="tokens of the last block")
+    length = data.draw(st.integers(2, 6), label="full blocks") * block_size + rest
+    cap = min(data.draw(st.integers(rest + 1, rest + 4), label="max_new_tokens"), length - 1)
+    vocab_size = trial.subject.vocab_size
+    full = Request("full", data.draw(prompts(vocab_size, st.just(length - cap))), cap)
+    short = Request("short", data.draw(prompts(vocab_size, st.integers(1, length - 3))), 3)
+    config = EngineConfig(block_size=block_size, max_model_len=length, return_logits=trial.has_logits)
+    trial.check(Workload((full, short), config))
 
 
 @pytest.mark.one_model

@@ -155,7 +155,7 @@ def test_a_survivor_on_one_seed_is_told(table: KillTable) -> None:
 
 
 def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillTable) -> None:
-    together = Attempt(SMALL[1], table.models, 1)
+    together = Attempt(SMALL[1], table.models, 1, is_wide=True)
     alone = [each for each in table.kills if each.fault == SMALL[1]]
     for attempt in alone:
         del table.kills[attempt]
@@ -165,14 +165,14 @@ def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillT
     assert "survives seed 1 on gpt2-random, llama-hash" in problem
     assert table.on_all_models() == [together]
     table.kills[together] = killed(together)
-    table.kills[Attempt(SMALL[1], table.models, 2)] = killed(together)
+    table.kills[Attempt(SMALL[1], table.models, 2, is_wide=True)] = killed(together)
     assert problems(whole(table)) == []
     assert "together only" in page(table)
 
 
-def test_a_fault_is_at_home_where_it_is_caught_as_what_it_breaks(table: KillTable) -> None:
-    first = Attempt(SMALL[0], ("gpt2-random",), 1)
-    table.kills[first] = Kill("some::test", "P1")
+def test_a_fault_is_at_home_on_the_quickest_model_that_shows_it(table: KillTable) -> None:
+    assert table.home(SMALL[0]) == ("gpt2-random",)
+    table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = Kill()
     assert table.home(SMALL[0]) == ("llama-hash",)
 
 

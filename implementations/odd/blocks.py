@@ -1,0 +1,83 @@
+"""Whose blocks: taken early, kept in reserve, taken away too eagerly or from the wrong one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.api import Capability
+from implementations.odd.admission import AtWill
+from implementations.odd.oddity import odd
+from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
+
+
+class _OwnCount(Scheduler):
+    """A scheduler with a count of its own: what a sequence holds once it has fed `num_new` more."""
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:
+        return self._num_blocks(sequence.num_computed_tokens + num_new)
+
+    def _num_used(self, plan: dict[Sequence, int]) -> int:
+        return sum(self._owned(each, plan.get(each, 0)) for each in {*self.running, *plan})
+
+    def _whole_life(self, sequence: Sequence) -> int:
+        request = sequence.request
+        return self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+
+    def _num_free_blocks(self) -> int | None:
+        total = self._config.num_blocks
+        return None if total is None else total - self._num_used({})
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        total = self._config.num_blocks
+        return total is None or self._num_used(plan) <= total
+
+
+@odd
+class ReservesForLife(_OwnCount):
+    """A request takes the blocks of its whole life when it is admitted, so nobody is ever preempted."""
+
+    lacks = frozenset({Capability.PREEMPTION})
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:  # noqa: ARG002
+        return self._whole_life(sequence)
+
+
+@odd
+class ReservesOneAhead(_OwnCount):
+    """The block of the token after the next is taken one step early."""
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:
+        return min(super()._owned(sequence, num_new + 1), self._whole_life(sequence))
+
+
+@odd
+class KeepsABlockFree(_OwnCount):
+    """One block stays free as long as more than one request runs."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        total = self._config.num_blocks
+        if total is None or len({*self.running, *plan}) == 1:
+            return super()._fits(plan)
+        return self._num_used(plan) < total
+
+
+@odd
+class PreemptsTheSecondOldest(AtWill):
+    """A pool that may run full takes the second oldest out, and counts chunks as if fed whole."""
+
+    _is_crowded = False
+
+    def schedule(self) -> SchedulerOutput:
+        victims = []
+        while not self._fits({each: each.num_uncomputed_tokens for each in self.running}):
+            victims.append(self._preempt_youngest())
+        self._is_crowded = bool(victims)
+        plan = super().schedule()
+        return replace(plan, preempted=(*victims, *plan.preempted))
+
+    def _preempt_youngest(self) -> str:
+        self.running.append(self.running.pop(1))
+        return super()._preempt_youngest()
+
+    def _has_free_slot(self) -> bool:
+        return not self._is_crowded and super()._has_free_slot()

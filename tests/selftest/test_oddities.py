@@ -1,0 +1,88 @@
+"""The suite proves itself from the other side: who keeps the contract, however oddly, is not blamed.
+
+A quick look at each oddity, the same each time, on one model and at the promises that it seems to
+strain. `python -m harness honest` looks longer.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.api import EngineConfig, Request
+from harness.campaign.shelter import SharedLaboratory
+from harness.errors import UsageError
+from harness.hunt import Effort, hunt
+from harness.models.catalogue import EMBEDDED, load_model
+from harness.registry import FAULT_PREFIX, ODD_PREFIX, faults, oddities, resolve_engine
+from harness.workloads import DEFAULT_TIME_LIMIT_S
+
+ODDITIES = oddities()
+# Where an oddity of each kind might look guilty.
+STRAINED = {
+    "admission": ("P1", "P9", "P10", "P13"),
+    "blocks": ("P1", "P9", "P10", "P11"),
+    "computing": ("P1", "P5", "P6", "P15"),
+    "delivery": ("P1", "P4", "P13", "P14"),
+    "waves": ("P1", "P4"),
+}
+EFFORT = Effort(profile="quick", max_examples=1)
+FEWEST_TESTS, FEWEST_TOKENS = 15, 250
+QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
+# In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
+MODELS = {
+    name: (tuple(EMBEDDED) if oddity.kind == "waves" else QUICK_MODELS)[index % 3]
+    for index, (name, oddity) in enumerate(ODDITIES.items())
+}
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> SharedLaboratory:
+    return SharedLaboratory(torch.device("cpu"), torch.float32, DEFAULT_TIME_LIMIT_S)
+
+
+@pytest.mark.parametrize("name", ODDITIES)
+def test_an_honest_oddity_is_not_blamed(name: str, laboratory: SharedLaboratory) -> None:
+    promises = " or ".join(f"promise(id='{each}')" for each in STRAINED[ODDITIES[name].kind])
+    arguments = ["-m", promises, f"--model={MODELS[name]}", "--hypothesis-seed=1", "--diagnose-for=0"]
+    findings = hunt(f"{ODD_PREFIX}{name}", arguments, laboratory, EFFORT)
+    assert not findings.catches, "\n\n".join(catch.report for catch in findings.catches)
+    assert findings.exit_status == pytest.ExitCode.OK, findings.output
+    assert findings.num_passed >= FEWEST_TESTS
+    assert findings.totals["num_steps"] >= FEWEST_TOKENS
+
+
+def test_every_model_meets_an_oddity() -> None:
+    assert set(MODELS.values()) == set(EMBEDDED)
+
+
+def test_an_oddity_has_a_name_of_its_own_and_says_what_is_odd() -> None:
+    assert len(ODDITIES) >= 14
+    assert not ODDITIES.keys() & faults().keys()
+    assert all(each.summary.endswith(".") and each.kind in STRAINED for each in ODDITIES.values())
+
+
+@pytest.mark.parametrize(
+    ("prefix", "words"), [(FAULT_PREFIX, "no planted fault"), (ODD_PREFIX, "no honest oddity")]
+)
+def test_an_unknown_name_is_refused_with_those_there_are(prefix: str, words: str) -> None:
+    known = faults() if prefix == FAULT_PREFIX else ODDITIES
+    with pytest.raises(UsageError) as caught:
+        resolve_engine(f"{prefix}nonesuch")
+    message = str(caught.value)
+    assert f"'{prefix}nonesuch' is {words}" in message
+    assert all(name in message for name in known)
+
+
+def test_an_oddity_takes_no_options() -> None:
+    with pytest.raises(UsageError, match="unknown option 'size'; its factory takes none"):
+        resolve_engine(f"{ODD_PREFIX}one_at_a_time?size=1")
+
+
+@pytest.mark.parametrize("name", ["float64_arithmetic", "eager_attention_on_a_copy"])
+def test_a_copy_of_the_model_is_a_copy(name: str) -> None:
+    """What such an engine does to it must not reach the suite's model."""
+    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
+    engine = resolve_engine(f"{ODD_PREFIX}{name}").factory(model, EngineConfig())
+    engine.generate([Request("r", (1, 2, 3), 2)])
+    assert (model.dtype, model.config._attn_implementation) == (torch.float32, "sdpa")
