@@ -2,8 +2,8 @@
 
 1. Each fault on each model, first seed, by the tests of the promise it breaks.
 2. Faults that nothing caught so far: on all models in one session, by those and then by all others.
-3. On the first model that shows it, the further seeds, and once all tests, to know which of them
-   catch something.
+3. On the quickest model that shows it, the further seeds.
+4. Test functions that have caught nothing so far, alone on one fault after the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Ctrl-C, is written beside the whole one: faults-partial.json and .md."""
     table = _empty_table(arguments)
     output = choices.writable(arguments.output)
-    total = len(table.faults) * (len(table.models) + len(table.seeds))
+    total = len(table.faults) * (len(table.models) + len(table.seeds) - 1)
     progress = Progress("faults", "hunt", total, arguments.progress)
     is_complete = False
     try:
@@ -85,12 +85,25 @@ def _empty_table(arguments: argparse.Namespace) -> KillTable:
 
 def _fill(table: KillTable, crew: Crew, hunting: partial[Any], progress: Progress) -> None:
     for attempts in (table.on_each_model, table.on_all_models, table.at_home):
-        todo = attempts()
-        if attempts == table.on_all_models:
-            progress.extend(len(todo))
-        for attempt, kill in crew.work(hunting, todo):
-            table.kills[attempt] = kill
-            progress.step(note=_note(attempt, table))
+        _make(table, attempts(), crew, hunting, progress, is_counted=attempts != table.on_all_models)
+    while idle := table.on_idle_tests():
+        _make(table, idle, crew, hunting, progress)
+
+
+def _make(
+    table: KillTable,
+    todo: list[Attempt],
+    crew: Crew,
+    hunting: partial[Any],
+    progress: Progress,
+    is_counted: bool = False,
+) -> None:
+    """`is_counted`: the progress knows of these attempts already."""
+    if not is_counted:
+        progress.extend(len(todo))
+    for attempt, kill in crew.work(hunting, todo):
+        table.kills[attempt] = kill
+        progress.step(note=_note(attempt, table))
 
 
 def _note(attempt: Attempt, table: KillTable) -> str:

@@ -24,8 +24,6 @@ class Effort:
     max_examples: int | None = None  # None: the profile's
     shrinks: bool = False
     generated_first: bool = False  # before the tests whose workloads somebody wrote
-    once_each: bool = False  # a test function that has caught something is not run again
-    max_seconds: float | None = None  # after that, no further test is begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,6 @@ class Findings:
     output: str = ""
     totals: Counter[str] = field(default_factory=Counter)  # all ledgers added up
     seconds: float = 0.0  # of all its tests
-    is_cut: bool = False  # it ran out of time
 
     @property
     def first(self) -> Catch | None:
@@ -67,7 +64,6 @@ class Recorder:
         self.findings = findings
         self.effort = effort
         self.lab = lab
-        self.caught: set[str] = set()  # test functions
 
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
         if self.lab is not None:
@@ -76,21 +72,17 @@ class Recorder:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.effort.generated_first:
-            generated = conformance_functions()
-            items.sort(key=lambda item: not generated.get(function_of(item.nodeid), False))
+            known = conformance_functions()
+            generated = {name for name, facts in known.items() if facts.is_generated}
+            items.sort(key=lambda item: function_of(item.nodeid) not in generated)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
-        self.session, self.began = session, time.time()
+    def pytest_runtestloop(self) -> Iterator[None]:
+        self.began = time.time()
         try:
             return (yield)
         finally:
             self.findings.seconds = time.time() - self.began
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if self.effort.once_each and function_of(item.nodeid) in self.caught:
-            pytest.skip("this test function has caught something already")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         record = dict(report.user_properties).get(RECORD, {})
@@ -102,13 +94,8 @@ class Recorder:
             self.findings.totals.update({k: v for k, v in ledger.items() if isinstance(v, int)})
         if report.failed:
             self._note(report, record)
-        limit = self.effort.max_seconds
-        if limit is not None and time.time() > self.began + limit:
-            self.findings.is_cut = True
-            self.session.shouldstop = f"{limit:g} seconds are over"
 
     def _note(self, report: pytest.TestReport, record: dict[str, Any]) -> None:
-        self.caught.add(function_of(report.nodeid))
         self.findings.catches.append(
             Catch(
                 test=report.nodeid,

@@ -37,7 +37,7 @@ class HonestTable:
         Each time it comes up, an engine meets the next test of its own shuffled deck. Ends when enough
         was judged in every dtype; how many of the last tasks that takes is a matter of time."""
         rng = random.Random(self.seed)
-        properties = [name for name, is_generated in conformance_functions().items() if is_generated]
+        properties = [name for name, facts in conformance_functions().items() if facts.is_generated]
         decks = {
             each: cycle(rng.sample(properties, len(properties)))
             for each in product(self.engines, self.dtypes)

@@ -100,7 +100,10 @@ def _diagnosis(diagnosis: Row) -> Iterator[str]:
 
 
 def _tests(tests: Mapping[str, Row]) -> Iterator[str]:
-    yield from header("test", "workloads", "faults caught")
+    yield "Faults that a test was the first to catch, in one of the hunts. Tests never first were"
+    yield "tried alone, on one fault after the other, until they caught one."
+    yield ""
+    yield from header("test", "workloads", "faults")
     for function, row in sorted(tests.items(), key=lambda each: -len(each[1]["faults"])):
         made = "generated" if row["is_generated"] else "written"
         yield line(f"`{_short(function)}`", made, str(len(row["faults"])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from harness.campaign.kills import Attempt, Kill
@@ -47,22 +48,41 @@ class KillTable:
         return [Attempt(name, self.models, self.seeds[0], is_wide=True) for name in missed]
 
     def at_home(self) -> list[Attempt]:
-        """Further seeds, and all tests."""
+        """Further seeds."""
         homes = {name: home for name in self.faults if (home := self.home(name))}
-        whole = [Attempt(name, home, self.seeds[0], is_whole=True) for name, home in homes.items()]
-        # The long ones first, so that all workers end at about the same time.
-        return whole + [
+        return [
             Attempt(name, home, seed, is_wide=home == self.models)
             for seed in self.seeds[1:]
             for name, home in homes.items()
         ]
+
+    def on_idle_tests(self) -> list[Attempt]:
+        """For each test function that has caught nothing yet: the next fault of its promise."""
+        if not self.is_full:
+            return []
+        busy = {function for kill in self.kills.values() for function in kill.functions}
+        todo = []
+        for function, facts in conformance_functions().items():
+            if function not in busy:
+                todo += self._next_for(function, facts.promises)
+        return todo
+
+    def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
+        """Those of its promises first, then all others."""
+        ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
+        attempts = (
+            Attempt(name, home, self.seeds[0], only=function)
+            for name in ranked
+            if (home := self.home(name))
+        )
+        return list(islice((each for each in attempts if each not in self.kills), 1))
 
     def home(self, name: str) -> tuple[str, ...] | None:
         """The quickest model on which it is caught, else all of them together."""
         caught = [
             attempt.models
             for attempt, kill in self._of(name)
-            if kill.caught_by and attempt.seed == self.seeds[0] and not attempt.is_whole
+            if kill.caught_by and attempt.seed == self.seeds[0] and not attempt.only
         ]
         return min(caught, key=lambda models: (len(models), _rank(models)), default=None)
 
@@ -81,17 +101,17 @@ class KillTable:
             "faults": rows,
             "tests": {
                 function: {
-                    "is_generated": is_generated,
+                    "is_generated": facts.is_generated,
                     "faults": [name for name, row in rows.items() if function in row["functions"]],
                 }
-                for function, is_generated in conformance_functions().items()
+                for function, facts in conformance_functions().items()
             },
             "diagnosis": diagnosis(rows.values()),
         }
 
     def _row(self, fault: Fault) -> dict[str, Any]:
         made = self._of(fault.name)
-        hunts = [(attempt, kill) for attempt, kill in made if not attempt.is_whole]
+        hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
         functions = {function for _, kill in made for function in kill.functions}
         hit = {attempt.models for attempt, kill in hunts if kill.caught_by}
         home = self.home(fault.name)
@@ -108,7 +128,6 @@ class KillTable:
                 _as_entry(each, kill) for each, kill in hunts if home not in (None, each.models)
             ],
             "functions": sorted(functions),
-            "is_cut": any(kill.is_cut for _, kill in made),
             "own_failures": [text for _, kill in made for text in kill.own_failures],
         }
 

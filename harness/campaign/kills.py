@@ -12,25 +12,25 @@ from harness.registry import faults
 
 # Generated workloads first: a written case that fits says little about what seeds would find.
 FIRST_CATCH = Effort(profile="default", generated_first=True)
-ALL_CATCHES = Effort(profile="default", once_each=True, max_seconds=240)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Hunt a fault on some models, in one session, by the tests of its promise until it is caught.
 
-    `is_wide`: if they miss it, by all others too; `is_whole`: with all tests, to the end.
+    `is_wide`: if they miss it, by all others too. `only`: by this test function alone, to see whether
+    it catches anything.
     """
 
     fault: str
     models: tuple[str, ...]
     seed: int
     is_wide: bool = False
-    is_whole: bool = False
+    only: str | None = None
 
     @property
     def arguments(self) -> list[str]:
-        return [f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
+        return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,24 @@ class Kill:
     seconds: float = 0.0
     functions: tuple[str, ...] = ()  # all test functions that caught it
     own_failures: tuple[str, ...] = ()
-    is_cut: bool = False
 
 
 def hunt_down(attempt: Attempt, time_limit_s: float) -> Kill:
-    """The tests of the promise it breaks; if they miss it, all others."""
+    """The tests of the promise it breaks; of a wide attempt, if they miss it, all others."""
     declared = f"promise(id='{faults()[attempt.fault].promise.id}')"
-    if attempt.is_whole:
-        return _kill(attempt, ["--diagnose-for=0"], ALL_CATCHES, time_limit_s)
-    by_promise = _kill(attempt, ["-x", "-m", declared], FIRST_CATCH, time_limit_s)
+    if attempt.only is not None:
+        name = attempt.only.rpartition("::")[2]
+        return _kill(attempt, ["-k", name, "--diagnose-for=0"], time_limit_s)
+    by_promise = _kill(attempt, ["-m", declared], time_limit_s)
     if by_promise.functions or by_promise.own_failures or not attempt.is_wide:
         return by_promise
-    by_others = _kill(attempt, ["-x", "-m", f"not {declared}"], FIRST_CATCH, time_limit_s)
+    by_others = _kill(attempt, ["-m", f"not {declared}"], time_limit_s)
     return _after(by_promise, by_others)
 
 
-def _kill(attempt: Attempt, selection: list[str], effort: Effort, time_limit_s: float) -> Kill:
+def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
     lab = laboratory("float32", time_limit_s)
-    findings = hunt(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, effort)
+    findings = hunt(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, FIRST_CATCH)
     first = findings.first
     caught = (function_of(each.test) for each in findings.catches if each.broken is not None)
     return Kill(
@@ -72,7 +72,6 @@ def _kill(attempt: Attempt, selection: list[str], effort: Effort, time_limit_s: 
         seconds=round(first.seconds if first else findings.seconds, 3),
         functions=tuple(dict.fromkeys(caught)),
         own_failures=own_failures(findings),
-        is_cut=findings.is_cut,
     )
 
 
@@ -86,5 +85,4 @@ def _after(miss: Kill, other: Kill) -> Kill:
         round(miss.seconds + other.seconds, 3),
         other.functions,
         other.own_failures,
-        other.is_cut,
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -62,19 +64,35 @@ def _replace(old: Modules, new: Modules) -> None:
     sys.modules.update(new)
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of a test function, from its source."""
+
+    is_generated: bool  # by Hypothesis: it is decorated with `@given(...)`
+    promises: frozenset[str]  # of its marks, else of its module's; a case brings its own
+
+
 @cache
-def conformance_functions() -> dict[str, bool]:
-    """Node id of each conformance test function, without parameters -> are its workloads generated?"""
-    return {
-        f"{path.relative_to(ROOT).as_posix()}::{node.name}": _is_generated(node)
-        for path in sorted(CONFORMANCE.glob("test_*.py"))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
+def conformance_functions() -> dict[str, Facts]:
+    """Node id of each conformance test function, without parameters -> what it is."""
+    found: dict[str, Facts] = {}
+    for path in sorted(CONFORMANCE.glob("test_*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        marks = [node.value for node in body if isinstance(node, ast.Assign)]
+        for node in body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                promises = _promises(node.decorator_list) or _promises(marks)
+                facts = Facts(_is_generated(node), promises)
+                found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = facts
+    return found
+
+
+def _promises(nodes: Iterable[ast.expr]) -> frozenset[str]:
+    constants = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return frozenset(str(each.value) for each in constants if re.fullmatch(r"P\d+", str(each.value)))
 
 
 def _is_generated(node: ast.FunctionDef) -> bool:
-    """Is it decorated with `@given(...)`?"""
     called = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
     return any(isinstance(each, ast.Name) and each.id == "given" for each in called)
 

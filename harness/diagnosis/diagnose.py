@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.api import FinishReason, Request
+from harness.api import EngineConfig, FinishReason, Request
 from harness.causes import Cause
 from harness.diagnosis.explain import Explanation, explain, rounding_explains
 from harness.diagnosis.reruns import Reruns, cause_by_reruns, rerun
-from harness.diagnosis.stage import Call, OutOfTimeError, Stage, Symptom
+from harness.diagnosis.stage import HANG_TIME_LIMIT_S, Call, OutOfTimeError, Stage, Symptom
 from harness.errors import EngineHang
 from harness.promises import Promise
 from harness.trial import Trial
@@ -73,13 +73,10 @@ def diagnose(
 ) -> Diagnosis:
     """Within `seconds`, give or take one engine call."""
     stage = Stage(trial, seconds)
-    if isinstance(failure, EngineHang):
-        return _hang(stage, failure)
-    at_once = _by_rule(failure)
-    if at_once is not None:
-        return at_once
     try:
-        return _investigate(stage, failure)
+        if isinstance(failure, EngineHang):
+            return _hang(stage, failure)
+        return _by_rule(failure) or _investigate(stage, failure)
     except OutOfTimeError:
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
 
@@ -112,7 +109,29 @@ def _hang(stage: Stage, hang: EngineHang) -> Diagnosis:
     if broken is not None and broken.promise in BY_PROMISE:
         before = f"before that: {broken.finding}"
         return Diagnosis(BY_PROMISE[broken.promise], broken.finding, [text, before])
-    return Diagnosis(Cause.LIVENESS, text)
+    return Diagnosis(Cause.LIVENESS, text, _who_waits(stage, runs[-1]) if runs else [])
+
+
+def _who_waits(stage: Stage, workload: Workload) -> list[str]:
+    """Which requests hang alone, and under which limits."""
+    facts: list[str] = []
+    alone = [workload.together().with_requests([request]) for request in workload.requests]
+    stuck = [each for each in alone if stage.play([each], HANG_TIME_LIMIT_S) is None]
+    if not stuck:
+        return ["each of its requests alone comes to an end"]
+    names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
+    facts.append(f"alone on a fresh engine these come to no end either: {names}")
+    roomy = {
+        "max_num_seqs": EngineConfig().max_num_seqs,
+        "max_num_batched_tokens": EngineConfig().max_num_batched_tokens,
+        "num_blocks": None,
+        "max_model_len": None,
+    }
+    for limit, value in roomy.items():
+        given = getattr(workload.config, limit)
+        if given != value and stage.play([stuck[0].with_config(**{limit: value})], HANG_TIME_LIMIT_S):
+            facts.append(f"with {limit} {value} instead of {given} it ends")
+    return facts
 
 
 def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:

@@ -73,15 +73,15 @@ class Stage:
         if time.monotonic() > self._end:
             raise OutOfTimeError
 
-    def play(self, calls: Sequence[Workload]) -> list[Call] | None:
-        """All calls on one fresh engine; None if it hangs, raises or gives what cannot be read."""
+    def play(self, calls: Sequence[Workload], seconds: float = RERUN_TIME_LIMIT_S) -> list[Call] | None:
+        """All calls on one fresh engine; None if one hangs for `seconds`, raises or cannot be read."""
         self.check_time()
         config = replace(calls[-1].config, return_logits=self.trial.has_logits)
         try:
             with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
                 engine = self.trial.spec.factory(self.trial.subject.model, config)
             try:
-                return [self._call(engine, each) for each in calls]
+                return [self._call(engine, each, seconds) for each in calls]
             finally:
                 self.trial.close(engine)
         except (EngineHang, Exception, SystemExit):
@@ -111,9 +111,9 @@ class Stage:
             return broken
         return None
 
-    def _call(self, engine: Engine, workload: Workload) -> Call:
+    def _call(self, engine: Engine, workload: Workload, seconds: float) -> Call:
         num_before = len(self._trace(engine))
-        outcome = run(engine, workload, RERUN_TIME_LIMIT_S)
+        outcome = run(engine, workload, seconds)
         return Call(workload, outcome.completions, tuple(self._trace(engine))[num_before:])
 
     def _trace(self, engine: Engine) -> Sequence[StepRecord]:

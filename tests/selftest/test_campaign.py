@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from harness.__main__ import main
-from harness.campaign import kill_table, kills
+from harness.campaign import kill_table
 from harness.campaign.crew import Crew
-from harness.campaign.findings import Effort
 from harness.campaign.honest_page import honest_page
 from harness.campaign.honest_table import HonestTable
 from harness.campaign.judge import problems
@@ -55,7 +54,6 @@ class OneProcess:
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.campaign.faults.Crew", OneProcess)
     monkeypatch.setattr("harness.campaign.honest.Crew", OneProcess)
-    monkeypatch.setattr(kills, "ALL_CATCHES", Effort(profile="quick", once_each=True, max_seconds=2))
 
 
 @pytest.fixture
@@ -174,6 +172,16 @@ def test_a_fault_is_at_home_on_the_quickest_model_that_shows_it(table: KillTable
     assert table.home(SMALL[0]) == ("gpt2-random",)
     table.kills[Attempt(SMALL[0], ("gpt2-random",), 1)] = Kill()
     assert table.home(SMALL[0]) == ("llama-hash",)
+
+
+def test_an_idle_test_is_tried_on_one_fault_after_the_other(table: KillTable) -> None:
+    table.is_full = True
+    first = {each.only: each for each in table.on_idle_tests()}
+    function = "tests/conformance/test_mask.py::test_the_mask_equals_its_definition"
+    assert first[function].fault == SMALL[0], "the one of its promise"
+    for attempt in first.values():
+        table.kills[attempt] = Kill(caught_by=attempt.only, functions=(attempt.only or "",))
+    assert table.on_idle_tests() == []
 
 
 def test_a_conformance_test_that_catches_nothing_is_a_problem_of_a_full_table(table: KillTable) -> None:
