@@ -185,19 +185,31 @@ def _plays(scene: Scene | None) -> Iterator[list[Workload]]:
 
 
 def _cut_short(call: Call, symptom: Symptom) -> Diagnosis | None:
-    """Does the trace show that the first token was taken before the whole prompt was fed?"""
-    own = symptom.request.request_id
+    """Does the trace show that a token was taken before all that was there had been fed?"""
+    own, num_prompt = symptom.request.request_id, len(symptom.request.prompt_token_ids)
     rows = [row for record in call.trace for row in record.rows if row.request_id == own]
-    first = next((row for row in rows if row.is_sampled), None)
-    num_prompt = len(symptom.request.prompt_token_ids)
-    if first is None or first.context_len + first.query_len >= num_prompt:
-        return None
-    num_fed = first.context_len + first.query_len
-    if any(row.context_len >= num_fed for row in rows if row is not first and row.query_len > 1):
-        text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {own!r} were fed"
+    num_outputs = 0
+    for number, row in enumerate(rows):
+        num_fed = row.context_len + row.query_len
+        if row.is_sampled and num_fed < num_prompt + num_outputs:
+            rest = [each for each in rows[number + 1 :] if each.context_len >= num_fed]
+            is_chunk = any(each.query_len > 1 for each in rest)
+            return _fed_too_little(own, num_fed, num_prompt, num_outputs, is_chunk)
+        num_outputs += row.is_sampled
+    return None
+
+
+def _fed_too_little(
+    name: str, num_fed: int, num_prompt: int, num_outputs: int, is_chunk: bool
+) -> Diagnosis:
+    if num_outputs:
+        what = "only the prompt was" if num_fed == num_prompt else f"only {num_fed} tokens were"
+        text = f"after a preemption {what} fed again of {name!r}, which had {num_outputs} outputs as well"
+        return Diagnosis(Cause.PREEMPTION, text)
+    text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {name!r} were fed"
+    if is_chunk:
         return Diagnosis(Cause.CHUNK, text)
-    cause = Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT
-    return Diagnosis(cause, f"only {num_fed} of the {num_prompt} prompt tokens of {own!r} were fed")
+    return Diagnosis(Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT, f"{text}, and no more")
 
 
 def _streamed_wrongly(call: Call, symptom: Symptom) -> Diagnosis | None:
@@ -291,7 +303,7 @@ def _named(
         return Diagnosis(cause, words, [explanation.words(), *reruns.facts])
     by_reruns = cause_by_reruns(reruns, symptom, calls)
     none = "no mistake of the list gives this answer"
-    if rounding is not None and rounding < (0.05 if reruns.is_right_alone else 3.0):
+    if rounding is not None and 1e-3 < rounding < (0.05 if reruns.is_right_alone else 3.0):
         text = "the logits are off by no more than rounding to bfloat16 would make them"
         return Diagnosis(Cause.PRECISION, text, [f"{rounding:.2g} times as much", *reruns.facts])
     if by_reruns is not None:

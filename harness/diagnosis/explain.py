@@ -29,6 +29,7 @@ WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 # A mistake must bring the distance to the engine's logits down to this share of the honest one's.
 EXPLAINED_SHARE = 0.1
 ROUNDING_SHARE = 0.5
+ROUNDING_LEAVES = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Explanation:
     num_outputs: int
     extent: str  # made at "all" steps, at the first wrong and "later" ones, or at that "one" only
 
+    @property
+    def badness(self) -> float:
+        """The share; what is left by rounding counts the same for all."""
+        return max(self.share or 0.0, ROUNDING_LEAVES)
+
     def words(self) -> str:
         if self.share is None:
             return f"a reference with this mistake gives its {self.num_outputs} tokens"
@@ -49,7 +55,8 @@ class Explanation:
             "later": f"a reference that makes it from then on gives {self.num_outputs} outputs' logits",
             "one": "a reference that makes it once gives the logits there",
         }[self.extent]
-        return made + ("" if self.share < 1e-3 else f", but for {self.share:.1%} of the difference")
+        rest = f", but for {self.share:.1%} of the difference"
+        return made + ("" if self.share < ROUNDING_LEAVES else rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,7 @@ def _best(
         for mistake in mistakes:
             stage.check_time()
             for each in _tried(subject, suspect, observed, mistake):
-                if best is None or (each.share or 0.0) < 0.5 * (best.share or 0.0):
+                if best is None or each.badness < 0.5 * best.badness:
                     best = each
     except OutOfTimeError:
         pass  # what was found by then is what there is

@@ -152,14 +152,14 @@ def _resumed(suspect: Suspect) -> Iterator[Mistake]:
     if not bool(again.any()):
         return
     num_prompt = tape.sequences[suspect.seq].num_prompt_tokens
-    first = int(again.nonzero()[0])
-    num_before = sum(1 for s in tape.samples if s.seq == suspect.seq and s.cell < first)
-    index = torch.where(again & (tape.index >= num_prompt), tape.index + num_before, tape.index)
-    yield suspect.fed(
-        Cause.PREEMPTION,
-        f"after its preemption only the prompt was fed again, without its first {num_before} outputs",
-        _token_at(tape, index),
-    )
+    index = tape.index.clone()
+    for epoch in tape.epoch[again].unique():
+        cells = again & (tape.epoch == epoch)
+        first = int(cells.nonzero()[0])
+        num_before = sum(1 for s in tape.samples if s.seq == suspect.seq and s.cell < first)
+        index[cells & (tape.index >= num_prompt)] += num_before
+    text = "after a preemption only the prompt is fed again, its outputs so far are left out"
+    yield suspect.fed(Cause.PREEMPTION, text, _token_at(tape, index))
 
 
 def _replayed(suspect: Suspect) -> Iterator[Mistake]:

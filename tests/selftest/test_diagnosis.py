@@ -1,0 +1,183 @@
+"""A diagnosis names the mistake that was made, says so when it knows none, and changes no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.api import Capability, Completion, EngineConfig, Request
+from harness.causes import Cause
+from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis.stage import Call
+from harness.diagnosis.tape import plain_schedule, tape_of
+from harness.diagnosis.twin import honest_view, logits_of
+from harness.errors import EngineHang
+from harness.hunt import hunt
+from harness.models.catalogue import EMBEDDED
+from harness.oracle import centred
+from harness.promises import Promise
+from harness.registry import EngineSpec, faults, resolve_engine
+from harness.trial import Laboratory, Trial
+from harness.verdict import ConformanceFailure
+from harness.workloads import Workload
+from implementations.ragged import RaggedEngine
+
+LENGTHS = (9, 4, 14, 6)
+
+
+def workload(cap: int = 5, lengths: Sequence[int] = LENGTHS, **limits: int) -> Workload:
+    config = EngineConfig(**{"max_num_seqs": 2, "block_size": 4, **limits}, return_logits=True)
+    rows = [tuple((7 * i + 13 * j * j + 3 * j) % 256 for j in range(n)) for i, n in enumerate(lengths)]
+    return Workload(tuple(Request(f"r{i}", row, cap) for i, row in enumerate(rows)), config)
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Laboratory:
+    return Laboratory(torch.device("cpu"), torch.float32, 5.0)
+
+
+def trial_of(laboratory: Laboratory, spec: EngineSpec, model: str = "gpt2-random") -> Trial:
+    oracle = laboratory.oracle(model)
+    capabilities = laboratory.capabilities(spec, oracle.subject)
+    return Trial(laboratory, spec, oracle, capabilities, Promise.P1)
+
+
+def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis:
+    with pytest.raises((ConformanceFailure, EngineHang)) as caught:
+        trial.check(asked)
+    return diagnose(trial, caught.value, seconds)
+
+
+@pytest.mark.parametrize(
+    ("fault", "asked", "model", "cause", "words"),
+    [
+        ("mask_ignores_sequence", workload(), "gpt2-random", Cause.LEAK, "compares positions only"),
+        ("slot_keeps_former_keys", workload(), "gpt2-random", Cause.STALE, "of the former tenant"),
+        (
+            "positions_restart_in_each_chunk",
+            workload(max_num_batched_tokens=4),
+            "llama-random",
+            Cause.POSITION,
+            "restart at 0",
+        ),
+        (
+            "causal_mask_top_left",
+            workload(max_num_batched_tokens=4),
+            "gpt2-random",
+            Cause.MASK,
+            "top left",
+        ),
+        ("window_off_by_one", workload(), "mistral-window", Cause.MASK, "7 keys wide, not 6"),
+        ("last_prompt_token_fed_twice", workload(), "gpt2-random", Cause.FEED, "last token again"),
+        ("static_without_position_ids", workload(), "gpt2-random", Cause.PADDING, "off by +5"),
+        ("kv_cache_in_bfloat16", workload(), "gpt2-random", Cause.PRECISION, "kept in bfloat16"),
+        (
+            "two_finishers_swap_their_last_tokens",
+            workload(),
+            "gpt2-random",
+            Cause.ROUTING,
+            "belongs to",
+        ),
+        (
+            "only_the_prompt_is_recomputed",
+            workload(cap=10, lengths=(8, 8, 8), num_blocks=6),
+            "gpt2-random",
+            Cause.PREEMPTION,
+            "only the prompt",
+        ),
+        (
+            "every_chunk_is_sampled",
+            workload(max_num_batched_tokens=4),
+            "gpt2-random",
+            Cause.CHUNK,
+            "prompt tokens",
+        ),
+        ("cap_off_by_one", workload(), "gpt2-random", Cause.CAP, "its cap is 5"),
+    ],
+    ids=lambda value: value if str(value) in faults() else "",
+)
+def test_the_mistake_is_named(
+    laboratory: Laboratory, fault: str, asked: Workload, model: str, cause: Cause, words: str
+) -> None:
+    found = diagnosed(trial_of(laboratory, resolve_engine(f"fault:{fault}"), model), asked)
+    assert found.cause is cause, found.lines()
+    assert words in found.text
+    assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself tells those"
+
+
+class _Gibberish(RaggedEngine):
+    """Turns the vocabulary upside down."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [
+            replace(each, token_ids=tuple(255 - token for token in each.token_ids), logits=None)
+            for each in super().generate(requests)
+        ]
+
+
+def test_where_no_mistake_fits_it_says_so(laboratory: Laboratory) -> None:
+    found = diagnosed(trial_of(laboratory, EngineSpec("gibberish", _Gibberish)), workload())
+    assert found.cause is Cause.UNKNOWN
+    assert "no mistake of the list" in found.text
+    assert any("alone on a fresh engine: wrong as well" in line for line in found.evidence)
+
+
+def test_it_ends_when_its_time_is_up(laboratory: Laboratory) -> None:
+    trial = trial_of(laboratory, resolve_engine("fault:mask_ignores_sequence"))
+    found = diagnosed(trial, workload(), seconds=0.0)
+    assert (found.cause, found.text) == (Cause.UNKNOWN, "no cause was found within 0 s")
+
+
+def test_a_hang_says_which_request_waits(laboratory: Laboratory) -> None:
+    trial = trial_of(laboratory, resolve_engine("fault:only_slot_waits_for_itself"))
+    trial.lab.time_limit_s = 1.0
+    found = diagnosed(trial, workload(max_num_seqs=1, max_num_batched_tokens=8))
+    trial.lab.time_limit_s = 5.0
+    assert found.cause is Cause.LIVENESS
+    assert any("'r0', 'r2'" in line for line in found.evidence), found.evidence
+    assert any("max_num_batched_tokens 2048" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize("model", EMBEDDED)
+def test_the_twin_without_a_mistake_is_the_reference(laboratory: Laboratory, model: str) -> None:
+    """Chunks, two rows a step and former tenants included."""
+    trial = trial_of(laboratory, resolve_engine("ragged"), model)
+    asked = workload(max_num_batched_tokens=4)
+    with trial.engine(asked.config) as engine:
+        outcome = trial.check(asked, engine)
+        call = Call(asked, outcome.completions, tuple(trial.trace_of(engine)))
+    tape = tape_of([(call.workload, call.completions, call.schedule())])
+    assert tape is not None
+    window = 6 if model == "mistral-window" else None
+    view = honest_view(tape, torch.tensor([sample.cell for sample in tape.samples]), window)
+    logits = centred(logits_of(trial.subject, view))
+    for sample, found in zip(tape.samples, logits, strict=True):
+        request = tape.sequences[sample.seq].request
+        tokens = outcome.completions[sample.seq].token_ids
+        exact = centred(trial.oracle.score(request.prompt_token_ids, tokens))[sample.output]
+        assert (found - exact).abs().max() < 1e-9
+
+
+def test_without_a_trace_the_plainest_schedule_is_assumed(laboratory: Laboratory) -> None:
+    trial = trial_of(laboratory, resolve_engine("reference"))
+    asked = workload()
+    assert Capability.TRACING not in trial.capabilities
+    completions = trial.run(asked).completions
+    tape = tape_of([(asked, completions, plain_schedule(asked, completions))])
+    assert tape is not None
+    assert len(tape.samples) == sum(len(each.token_ids) for each in completions)
+    assert tape.num_cells == sum(n + 4 for n in LENGTHS)
+
+
+def test_a_diagnosis_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Diagnosis:
+        raise ZeroDivisionError("of the diagnosis")
+
+    monkeypatch.setattr("harness.plugin.diagnosing.diagnose", broken)
+    arguments = ["-k", "smoke", "--model=gpt2-random"]
+    (catch,) = hunt("fault:mask_ignores_sequence", arguments).catches
+    assert catch.broken == "P1"
+    assert "the diagnosis itself failed: ZeroDivisionError: of the diagnosis" in catch.report
