@@ -10,13 +10,15 @@ Three sources, the strongest first:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
-from harness.api import EngineConfig, FinishReason, Request
+from harness.api import FinishReason
 from harness.causes import Cause
 from harness.diagnosis.explain import Explanation, explain, rounding_explains
+from harness.diagnosis.finding import BY_PROMISE, Diagnosis
+from harness.diagnosis.hangs import hang_explained
 from harness.diagnosis.reruns import Reruns, cause_by_reruns, rerun
-from harness.diagnosis.stage import HANG_TIME_LIMIT_S, Call, OutOfTimeError, Stage, Symptom
+from harness.diagnosis.shown import fed_too_early, streamed_wrongly, whose_eos
+from harness.diagnosis.stage import Call, OutOfTimeError, Stage, Symptom
 from harness.errors import EngineHang
 from harness.promises import Promise
 from harness.trial import Trial
@@ -25,21 +27,6 @@ from harness.workloads import Workload
 
 TIME_LIMIT_S = 20.0
 
-BY_PROMISE = {
-    Promise.P2: Cause.CAP,
-    Promise.P3: Cause.EOS,
-    Promise.P4: Cause.ORDER,
-    Promise.P6: Cause.MASK,
-    Promise.P7: Cause.POSITION,
-    Promise.P9: Cause.SCHEDULING,
-    Promise.P10: Cause.LIVENESS,
-    Promise.P11: Cause.ACCOUNTING,
-    Promise.P12: Cause.INPUT,
-    Promise.P13: Cause.CANCEL,
-    Promise.P14: Cause.STREAM,
-    Promise.P15: Cause.SIDE_EFFECT,
-    Promise.P16: Cause.RACE,
-}
 # What no wrong token can explain away.
 ABOUT_BEHAVIOUR = {
     Promise.P3,
@@ -52,22 +39,6 @@ ABOUT_BEHAVIOUR = {
 }
 
 
-@dataclass
-class Diagnosis:
-    """`text`: the cause in a sentence; `evidence`: a few lines that led there."""
-
-    cause: Cause
-    text: str
-    evidence: list[str] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """For a report."""
-        return [
-            f"most likely cause: {self.cause.word}: {self.text}",
-            *(f"  {e}" for e in self.evidence),
-        ]
-
-
 def diagnose(
     trial: Trial, failure: ConformanceFailure | EngineHang, seconds: float = TIME_LIMIT_S
 ) -> Diagnosis:
@@ -75,7 +46,7 @@ def diagnose(
     stage = Stage(trial, seconds)
     try:
         if isinstance(failure, EngineHang):
-            return _hang(stage, failure)
+            return hang_explained(stage, failure)
         return _by_rule(failure) or _investigate(stage, failure)
     except OutOfTimeError:
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
@@ -93,53 +64,12 @@ def _by_rule(failure: ConformanceFailure) -> Diagnosis | None:
     return None
 
 
-def _hang(stage: Stage, hang: EngineHang) -> Diagnosis:
-    """Does it end without the aborts? Was a rule of the trace broken on the way?"""
-    text = str(hang).splitlines()[0]
-    runs = [run.workload for run in hang.scene.runs] if hang.scene else []
-    if any(each.aborts for each in runs):
-        calls = stage.play([replace(each, aborts=()) for each in runs])
-        if calls is not None:
-            return Diagnosis(
-                Cause.CANCEL,
-                "after an abort it comes to no end",
-                [text, "with nothing aborted it ends"],
-            )
-    broken = stage.conduct_up_to_hang(runs) if runs else None
-    if broken is not None and broken.promise in BY_PROMISE:
-        before = f"before that: {broken.finding}"
-        return Diagnosis(BY_PROMISE[broken.promise], broken.finding, [text, before])
-    return Diagnosis(Cause.LIVENESS, text, _who_waits(stage, runs[-1]) if runs else [])
-
-
-def _who_waits(stage: Stage, workload: Workload) -> list[str]:
-    """Which requests hang alone, and under which limits."""
-    facts: list[str] = []
-    alone = [workload.together().with_requests([request]) for request in workload.requests]
-    stuck = [each for each in alone if stage.play([each], HANG_TIME_LIMIT_S) is None]
-    if not stuck:
-        return ["each of its requests alone comes to an end"]
-    names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
-    facts.append(f"alone on a fresh engine these come to no end either: {names}")
-    roomy = {
-        "max_num_seqs": EngineConfig().max_num_seqs,
-        "max_num_batched_tokens": EngineConfig().max_num_batched_tokens,
-        "num_blocks": None,
-        "max_model_len": None,
-    }
-    for limit, value in roomy.items():
-        given = getattr(workload.config, limit)
-        if given != value and stage.play([stuck[0].with_config(**{limit: value})], HANG_TIME_LIMIT_S):
-            facts.append(f"with {limit} {value} instead of {given} it ends")
-    return facts
-
-
 def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
     found = _wrong_answer(stage, failure)
     if found is None:
         return _without_a_wrong_answer(failure, stage.trial.promise)
     calls, symptom = found
-    at_once = _streamed_wrongly(calls[symptom.call], symptom) or _cut_short(
+    at_once = streamed_wrongly(calls[symptom.call], symptom) or fed_too_early(
         calls[symptom.call], symptom
     )
     if at_once is not None:
@@ -184,47 +114,6 @@ def _plays(scene: Scene | None) -> Iterator[list[Workload]]:
         yield workloads
 
 
-def _cut_short(call: Call, symptom: Symptom) -> Diagnosis | None:
-    """Does the trace show that a token was taken before all that was there had been fed?"""
-    own, num_prompt = symptom.request.request_id, len(symptom.request.prompt_token_ids)
-    rows = [row for record in call.trace for row in record.rows if row.request_id == own]
-    num_outputs = 0
-    for number, row in enumerate(rows):
-        num_fed = row.context_len + row.query_len
-        if row.is_sampled and num_fed < num_prompt + num_outputs:
-            rest = [each for each in rows[number + 1 :] if each.context_len >= num_fed]
-            is_chunk = any(each.query_len > 1 for each in rest)
-            return _fed_too_little(own, num_fed, num_prompt, num_outputs, is_chunk)
-        num_outputs += row.is_sampled
-    return None
-
-
-def _fed_too_little(
-    name: str, num_fed: int, num_prompt: int, num_outputs: int, is_chunk: bool
-) -> Diagnosis:
-    if num_outputs:
-        what = "only the prompt was" if num_fed == num_prompt else f"only {num_fed} tokens were"
-        text = f"after a preemption {what} fed again of {name!r}, which had {num_outputs} outputs as well"
-        return Diagnosis(Cause.PREEMPTION, text)
-    text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {name!r} were fed"
-    if is_chunk:
-        return Diagnosis(Cause.CHUNK, text)
-    return Diagnosis(Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT, f"{text}, and no more")
-
-
-def _streamed_wrongly(call: Call, symptom: Symptom) -> Diagnosis | None:
-    """Were as many tokens delivered as events as the trace says were sampled?"""
-    completion = call.completion(symptom.request.request_id)
-    if not (call.workload.needs_stepping and call.trace) or completion is None or call.workload.aborts:
-        return None
-    rows = [row for record in call.trace for row in record.rows]
-    mine = [row for row in rows if row.request_id == completion.request_id and row.is_sampled]
-    if len(mine) == len(completion.token_ids):
-        return None
-    text = f"{len(mine)} tokens were sampled, but {len(completion.token_ids)} were delivered as events"
-    return Diagnosis(Cause.STREAM, f"{text} (request {completion.request_id!r})")
-
-
 def _without_a_wrong_answer(failure: ConformanceFailure, tested: Promise) -> Diagnosis:
     """All answers are within rounding of the right one, or nothing could be played again."""
     if tested is Promise.P15:
@@ -260,7 +149,7 @@ def _wrong_end(
             )
         if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
             cause = Cause.EOS
-            evidence += _whose_eos(calls[symptom.call], symptom.request, completion.token_ids[-1:])
+            evidence += whose_eos(calls[symptom.call], symptom.request, completion.token_ids[-1:])
     found = rerun(stage, calls, symptom)
     found.movers.clear()  # an end moves with the tokens, whoever moves those
     by_reruns = cause_by_reruns(found, symptom, calls)
@@ -276,17 +165,6 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
     if reruns.is_right_with_large_pool:
         return Cause.PREEMPTION
     return Cause.CHUNK if reruns.is_right_with_whole_prompts else cause
-
-
-def _whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
-    """Who knows the token that stopped it, if not the request itself?"""
-    if not last or last[0] in request.eos_token_ids:
-        return []
-    words = [f"it stopped at token {last[0]}, which is no EOS of its own"]
-    owners = [r.request_id for r in call.workload.requests if last[0] in r.eos_token_ids]
-    if owners:
-        words.append(f"but one of {', '.join(map(repr, owners))}")
-    return words
 
 
 def _named(

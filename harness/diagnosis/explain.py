@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from harness.api import Capability
-from harness.diagnosis.foreign import leak_mistakes, padding_mistakes, routing_mistakes, stale_mistakes
+from harness.diagnosis.foreign import leak_mistakes, routing_mistakes, stale_mistakes
 from harness.diagnosis.masks import mask_mistakes
 from harness.diagnosis.mistake import Mistake, Suspect
+from harness.diagnosis.padding import padding_mistakes
 from harness.diagnosis.positions import feeding_mistakes, position_mistakes
 from harness.diagnosis.stage import Call, OutOfTimeError, Stage, Symptom
 from harness.diagnosis.storage import precision_mistakes, storage_mistakes
