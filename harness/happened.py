@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.api import StepRecord
-from harness.promises import Promise
-from harness.verdict import ConformanceFailure
 
 
 def has_preemption(trace: Sequence[StepRecord]) -> bool:
@@ -30,12 +28,3 @@ def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
 def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
     """Were more requests admitted than there are slots?"""
     return len({each for record in trace for each in record.admitted}) > max_num_seqs
-
-
-def require(has_happened: bool, promise: Promise, what: str) -> None:
-    """Raises `ConformanceFailure`: an engine that declares a capability must show it where the
-    workload leaves no other way."""
-    if not has_happened:
-        raise ConformanceFailure(
-            promise, f"the trace shows no {what}, though this workload cannot be served without"
-        ).found_by("happened", what=what)

@@ -53,8 +53,17 @@ def pytest_runtest_makereport(
 def _tell_pass(item: pytest.Item, report: pytest.TestReport, record: dict[str, Any]) -> None:
     """No exception is not enough: a known failure must go on failing, and a pass must have compared."""
     known = known_failure_of(item)
+    missing = [what for what, did_happen in record.get("has_happened", {}).items() if not did_happen]
     if report.failed and known:
         report.longrepr = known.is_no_more
+    elif report.passed and report.when == "call" and missing:
+        report.outcome = "failed"
+        record["broken"] = record["promises"][0]
+        promise = Promise[record["broken"]]
+        report.longrepr = (
+            f"{promise} is broken: no example of this test shows a {missing[0]} in its trace, though "
+            f"an engine that declares the capability comes to it there"
+        )
     elif report.passed and report.when == "call" and not record["ledger"]["num_requests"]:
         report.outcome = "failed"
         _tell_own(report, record, "this test passed without comparing anything: it proves nothing")

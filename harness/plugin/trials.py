@@ -65,5 +65,6 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
         record["adequacy"] = str(adequacy)
         record["is_adequate"] = adequacy.is_adequate
     trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
-    record["ledger"] = vars(trial.ledger)  # live: it fills while the test runs
+    record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
+    record["has_happened"] = trial.has_happened
     return trial

@@ -25,7 +25,7 @@ def test_throughput_of_checked_tokens_on_a_bimodal_workload(
     with trial.engine(workload.config) as engine:
 
         def serve() -> None:
-            delivered.append(engine.generate(list(workload.requests)))
+            delivered.append(list(engine.generate(list(workload.requests))))  # it may be made lazily
             synchronise(trial.subject.model.device)
 
         with trial.reporting(workload):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.api import Capability, EngineConfig, FinishReason, Request, StepRecord, TracingEngine
 from harness.causes import Cause
-from harness.happened import has_preemption, require
+from harness.happened import has_preemption
 from harness.promises import Promise
 from harness.relations import blame
 from harness.strategies import prompts, workloads
@@ -47,7 +47,7 @@ def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False
             if len({row.request_id for row in final.rows}) != 1:
                 raise ConformanceFailure(Promise.P13, "a cancelled request is still being fed")
             if must_preempt:
-                require(has_preemption(trace), Promise.P13, "preemption")
+                trial.must_show("preemption", has_preemption(trace))
 
 
 def _require_all_free(final: StepRecord) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, FinishReason, Request
-from harness.happened import has_preemption, require
+from harness.happened import has_preemption
 from harness.promises import Promise
 from harness.relations import require_same_bits
 from harness.strategies import crowded, prompts, requests, workloads
@@ -58,8 +58,7 @@ def test_a_preempted_request_gets_exactly_its_own_cap(trial: Trial, data: st.Dat
     workload = data.draw(crowded(trial.oracle, trial.has_logits))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        with trial.reporting(workload):
-            require(has_preemption(trial.trace_of(engine)), Promise.P2, "preemption")
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
 @pytest.mark.promise(id="P3")

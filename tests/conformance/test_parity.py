@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, Request
-from harness.happened import has_chunk, has_preemption, require
-from harness.promises import Promise
+from harness.happened import has_chunk, has_preemption
 from harness.strategies import crowded, long_workloads, prompts, workloads
 from harness.trial import Trial
 from harness.workloads import Workload
@@ -61,8 +60,7 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(crowded(trial.oracle, trial.has_logits))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        with trial.reporting(workload):
-            require(has_preemption(trial.trace_of(engine)), Promise.P1, "preemption")
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
 @pytest.mark.one_model
@@ -73,6 +71,5 @@ def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataO
     workload = data.draw(crowded(trial.oracle, trial.has_logits, in_chunks=True))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        with trial.reporting(workload):
-            require(has_preemption(trial.trace_of(engine)), Promise.P1, "preemption")
-            require(has_chunk(trial.trace_of(engine)), Promise.P1, "sequence fed in parts")
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+        trial.must_show("sequence fed in parts", has_chunk(trial.trace_of(engine)))

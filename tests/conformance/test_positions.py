@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, Request
-from harness.happened import has_chunk, require
+from harness.happened import has_chunk
 from harness.promises import Promise
 from harness.relations import blame
 from harness.strategies import prompts, workloads
@@ -54,5 +54,4 @@ def test_a_prompt_fed_in_chunks_is_answered_as_a_whole(trial: Trial, data: st.Da
     )
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        with trial.reporting(workload):
-            require(has_chunk(trial.trace_of(engine)), Promise.P7, "prompt fed in parts")
+        trial.must_show("prompt fed in parts", has_chunk(trial.trace_of(engine)))

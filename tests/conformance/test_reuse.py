@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import Capability, EngineConfig, Request, TracingEngine
-from harness.happened import has_slot_reuse, require
+from harness.happened import has_slot_reuse
 from harness.promises import Promise
 from harness.relations import blame, require_same_bits
 from harness.strategies import prompts, workloads
@@ -65,7 +65,7 @@ def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.
         if Capability.TRACING in trial.capabilities:
             trace = cast(TracingEngine, engine).trace
             with trial.reporting(workload):
-                require(has_slot_reuse(trace, max_num_seqs), Promise.P8, "slot that was used again")
+                trial.must_show("slot that was used again", has_slot_reuse(trace, max_num_seqs))
 
 
 @pytest.mark.one_model

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import EngineConfig, Request
-from harness.happened import has_mixed_step, has_preemption, require
-from harness.promises import Promise
+from harness.happened import has_mixed_step, has_preemption
 from harness.strategies import crowded, prompts, workloads
 from harness.trial import Trial
 from harness.workloads import Workload
@@ -59,7 +58,7 @@ def test_a_prefill_rides_with_the_decodes_of_others(trial: Trial, data: st.DataO
         trial.check(workload, engine)
         with trial.reporting(workload):
             is_mixed = has_mixed_step(trial.trace_of(engine))
-            require(is_mixed, Promise.P9, "prefill that shares a step with a decode")
+            trial.must_show("prefill that shares a step with a decode", is_mixed)
 
 
 @pytest.mark.promise(id="P10")
@@ -83,8 +82,7 @@ def test_free_and_used_blocks_add_up_under_preemption(trial: Trial, data: st.Dat
     workload = data.draw(crowded(trial.oracle, trial.has_logits))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        with trial.reporting(workload):
-            require(has_preemption(trial.trace_of(engine)), trial.promise, "preemption")
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
 @pytest.mark.promise(id="P11")
@@ -115,5 +113,4 @@ def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st
     workload = full.with_requests([*full.requests, *behind])
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
-        with trial.reporting(workload):
-            require(has_preemption(trial.trace_of(engine)), trial.promise, "preemption")
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))

@@ -83,6 +83,18 @@ def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
     assert "1 failed by the harness itself, not by an engine" in session.output
 
 
+def test_what_a_test_is_about_must_happen_in_one_of_its_examples(
+    run_suite: RunSuite, tmp_path: Path
+) -> None:
+    once = "\ndef test_once(trial):\n    trial.check(WORKLOAD)\n"
+    shown = once + "    trial.must_show('preemption', False)\n    trial.must_show('preemption', True)\n"
+    never = once.replace("once", "never") + "    trial.must_show('preemption', False)\n"
+    (tmp_path / "test_hollow.py").write_text(HEAD + shown + never)
+    session = run_suite()
+    assert "1 failed, 1 passed" in session.output
+    assert "P1 parity is broken: no example of this test shows a preemption" in session.output
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
