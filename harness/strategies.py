@@ -107,7 +107,9 @@ def configs(
     longest = max(len(request.prompt_token_ids) for request in wanted)
     max_num_seqs = draw(st.integers(1, 4))
     smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
-    budget = draw(st.one_of(st.just(2048), st.integers(max(smallest_budget, max_num_seqs), 64)))
+    least = max(smallest_budget, max_num_seqs)
+    # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
+    budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
     largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
     num_blocks = None
     if Capability.PREEMPTION in capabilities:

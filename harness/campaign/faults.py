@@ -23,6 +23,7 @@ from harness.campaign.kill_table import KillTable, in_quick_order, is_full
 from harness.campaign.kills import Attempt, hunt_down
 from harness.campaign.progress import Progress
 from harness.campaign.provenance import provenance
+from harness.campaign.update import updated, whole_table
 from harness.models.catalogue import EMBEDDED
 from harness.registry import faults
 
@@ -49,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds after which one call of an engine counts as hung (default: %(default)g)",
     )
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="hunt the named faults only, and put their rows into the whole table that is there",
+    )
     choices.add_common(parser)
 
 
@@ -57,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Ctrl-C, is written beside the whole one: faults-partial.json and .md."""
     table = _empty_table(arguments)
     output = choices.writable(arguments.output)
+    whole = whole_table(output / "faults.json", table) if arguments.update else None
     total = len(table.faults) * (len(table.models) + len(table.seeds) - 1)
     progress = Progress("faults", "hunt", total, arguments.progress)
     is_complete = False
@@ -67,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     finally:  # whatever stopped it: hours of work are kept
         progress.close()
         data = table.as_data() | {"made": provenance(), "is_complete": is_complete}
+        if whole is not None and is_complete:
+            data = updated(whole, data)
         _write(data, output)
     return _conclude(data)
 

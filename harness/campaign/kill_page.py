@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 def kill_page(table: Row) -> str:
     lines = ["# The kill table: every planted fault before the conformance suite", ""]
-    lines += [*as_lines(table["made"]), *_scope(table), "", *_verdict(table), ""]
+    lines += [*as_lines(table["made"]), *_scope(table), *_updates(table), "", *_verdict(table), ""]
     for kind in dict.fromkeys(row["class"] for row in table["faults"].values()):
         rows = {name: row for name, row in table["faults"].items() if row["class"] == kind}
         lines += [f"## {kind.replace('_', ' ')}", "", *_faults(rows, table), ""]
@@ -29,6 +29,12 @@ def _scope(table: Row) -> Iterator[str]:
         yield "* INCOMPLETE: it was stopped before everything was tried"
     elif not table["is_full"]:
         yield "* a part only: not all faults, or not all embedded models"
+
+
+def _updates(table: Row) -> Iterator[str]:
+    for each in table.get("updates", []):
+        made, names = each["made"], ", ".join(f"`{name}`" for name in each["faults"])
+        yield f"* made anew with `--update`, {made['date']}, commit {made['commit']}: {names}"
 
 
 def _verdict(table: Row) -> list[str]:

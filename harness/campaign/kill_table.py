@@ -51,7 +51,7 @@ class KillTable:
         """Further seeds."""
         homes = {name: home for name in self.faults if (home := self.home(name))}
         return [
-            Attempt(name, home, seed, is_wide=home == self.models)
+            Attempt(name, home, seed, is_wide=True)
             for seed in self.seeds[1:]
             for name, home in homes.items()
         ]

@@ -49,6 +49,8 @@ def diagnose(
             return hang_explained(stage, failure)
         return _by_rule(failure) or _investigate(stage, failure)
     except OutOfTimeError:
+        if isinstance(failure, EngineHang):
+            return Diagnosis(Cause.LIVENESS, str(failure).splitlines()[0])
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
 
 

@@ -22,7 +22,9 @@ from harness.campaign.kill_table import KillTable
 from harness.campaign.kills import Attempt, Kill
 from harness.campaign.modules import ROOT, conformance_functions
 from harness.campaign.shelter import SharedLaboratory
+from harness.campaign.update import updated, whole_table
 from harness.campaign.watches import Seen, Watch
+from harness.errors import UsageError
 from harness.hunt import hunt
 from harness.models.catalogue import EMBEDDED
 from harness.registry import faults
@@ -285,3 +287,23 @@ def test_the_written_kill_table_is_of_these_faults_and_these_tests() -> None:
         assert told == (fault.summary, fault.promise.id, fault.cause.name, fault.thread), name
         assert {kill["seed"] for kill in row["kills"] if kill["caught_by"]} == set(data["seeds"]), name
     assert problems(data) == []
+
+
+def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -> None:
+    old = whole(table) | {"made": MADE, "is_full": True}
+    path = tmp_path / "faults.json"
+    path.write_text(json.dumps(old))
+    part = KillTable({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds, False)
+    for attempt in part.on_each_model():
+        part.kills[attempt] = Kill("some::test", "P6", "RACE", functions=("some::test",))
+    fresh = part.as_data() | {"made": MADE, "is_complete": True}
+    new = updated(whole_table(path, table), fresh)
+    assert new["faults"][SMALL[0]] == fresh["faults"][SMALL[0]]
+    assert new["faults"][SMALL[1]] == old["faults"][SMALL[1]]
+    assert new["updates"][0]["faults"] == [SMALL[0]]
+    assert "made anew with `--update`" in kill_page(new)
+    table.seeds = (7,)
+    with pytest.raises(UsageError, match="has seeds"):
+        whole_table(path, table)
+    with pytest.raises(UsageError, match="make it first"):
+        whole_table(tmp_path / "none.json", table)
