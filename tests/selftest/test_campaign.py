@@ -149,7 +149,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_survivor_on_one_seed_is_told(table: KillTable) -> None:
-    table.kills[Attempt(SMALL[0], ("gpt2-random",), 2)] = Kill()
+    table.kills[Attempt(SMALL[0], ("gpt2-random",), 2, is_wide=True)] = Kill()
     (problem,) = problems(whole(table))
     assert f"fault {SMALL[0]} (P6) survives seed 2 on gpt2-random" in problem
 
