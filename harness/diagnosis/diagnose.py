@@ -71,9 +71,9 @@ def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
     if found is None:
         return _without_a_wrong_answer(failure, stage.trial.promise)
     calls, symptom = found
-    at_once = streamed_wrongly(calls[symptom.call], symptom) or fed_too_early(
-        calls[symptom.call], symptom
-    )
+    call = calls[symptom.call]
+    right, _ = stage.trial.oracle.expected(symptom.request)
+    at_once = streamed_wrongly(call, symptom, right) or fed_too_early(call, symptom)
     if at_once is not None:
         return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):

@@ -24,7 +24,7 @@ from harness.oracle import centred
 
 Family = Callable[[Suspect], Iterator[Mistake]]
 OWN = (position_mistakes, mask_mistakes, feeding_mistakes, storage_mistakes, precision_mistakes)
-OTHERS = (routing_mistakes, leak_mistakes, stale_mistakes, padding_mistakes)
+OTHERS = (routing_mistakes, leak_mistakes, stale_mistakes)
 # A wrong token beside the right logits.
 WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 # A mistake must bring the distance to the engine's logits down to this share of the honest one's.
@@ -102,10 +102,13 @@ def explain(
     suspect, observed = found
     subject = stage.trial.subject
     groups: list[tuple[Family, ...]] = [OTHERS, OWN] if is_right_alone else [OWN, OTHERS]
+    # Alone, or in a packed batch, there are no pads: they are thought of last.
+    has_pads = is_right_alone and not suspect.is_continuous
+    groups.insert(0 if has_pads else 2, (padding_mistakes,))
     if observed.logits is None and _are_right(calls, symptom, observed):
         groups = [WITH_RIGHT_LOGITS]
     elif observed.logits is None and is_right_alone:
-        groups = [OTHERS]  # a few tokens fit many mistakes: only those that need the others
+        groups.remove(OWN)  # a few tokens fit many mistakes: only those that need the others
     for group in groups:
         best = _best(stage, subject, suspect, observed, chain.from_iterable(f(suspect) for f in group))
         if best is not None:

@@ -40,14 +40,18 @@ def _who_waits(stage: Stage, workload: Workload) -> list[str]:
         return ["each of its requests alone comes to an end"]
     names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
     facts.append(f"alone on a fresh engine these come to no end either: {names}")
-    roomy = {
-        "max_num_seqs": EngineConfig().max_num_seqs,
-        "max_num_batched_tokens": EngineConfig().max_num_batched_tokens,
-        "num_blocks": None,
-        "max_model_len": None,
+    given, roomy = workload.config, EngineConfig()
+    limits: dict[str, dict[str, int | None]] = {
+        "max_num_seqs": {
+            "max_num_seqs": roomy.max_num_seqs,
+            "max_num_batched_tokens": max(given.max_num_batched_tokens, roomy.max_num_seqs),
+        },
+        "max_num_batched_tokens": {"max_num_batched_tokens": roomy.max_num_batched_tokens},
+        "num_blocks": {"num_blocks": None},
+        "max_model_len": {"max_model_len": None},
     }
-    for limit, value in roomy.items():
-        given = getattr(workload.config, limit)
-        if given != value and stage.play([stuck[0].with_config(**{limit: value})], HANG_TIME_LIMIT_S):
-            facts.append(f"with {limit} {value} instead of {given} it ends")
+    for limit, changes in limits.items():
+        was, value = getattr(given, limit), changes[limit]
+        if was != value and stage.play([stuck[0].with_config(**changes)], HANG_TIME_LIMIT_S):
+            facts.append(f"with {limit} {value} instead of {was} it ends")
     return facts

@@ -38,17 +38,20 @@ def _fed_too_little(
     return Diagnosis(Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT, f"{text}, and no more")
 
 
-def streamed_wrongly(call: Call, symptom: Symptom) -> Diagnosis | None:
-    """Were as many tokens delivered as events as the trace says were sampled?"""
+def streamed_wrongly(call: Call, symptom: Symptom, right: Sequence[int]) -> Diagnosis | None:
+    """Are the events of a stepped request too many, too few, or in the wrong order?"""
     completion = call.completion(symptom.request.request_id)
-    if not (call.workload.needs_stepping and call.trace) or completion is None or call.workload.aborts:
+    if not call.workload.needs_stepping or completion is None or call.workload.aborts:
         return None
+    name, tokens = completion.request_id, completion.token_ids
+    if tuple(tokens) != tuple(right) and sorted(tokens) == sorted(right):
+        return Diagnosis(Cause.STREAM, f"the right tokens of {name!r} are delivered in the wrong order")
     rows = [row for record in call.trace for row in record.rows]
-    mine = [row for row in rows if row.request_id == completion.request_id and row.is_sampled]
-    if len(mine) == len(completion.token_ids):
+    mine = [row for row in rows if row.request_id == name and row.is_sampled]
+    if not call.trace or len(mine) == len(tokens):
         return None
-    text = f"{len(mine)} tokens were sampled, but {len(completion.token_ids)} were delivered as events"
-    return Diagnosis(Cause.STREAM, f"{text} (request {completion.request_id!r})")
+    text = f"{len(mine)} tokens were sampled, but {len(tokens)} were delivered as events"
+    return Diagnosis(Cause.STREAM, f"{text} (request {name!r})")
 
 
 def whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
