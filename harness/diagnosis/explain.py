@@ -50,7 +50,8 @@ class Explanation:
 
     def words(self) -> str:
         if self.share is None:
-            return f"a reference with this mistake gives its {self.num_outputs} tokens"
+            weak = " (one token fits many mistakes)" if self.num_outputs == 1 else ""
+            return f"a reference with this mistake gives its tokens from the first wrong one on{weak}"
         made = {
             "all": f"a reference with this mistake gives the logits of all {self.num_outputs} outputs",
             "later": f"a reference that makes it from then on gives {self.num_outputs} outputs' logits",

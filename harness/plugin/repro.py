@@ -62,5 +62,7 @@ def _name(item: pytest.Item) -> str:
 
 def register(config: pytest.Config) -> None:
     directory = config.getoption(OPTION)
+    if directory and Path(directory).exists() and not Path(directory).is_dir():
+        raise pytest.UsageError(f"{OPTION} {directory!r} is a file, but must be a folder")
     if directory:
         config.pluginmanager.register(Repro(Path(directory).resolve()), "batchproof-repro")

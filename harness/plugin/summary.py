@@ -164,7 +164,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         write(f"note: {note}")
     if num_own := sum("own" in record for _, record in records):
         write(f"{num_own} failed by the harness itself, not by an engine: see above", red=True)
-    if not num_compared(records):
+    if not num_compared(records) and not any(outcome == "failed" for outcome, _ in records):
         write(NOTHING_COMPARED, red=True, bold=True)
 
 

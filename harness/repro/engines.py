@@ -25,7 +25,7 @@ class EngineText:
 
     imports: str  # a line, if any
     expression: str
-    functions: str = ""
+    functions: str = FILE_LOADER  # also for the one that is named on the command line
 
 
 def engine_text(name: str) -> EngineText:
@@ -51,5 +51,5 @@ def _listed(module: str, table: str, name: str) -> EngineText:
 def _attribute(module: str, attribute: str) -> EngineText:
     if module.endswith(".py"):
         path = str(Path(module).resolve())
-        return EngineText("", f'from_file("{path}").{attribute}', FILE_LOADER)
+        return EngineText("", f'from_file("{path}").{attribute}')
     return EngineText(f"from {module} import {attribute}", attribute)

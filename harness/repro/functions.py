@@ -33,10 +33,15 @@ def load_model(failed: Failed, path: str) -> str:
 
 def factory(expression: str) -> str:
     lines = [
-        "if len(sys.argv) > 1:",
-        '    module, _, name = sys.argv[1].partition(":")',
-        "    return getattr(importlib.import_module(module), name)",
-        f"return {expression}",
+        "if len(sys.argv) == 1:",
+        f"    return {expression}",
+        'module, _, name = sys.argv[1].rpartition(":")',
+        "try:",
+        '    is_file = module.endswith(".py")',
+        "    return getattr(from_file(module) if is_file else importlib.import_module(module), name)",
+        "except (ImportError, AttributeError, OSError, ValueError) as error:",
+        '    print(f"CANNOT TELL: no engine {sys.argv[1]!r}: {error}")',
+        "    sys.exit(2)",
     ]
     told = "Of the engine it was found on, or of the one named on the command line."
     return _function("factory() -> EngineFactory", told, lines)

@@ -26,6 +26,18 @@ BLIND_SAYS = "No script can tell whether this failure is still there: judge by w
 SPARE_STEPS = 64  # beyond the bound of the longest call
 
 
+# To fail in importing is not to reproduce anything.
+GUARD = """
+import sys
+
+try:
+    import harness.api
+except ModuleNotFoundError:
+    print("CANNOT TELL: put the checkout of Batchproof, which holds harness/api.py, on PYTHONPATH")
+    sys.exit(2)
+""".lstrip()
+
+
 def script_text(failed: Failed, directory: Path) -> str:
     """A program that shows the failure. Saves the model in the directory."""
     look, engine = look_for(failed), engine_text(failed.trial.spec.name)
@@ -40,7 +52,9 @@ def script_text(failed: Failed, directory: Path) -> str:
     ]
     code = "\n\n\n".join([_constants(failed, look), *parts_of(own), *own])
     code += '\n\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
-    return f"{_docstring(failed, look)}\n\n{imports_of(code, engine.imports)}\n\n{code}"
+    imports = imports_of(code, engine.imports)
+    first, _, others = imports.partition("\n")  # the one from __future__
+    return f"{_docstring(failed, look)}\n\n{first}\n\n{GUARD}{others}\n\n{code}"
 
 
 def _docstring(failed: Failed, look: Look) -> str:

@@ -143,7 +143,7 @@ def test_a_script_imports_the_engine_and_the_contract_only(tmp_path: Path) -> No
     }
     allowed = {*sys.stdlib_module_names, "torch", "transformers", "harness.api", "implementations"}
     assert modules <= allowed
-    assert len(script.read_text().splitlines()) < 150
+    assert len(script.read_text().splitlines()) < 170
 
 
 @pytest.mark.parametrize("name", ["gpt2-hash", "llama-random"])
