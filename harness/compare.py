@@ -171,8 +171,32 @@ def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledge
         raise _wrong_token(request, completion, oracle, step, should_be)
 
 
-def _explained_steps(prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: Oracle) -> int | None:
-    """Rule O3: the number of proven near-ties in the answer; None if rounding does not explain it."""
+def check_choices(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
+    """Rule O3 alone, for answers too long to be generated again: each token, given the engine's own
+    tokens before it, is within rounding of the best in float64."""
+    prompt, tokens = request.prompt_token_ids, completion.token_ids
+    num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
+    if num_near_ties is None:
+        raise ConformanceFailure(
+            Promise.P1,
+            f"request {request.request_id!r}: a token is not the best choice after those before it, "
+            f"by more than rounding explains",
+            [
+                f"got: {list(tokens)}",
+                f"rounding explains {2 * oracle.kappa * oracle.error.max_abs:.2g}",
+            ],
+            request.request_id,
+        )
+    ledger.num_near_ties += num_near_ties
+
+
+def _explained_steps(
+    prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: Oracle, is_flipped: bool = True
+) -> int | None:
+    """Rule O3: the number of proven near-ties in the answer; None if rounding does not explain it.
+
+    `is_flipped`: it is known to differ from the reference, so that one at least is counted.
+    """
     if not all(0 <= token < oracle.subject.vocab_size for token in tokens):
         return None  # a later one; the first wrong token is told first
     exact = oracle.score(prompt, tokens)
@@ -180,7 +204,7 @@ def _explained_steps(prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: O
     regret = exact.max(dim=-1).values - chosen
     if regret.max().item() > 2 * oracle.kappa * oracle.error.max_abs:
         return None
-    return max(1, int((regret > 0).sum()))  # at least the flip against the reference itself
+    return max(int(is_flipped), int((regret > 0).sum()))
 
 
 def _wrong_token(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,10 +75,9 @@ class Oracle:
     def __init__(self, subject: ModelUnderTest, reference: EngineFactory) -> None:
         self.subject = subject
         self._reference = reference(subject.model, EngineConfig(return_logits=True))
-        capacity = max(64, NUM_KEPT_LOGITS // (subject.vocab_size * 2 * ANSWER_CHUNK))
-        self._answers: Recent[Prompt, Answer] = Recent(capacity)
-        self._scores: Recent[Scored, Tensor] = Recent(capacity)
-        self._constructed: dict[Prompt, tuple[int, ...]] = {}
+        self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
+        self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
+        self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small: all of them are kept
 
     @property
     def is_calibrated(self) -> bool:
@@ -112,16 +111,29 @@ class Oracle:
     def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
         """The same tokens from the strictest source there is: integer arithmetic for a constructed
         model, else the reference."""
+        known = self._right.get(prompt, ())
+        if len(known) < max_new_tokens:
+            known = self._worked_out_tokens(prompt, max_new_tokens)
+            self._right[prompt] = known
+        return known[:max_new_tokens]
+
+    def _worked_out_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
         oracle = self.subject.oracle
         if oracle is None:
-            return self.answer(prompt, max_new_tokens).token_ids
-        known = self._constructed.get(prompt, ())
-        if len(known) < max_new_tokens:
-            with _answering("its integer arithmetic", prompt, max_new_tokens):
-                known = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
-                self._require_tokens(known, max_new_tokens)
-            self._constructed[prompt] = known
-        return known[:max_new_tokens]
+            self.answer(prompt, max_new_tokens)
+            known = self._answers.get(prompt)
+            assert known is not None, "the newest answer is never the one forgotten"
+            return known.token_ids
+        with _answering("its integer arithmetic", prompt, max_new_tokens):
+            tokens = tuple(oracle(prompt, self._rounded(prompt, max_new_tokens)))
+            self._require_tokens(tokens, max_new_tokens)
+        return tokens
+
+    def learn(self, prompt: Prompt, token_ids: tuple[int, ...]) -> None:
+        """What the reference itself has just answered, in a benchmark that times it, need not be worked
+        out again. A constructed model's tokens come from its integers alone."""
+        if self.subject.oracle is None and len(token_ids) > len(self._right.get(prompt, ())):
+            self._right[prompt] = token_ids
 
     def _require_tokens(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
         if len(token_ids) < max_new_tokens:
@@ -216,9 +228,9 @@ def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[T
     model = subject.exact
     rows = [torch.tensor((*prompt, *token_ids[:-1])) for prompt, token_ids in answers]
     input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(model.device)
-    logits = model(input_ids=input_ids, use_cache=False).logits.cpu()
+    logits = model(input_ids=input_ids, use_cache=False).logits
     return [
-        logits[index, len(prompt) - 1 : len(prompt) - 1 + len(token_ids)]
+        logits[index, len(prompt) - 1 : len(prompt) - 1 + len(token_ids)].cpu()
         for index, (prompt, token_ids) in enumerate(answers)
     ]
 
@@ -230,10 +242,12 @@ def centred(logits: Tensor) -> Tensor:
 
 
 class Recent(Generic[K, V]):
-    """A mapping that forgets what was not used for longest: logits of a real vocabulary are large."""
+    """A mapping that forgets what was not used for longest, once all values together weigh more than
+    `NUM_KEPT_LOGITS`: logits of a real vocabulary are large. The newest always stays."""
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+    def __init__(self, weigh: Callable[[V], int]) -> None:
+        self._weigh = weigh
+        self._weight = 0
         self._items: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
@@ -242,7 +256,9 @@ class Recent(Generic[K, V]):
         return self._items.get(key)
 
     def put(self, key: K, value: V) -> None:
+        if key in self._items:
+            self._weight -= self._weigh(self._items.pop(key))
         self._items[key] = value
-        self._items.move_to_end(key)
-        if len(self._items) > self._capacity:
-            self._items.popitem(last=False)
+        self._weight += self._weigh(value)
+        while self._weight > NUM_KEPT_LOGITS and len(self._items) > 1:
+            self._weight -= self._weigh(self._items.popitem(last=False)[1])

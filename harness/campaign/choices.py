@@ -7,9 +7,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness.campaign.crew import num_cores
-from harness.campaign.modules import ROOT
 from harness.errors import UsageError
+from harness.provenance import ROOT, num_cores
 
 DEFAULT_OUTPUT = ROOT / "results"
 

@@ -22,9 +22,9 @@ from harness.campaign.kill_page import kill_page
 from harness.campaign.kill_table import KillTable, in_quick_order, is_full
 from harness.campaign.kills import Attempt, hunt_down
 from harness.campaign.progress import Progress
-from harness.campaign.provenance import provenance
 from harness.campaign.update import updated, whole_table
 from harness.models.catalogue import EMBEDDED
+from harness.provenance import provenance
 from harness.registry import faults
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.campaign.modules import conformance_functions, function_of
-from harness.plugin.options import LAB
+from harness.plugin.selection import LAB
 from harness.plugin.table import RECORD
 from harness.trial import Laboratory
 

@@ -15,9 +15,9 @@ from harness.campaign.crew import Crew
 from harness.campaign.honest_page import honest_page
 from harness.campaign.honest_table import HonestTable
 from harness.campaign.progress import Progress
-from harness.campaign.provenance import provenance
 from harness.campaign.watches import watch
 from harness.models.catalogue import DTYPES
+from harness.provenance import provenance
 from harness.registry import BUILT_IN, ODD_PREFIX, oddities
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.campaign.markdown import header, line
-from harness.campaign.provenance import as_lines
 from harness.campaign.watches import COUNTED
+from harness.provenance import as_lines
 
 Data = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.campaign.judge import problems
 from harness.campaign.markdown import header, line
-from harness.campaign.provenance import as_lines
+from harness.provenance import as_lines
 
 Row = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from harness.provenance import ROOT
+
 CONFORMANCE = ROOT / "tests" / "conformance"
 
 Modules = dict[str, ModuleType]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.campaign.findings import Effort
-from harness.campaign.modules import ROOT
 from harness.campaign.worker import laboratory, own_failures
 from harness.hunt import hunt
+from harness.provenance import ROOT
 
 PROFILE = "thorough"
 TIME_LIMIT_S = 120.0  # cores are shared with other workers, and an honest engine ends anyway

@@ -37,6 +37,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "mistral-window": EmbeddedModel(build_mistral_window),
 }
 
+MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
 DEVICES = "auto, cpu, cuda, cuda:N, mps"
 DTYPES = {
     "float32": torch.float32,
@@ -75,10 +76,15 @@ class ModelUnderTest:
     def exact(self) -> PreTrainedModel:
         """The same function in float64: a copy with the same, already rounded, weights.
 
-        On the CPU where the device has no float64 (MPS).
+        On the CPU where the device has no float64 (MPS). A model in 16 bits of more than
+        `MAX_PARAMETERS_IN_FLOAT64` is copied in float32, which is exact enough beside its rounding:
+        in float64 it would not fit beside itself.
         """
         device = "cpu" if self.model.device.type == "mps" else self.model.device
-        return moved(copy.deepcopy(self.model), device, torch.float64)
+        is_large = self.model.num_parameters() > MAX_PARAMETERS_IN_FLOAT64
+        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
+        dtype = torch.float32 if is_large and is_16_bit else torch.float64
+        return moved(copy.deepcopy(self.model), device, dtype)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
@@ -104,6 +110,10 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     if name in EMBEDDED:
         entry = EMBEDDED[name]
         return ModelUnderTest(name, moved(entry.build(), device, dtype), entry.oracle)
+    from harness.bench.shapes import SHAPES, build_shape
+
+    if name in SHAPES:
+        return build_shape(name, device, dtype)
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.plugin.benchmarks import growth, measured
 from harness.plugin.options import (
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -16,7 +17,9 @@ from harness.plugin.summary import (
 from harness.plugin.trials import laboratory, pytest_generate_tests, trial
 
 __all__ = [
+    "growth",
     "laboratory",
+    "measured",
     "pytest_addoption",
     "pytest_collection_modifyitems",
     "pytest_configure",

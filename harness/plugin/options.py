@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from harness.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
-from harness.models.catalogue import (
-    DEVICES,
-    DTYPES,
-    EMBEDDED,
-    resolve_device,
-    resolve_dtype,
-)
-from harness.plugin import diagnosing, repro
+from harness.errors import UsageError
+from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
+from harness.plugin import bench_options, benchmarks, diagnosing, repro
+from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
-from harness.registry import BUILT_IN, FORMS, EngineSpec, resolve_engine
+from harness.registry import BUILT_IN, FORMS
 from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
-# Examples of a property test; parity gets twice as many.
-LONGEST_TIME_LIMIT_S = 86_400
-PROFILES = {"quick": 4, "default": 10, "thorough": 400}
 for _name, _max_examples in PROFILES.items():
     settings.register_profile(
         _name,
@@ -36,22 +26,6 @@ for _name, _max_examples in PROFILES.items():
         # A trial is made for one test and holds no state of an example.
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What was asked for on the command line, resolved."""
-
-    engines: tuple[EngineSpec, ...]
-    yardsticks: frozenset[str]  # engines that run along on one quick model only
-    model_names: tuple[str, ...]
-    device: torch.device
-    dtype: torch.dtype
-    time_limit_s: float
-
-
-SELECTION = pytest.StashKey[Selection]()
-LAB = pytest.StashKey[Laboratory]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="S",
         help="seconds after which one call of an engine counts as hung (default: %(default)g)",
     )
+    bench_options.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -108,7 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
         own = Laboratory(selection.device, selection.dtype, selection.time_limit_s)
         lab = config.stash.get(LAB, own)  # a hunt may bring one that it shares
         known_failures = read_known_failures(config.getoption("--xfails"))
-        _try_what_was_named(config, selection, lab)
+        try_what_was_named(config, selection, lab)
+        benchmarks.register(config, selection.bench, selection.device)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SELECTION] = selection
@@ -121,67 +97,10 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_float32_matmul_precision("highest")
     if torch.backends.cudnn.is_available():
         torch.backends.cudnn.allow_tf32 = False
-    if all(name in EMBEDDED for name in selection.model_names):
+    if selection.bench is not None and selection.bench.num_threads is not None:
+        torch.set_num_threads(selection.bench.num_threads)
+    elif all(name in EMBEDDED for name in selection.model_names):
         torch.set_num_threads(1)  # the embedded models are too small to share out
-
-
-def select(config: pytest.Config) -> Selection:
-    """Raises `UsageError` for anything unknown."""
-    time_limit_s = config.getoption("--engine-time-limit")
-    if not 0 < time_limit_s <= LONGEST_TIME_LIMIT_S:
-        raise UsageError(
-            f"--engine-time-limit is {time_limit_s:g}, but must be above 0 and at most "
-            f"{LONGEST_TIME_LIMIT_S} seconds"
-        )
-    profile = config.getoption("--hypothesis-profile")
-    if profile and profile not in settings._profiles:
-        raise UsageError(f"--hypothesis-profile {profile!r} is unknown; choose {', '.join(PROFILES)}")
-    names = config.getoption("--engine") or list(BUILT_IN)
-    if len(set(names)) < len(names):
-        raise UsageError(f"--engine names the same engine twice: {', '.join(names)}")
-    device = resolve_device(config.getoption("--device"))
-    # Conformance is exact in float32; speed is asked for in the dtype people serve in.
-    is_gpu_benchmark = device.type == "cuda" and config.getoption("--benchmark-only")
-    is_default_run = not (config.getoption("--engine") or config.getoption("--benchmark-only"))
-    default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
-    return Selection(
-        engines=tuple(resolve_engine(name) for name in names),
-        yardsticks=frozenset({"reference"} if is_default_run else ()),
-        model_names=tuple(dict.fromkeys(config.getoption("--model") or EMBEDDED)),
-        device=device,
-        dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),
-        time_limit_s=time_limit_s,
-    )
-
-
-def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
-    """Load the models and build the engines that the user named, so that a broken one is a sentence,
-    not a wall of failures. The laboratory keeps what it has learned."""
-    if not (config.getoption("--engine") or config.getoption("--model")):
-        return
-    subject = lab.subject(selection.model_names[0])
-    for name in selection.model_names:
-        if name not in EMBEDDED:
-            _require_answers(lab, name)
-    for spec in selection.engines:
-        try:
-            lab.capabilities(spec, subject)
-        except (UnsupportedModelError, EngineHang):
-            continue  # an answer of the engine; the tests show it
-        except UsageError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise UsageError(
-                f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
-            ) from error
-
-
-def _require_answers(lab: Laboratory, model_name: str) -> None:
-    """Raises `UsageError` for a model on which the reference answers nothing: it can judge nobody."""
-    try:
-        lab.oracle(model_name).right_tokens((0,), 1)
-    except (UnsupportedModelError, OracleError) as error:
-        raise UsageError(f"--model {model_name!r} has no right answers: {error}") from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

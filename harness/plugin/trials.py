@@ -6,7 +6,7 @@ import pytest
 
 from harness.api import Capability
 from harness.errors import UnsupportedModelError
-from harness.plugin.options import LAB, SELECTION
+from harness.plugin.selection import LAB, SELECTION
 from harness.promises import Promise
 from harness.trial import Laboratory, Trial
 

@@ -20,13 +20,14 @@ from harness.campaign.judge import problems
 from harness.campaign.kill_page import kill_page
 from harness.campaign.kill_table import KillTable
 from harness.campaign.kills import Attempt, Kill
-from harness.campaign.modules import ROOT, conformance_functions
+from harness.campaign.modules import conformance_functions
 from harness.campaign.shelter import SharedLaboratory
 from harness.campaign.update import updated, whole_table
 from harness.campaign.watches import Seen, Watch
 from harness.errors import UsageError
 from harness.hunt import hunt
 from harness.models.catalogue import EMBEDDED
+from harness.provenance import ROOT
 from harness.registry import faults
 
 KNOWN = faults()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import subprocess
@@ -11,18 +12,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.crew import num_cores
-from harness.campaign.modules import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 
-def provenance() -> dict[str, Any]:
+def num_cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def command_line(*start: str) -> str:
+    """What was typed, `start` standing for the program: a path of this machine tells nobody anything."""
+    return shlex.join([*start, *sys.argv[1:]])
+
+
+def provenance(command: str | None = None) -> dict[str, Any]:
     """Ready for JSON. Of a machine only what a speed depends on, never its name."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": shlex.join(["python", "-m", "harness", *sys.argv[1:]]),
-        "machine": {"cpu": _cpu(), "cores": num_cores()},
+        "command": command or command_line("python", "-m", "harness"),
+        "machine": {"cpu": cpu_name(), "cores": num_cores()},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "commit": _commit(),
     }
@@ -39,7 +48,7 @@ def as_lines(made: dict[str, Any]) -> list[str]:
     ]
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

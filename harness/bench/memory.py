@@ -1,0 +1,59 @@
+"""The most memory that was held while something ran."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+
+import torch
+
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+RESET_PEAK = "5"  # proc(5): resets the peak resident set size of this process
+
+
+class PeakMemory:
+    """`start()`, run, `stop() -> bytes` held at most beyond what was held at the start.
+
+    CUDA: of torch's allocator. CPU: resident memory of this process, which Linux alone can measure
+    from a chosen moment on; None elsewhere, and on MPS.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before: int | None = None
+
+    def start(self) -> None:
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        elif self._device.type == "cpu" and _reset_peak_of_process():
+            self._before = _resident_bytes("VmRSS")
+
+    def stop(self) -> int | None:
+        if self._before is None:
+            return None
+        if self._device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self._device)) - self._before
+        peak = _resident_bytes("VmHWM")
+        return None if peak is None else max(0, peak - self._before)
+
+
+def _reset_peak_of_process() -> bool:
+    """Gives freed memory back to the system as well, or an earlier round's would hide this one's."""
+    try:
+        CLEAR_REFS.write_text(RESET_PEAK)
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _resident_bytes(key: str) -> int | None:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    values = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return 1024 * int(values[0]) if values else None

@@ -1,0 +1,161 @@
+"""What a benchmark run was asked for: workloads, sizes, models, laps. Only with `--benchmark-only`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from harness.bench.load import chosen, load_specs, override
+from harness.bench.metrics import SLO_KEYS
+from harness.bench.shapes import SHAPES
+from harness.bench.spec import BenchSpec
+from harness.errors import UsageError
+from harness.workloads import DEFAULT_TIME_LIMIT_S
+
+DEFAULT_LAPS = 7
+DEFAULT_SHAPE = {"cpu": "tiny", "mps": "tiny", "cuda": "llama-1b"}
+TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
+SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
+OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "threads", "results")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The command line, checked. `sample_size`: as `harness.bench.comparison.Terms` has it."""
+
+    specs: tuple[BenchSpec, ...]
+    model_names: tuple[str, ...]
+    num_laps: int
+    sample_size: int | None
+    slo_ms: dict[str, float]
+    num_threads: int | None  # None: torch's own choice
+    results: str | None
+    has_growth: bool  # cost growth is part of a run that names no workload
+    time_limit_s: float  # of one round
+
+    @property
+    def clock(self) -> str:
+        """One thread's own time is not disturbed by who else uses the machine."""
+        return "process" if self.num_threads == 1 else "wall"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
+    names = ", ".join(load_specs(on_cpu=True))
+    add = group.addoption
+    add("--workload", action="append", metavar="NAME", help=f"repeatable: {names} (default: all)")
+    add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
+    add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
+    add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
+    add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
+    add("--seed", type=int, metavar="N", help="of prompts, caps and arrivals")
+    add(
+        "--shape",
+        action="append",
+        metavar="SHAPE",
+        help=f"model by shape, random weights made on the device, repeatable: {', '.join(SHAPES)} "
+        f"(default: {DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}); or give --model",
+    )
+    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
+    add(
+        "--verify",
+        metavar="all|N",
+        help="requests of each round whose tokens are checked (default: all if they are few, else a "
+        "sample of 16); ids, lengths and finish reasons always are",
+    )
+    add(
+        "--goodput",
+        action="append",
+        nargs="+",
+        metavar="KEY:MS",
+        help=f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50",
+    )
+    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
+    add("--results", metavar="FILE", help="where to write the result file (default: a new one below "
+        "results/benchmarks/)")  # fmt: skip
+
+
+def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
+    """None in a run that is no benchmark. Raises `UsageError`."""
+    if not config.getoption("--benchmark-only"):
+        given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
+        if given:
+            raise UsageError(f"{given[0]} belongs to benchmarks: add --benchmark-only, or leave it out")
+        return None
+    get = config.getoption
+    limit_s = get("--engine-time-limit")
+    all_specs = load_specs(on_cpu=device.type != "cuda")
+    names = get("--workload")
+    specs = [
+        override(
+            spec,
+            num_requests=get("--num-requests"),
+            prompt_len=get("--prompt-len"),
+            cap=get("--cap"),
+            slots=get("--slots"),
+            seed=get("--seed"),
+        )
+        for spec in chosen(all_specs, names or all_specs)
+    ]
+    return BenchOptions(
+        specs=tuple(specs),
+        model_names=_model_names(get("--shape"), get("--model"), device),
+        num_laps=_at_least("--laps", get("--laps"), 1) or DEFAULT_LAPS,
+        sample_size=_sample_size(get("--verify")),
+        slo_ms=_limits(get("--goodput") or ()),
+        num_threads=_num_threads(get("--threads"), device),
+        results=get("--results"),
+        has_growth=not names,
+        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
+    )
+
+
+def _model_names(
+    shapes: Sequence[str] | None, models: Sequence[str] | None, device: torch.device
+) -> tuple[str, ...]:
+    if shapes and models:
+        raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
+    for name in shapes or ():
+        if name not in SHAPES:
+            raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
+    return tuple(dict.fromkeys(shapes or models or [DEFAULT_SHAPE[device.type]]))
+
+
+def _at_least(flag: str, value: int | None, least: int) -> int | None:
+    if value is not None and value < least:
+        raise UsageError(f"{flag} is {value}, but must be at least {least}")
+    return value
+
+
+def _sample_size(text: str | None) -> int | None:
+    """`all` is more than there ever are; 0 checks no token, and the rows say so."""
+    if text is None:
+        return None
+    if text == "all":
+        return 1 << 60
+    if not text.isdecimal():
+        raise UsageError(f"--verify is {text!r}, but must be 'all' or a number of requests")
+    return int(text)
+
+
+def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
+    limits: dict[str, float] = {}
+    for part in [part for group in given for text in group for part in text.split(",")]:
+        key, _, value = part.partition(":")
+        if key not in SLO_KEYS or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
+            raise UsageError(
+                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} and "
+                f"a number above 0"
+            )
+        if key in limits:
+            raise UsageError(f"--goodput gives {key!r} twice")
+        limits[key] = float(value)
+    return limits
+
+
+def _num_threads(given: int | None, device: torch.device) -> int | None:
+    return _at_least("--threads", given, 1) or (1 if device.type == "cpu" else None)
