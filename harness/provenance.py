@@ -22,7 +22,7 @@ def num_cores() -> int:
 
 
 def command_line(*start: str) -> str:
-    """What was typed, `start` standing for the program: a path of this machine tells nobody anything."""
+    """What was typed, `start` standing for the program, whose path is of this machine alone."""
     return shlex.join([*start, *sys.argv[1:]])
 
 

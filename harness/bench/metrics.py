@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -44,7 +45,7 @@ class RequestTimes:
         ms = [1000 * seconds for seconds in token_times_s]
         if not ms:
             return cls(None, None, None, ())
-        gaps = tuple(b - a for a, b in zip(ms, ms[1:], strict=False))
+        gaps = tuple(b - a for a, b in pairwise(ms))
         tpot = (ms[-1] - ms[0]) / (len(ms) - 1) if len(ms) > 1 else None
         return cls(ms[0], tpot, ms[-1], gaps)
 

@@ -155,6 +155,6 @@ def max_speedup_over_static(
         outputs = output_lens[start : start + num_slots]
         num_steps += max(outputs)
         num_padded += len(outputs) * (max(prompts) + max(outputs) - 1)
-    num_least = max(ceil(sum(output_lens) / num_slots), max(output_lens))
+    num_least = max(ceil(sum(output_lens) / num_slots), *output_lens)
     num_real = sum(prompt_lens) + sum(output_lens) - len(output_lens)
     return {"by_steps": num_steps / num_least, "by_rows": num_padded / num_real}

@@ -117,11 +117,11 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
 def _model_names(
     shapes: Sequence[str] | None, models: Sequence[str] | None, device: torch.device
 ) -> tuple[str, ...]:
-    if shapes and models:
-        raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
     for name in shapes or ():
         if name not in SHAPES:
             raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
+    if shapes and models:
+        raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
     return tuple(dict.fromkeys(shapes or models or [DEFAULT_SHAPE[device.type]]))
 
 
@@ -148,8 +148,8 @@ def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
         key, _, value = part.partition(":")
         if key not in SLO_KEYS or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
             raise UsageError(
-                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} and "
-                f"a number above 0"
+                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} "
+                f"and a number above 0"
             )
         if key in limits:
             raise UsageError(f"--goodput gives {key!r} twice")

@@ -52,7 +52,7 @@ class Measured:
         benchmark.extra_info.update(self._extra_info())
 
     def _extra_info(self) -> dict[str, Any]:
-        """Flat, in vLLM's names; what it was measured on goes along, so that nobody compares blindly."""
+        """Flat, in vLLM's names; what it was measured on goes along."""
         workload, model = self.comparison["workload"], self.comparison["model"]
         about = {
             "engine": self.row["engine"],

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from harness.errors import UsageError
 from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
-from harness.plugin import bench_options, benchmarks, diagnosing, repro
+from harness.plugin import bench_options, benchmarks, diagnosing, repro, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
 from harness.registry import BUILT_IN, FORMS
@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     diagnosing.add_option(group)
     group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
+    group.addoption(tablefile.OPTION, metavar="FILE", help=tablefile.HELP)
     group.addoption(
         "--engine-time-limit",
         type=float,
@@ -91,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LAB] = lab
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     repro.register(config)
+    tablefile.register(config)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     # Comparisons are made in the dtype that was asked for, not in TF32.

@@ -40,7 +40,7 @@ def num_compared(records: Iterable[Record]) -> int:
 
 def table(records: list[Record]) -> Iterator[str]:
     engines = list(dict.fromkeys(record["engine"] for _, record in records))
-    cells = {engine: _row(engine, records) for engine in engines}
+    cells = {engine: _texts(counts(engine, records)) for engine in engines}
     widths = {e: max(7, len(e), *map(len, cells[e].values())) for e in engines}
     titles = max(len(str(promise)) for promise in Promise)
     yield " " * titles + "".join(f"  {engine:>{widths[engine]}}" for engine in engines)
@@ -50,12 +50,12 @@ def table(records: list[Record]) -> Iterator[str]:
             yield f"{promise!s:<{titles}}" + "".join(values)
     yield from LEGEND
     for engine in engines:
-        yield _totals(engine, [each for each in records if each[1]["engine"] == engine])
+        yield _totals(engine, totals(engine, records))
 
 
-def _row(engine: str, records: Iterable[Record]) -> dict[str, str]:
-    """Promise id -> cell. A failure counts for the promise it broke, whichever test found it."""
-    counts: dict[str, Counter[str]] = {}
+def counts(engine: str, records: Iterable[Record]) -> dict[str, Counter[str]]:
+    """Promise id -> outcomes. A failure counts for the promise it broke, whichever test found it."""
+    found: dict[str, Counter[str]] = {}
     for outcome, record in records:
         if record["engine"] != engine:
             continue
@@ -64,13 +64,18 @@ def _row(engine: str, records: Iterable[Record]) -> dict[str, str]:
         if outcome == "skipped":
             kind = "no cap" if "lacks" in record else "refused" if "refused" in record else "skipped"
         for promise_id in ids:
-            count = counts.setdefault(promise_id, Counter())
+            count = found.setdefault(promise_id, Counter())
             count[kind] += 1
             count["near-ties"] += record.get("ledger", {}).get("num_near_ties", 0)
-    return {promise_id: _cell(count) for promise_id, count in counts.items()}
+    return found
 
 
-def _cell(count: Counter[str]) -> str:
+def _texts(found: dict[str, Counter[str]]) -> dict[str, str]:
+    return {promise_id: cell(count) for promise_id, count in found.items()}
+
+
+def cell(count: Counter[str]) -> str:
+    """How the outcomes of one engine and promise read, as `LEGEND` says."""
     known = [f"known {count['known']}"] if count["known"] else []
     if count["failed"]:
         return " ".join([f"FAIL {count['failed']}", *known])
@@ -81,11 +86,17 @@ def _cell(count: Counter[str]) -> str:
     return " ".join(known) or next(others)
 
 
-def _totals(engine: str, records: Iterable[Record]) -> str:
+def totals(engine: str, records: Iterable[Record]) -> Counter[str]:
+    """What all tests of an engine compared."""
     total: Counter[str] = Counter()
     for _, record in records:
-        ledger = record.get("ledger", {})
-        total.update({key: value for key, value in ledger.items() if isinstance(value, int)})
+        if record["engine"] == engine:
+            ledger = record.get("ledger", {})
+            total.update({key: value for key, value in ledger.items() if isinstance(value, int)})
+    return total
+
+
+def _totals(engine: str, total: Counter[str]) -> str:
     return (
         f"{engine}: {total['num_workloads']:,} workloads, {total['num_requests']:,} answers and "
         f"{total['num_steps']:,} tokens compared, {total['num_near_ties']:,} near-ties"

@@ -1,0 +1,133 @@
+"""`pytest --benchmark-only`: what a person sees, and what wrong input is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.bench.results import load
+from harness.plugin.measured import ReplayClock
+from harness.provenance import ROOT
+
+SMALL = [
+    "--benchmark-only",
+    "--model=gpt2-random",
+    "--workload=bimodal",
+    "--num-requests=5",
+    "--prompt-len=2:6",
+    "--cap=2:6",
+    "--slots=2",
+    "--laps=2",
+]
+
+
+@pytest.fixture
+def run_benchmark(run_suite: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    for name in ("test_throughput.py", "test_growth.py"):
+        shutil.copy(ROOT / "tests" / "benchmarks" / name, tmp_path / name)
+    return run_suite
+
+
+def test_engines_are_compared_and_the_file_is_complete(
+    run_benchmark: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    session = run_benchmark(
+        *SMALL, "--engine=static", "--engine=ragged", f"--results={file}", "--goodput", "ttft:5000",
+        "--benchmark-json=theirs.json",
+    )  # fmt: skip
+    assert session.exit_status == 0, session.output
+    assert "ragged over static" in session.output
+    assert "5 requests over 2 slots" in session.output
+    result = load(file)
+    assert result["footer"]["num_comparisons"] == 1
+    assert result["header"]["clock"] == "process"
+    assert result["header"]["made"]["command"].startswith("pytest")
+    rows = result["comparisons"][0]["rows"]
+    assert [row["verdict"] for row in rows] == ["VALID", "VALID"]
+    assert rows[1]["metrics"]["goodput_share"] == 1
+    theirs = json.loads((tmp_path / "theirs.json").read_text())
+    assert theirs["machine_info"]["batchproof"]["threads"] == 1
+    mine = {row["engine"]: [each["process_s"] for each in row["rounds"]] for row in rows}
+    for each in theirs["benchmarks"]:
+        assert each["stats"]["data"] == mine[each["extra_info"]["engine"]]
+        assert each["extra_info"]["workload_hash"] == result["comparisons"][0]["workload"]["hash"]
+
+
+def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Callable[..., Any]) -> None:
+    session = run_benchmark(*SMALL, "--engine=fault:cap_off_by_one", "--engine=static")
+    assert session.exit_status == 1
+    line = next(x for x in session.output.splitlines() if x.startswith("fault:cap_off_by_one  INVALID"))
+    assert line.split()[2:] == ["-"] * 6
+    assert "P2 caps is broken" in session.output
+    assert "over static" not in session.output.replace("over static waves", "")
+
+
+def test_an_engine_that_cannot_be_stepped_sits_out_arrivals(run_benchmark: Callable[..., Any]) -> None:
+    sizes = [each for each in SMALL if not each.startswith("--workload")]
+    session = run_benchmark(*sizes, "--workload=poisson", "--engine=static", "--num-requests=2")
+    assert "engine 'static' has no capability 'stepping'" in session.output
+
+
+def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    session = run_benchmark(
+        *SMALL, "--engine=static", "--engine=ragged", f"--results={file}", "-k", "static"
+    )
+    assert session.exit_status == 0, session.output
+    assert [row["engine"] for row in load(file)["comparisons"][0]["rows"]] == ["static"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workload=nope"], "--workload 'nope' is unknown; choose one of bimodal"),
+        (["--shape=huge"], "--shape 'huge' is unknown; choose one of tiny"),
+        (["--shape=tiny"], "exclude each other"),
+        (["--laps=0"], "--laps is 0, but must be at least 1"),
+        (["--threads=0"], "--threads is 0, but must be at least 1"),
+        (["--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
+        (["--goodput=itl:5"], "--goodput 'itl:5' must read KEY:MILLISECONDS"),
+        (["--goodput=ttft:0"], "--goodput 'ttft:0' must read KEY:MILLISECONDS"),
+        (["--goodput=ttft:1,ttft:2"], "--goodput gives 'ttft' twice"),
+        (["--cap=9:2"], "--cap"),
+        (["--prompt-len=x"], "--prompt-len is 'x'"),
+        (["--num-requests=0"], "--num-requests"),
+        (["--results=nowhere/out.json"], "there is no folder 'nowhere'"),
+        (["--results=out.txt"], "must name a file that ends in .json"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(
+    run_benchmark: Callable[..., Any], arguments: list[str], words: str
+) -> None:
+    session = run_benchmark(*SMALL, *arguments)
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR
+    assert words in session.output
+    assert "Traceback" not in session.output
+
+
+def test_a_benchmark_option_without_a_benchmark_is_an_error(run_benchmark: Callable[..., Any]) -> None:
+    session = run_benchmark("--laps=3")
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR
+    assert "--laps belongs to benchmarks: add --benchmark-only" in session.output
+
+
+def test_a_workload_beyond_the_context_is_one_sentence(run_benchmark: Callable[..., Any]) -> None:
+    session = run_benchmark(*SMALL, "--prompt-len=200:200", "--cap=100:100", "--engine=static")
+    assert session.exit_status == 1
+    assert "the model's context holds 256" in session.output
+    assert "Traceback" not in session.output
+
+
+def test_a_replayed_clock_gives_what_was_loaded_and_no_more() -> None:
+    clock = ReplayClock()
+    clock.load([0.5, 2.0])
+    readings = [clock() for _ in range(4)]
+    assert [readings[1] - readings[0], readings[3] - readings[2]] == [0.5, 2.0]
+    with pytest.raises(AssertionError):
+        clock()

@@ -1,0 +1,234 @@
+"""A figure is shown only for answers that were right, each lap asks something new, and a liar that
+looks fast comes out INVALID."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.api import Completion, Engine, EngineConfig, FinishReason, Request
+from harness.bench.comparison import Terms, compare_engines
+from harness.bench.contender import of_lap
+from harness.bench.spec import BenchSpec, BenchWorkload, Range
+from harness.errors import UnsupportedModelError
+from harness.promises import Promise
+from harness.registry import EngineSpec, resolve_engine
+from harness.trial import Laboratory, Trial
+
+MODEL = "gpt2-random"
+SPEC = BenchSpec(
+    name="small",
+    why="quick",
+    num_requests=5,
+    prompt_len=Range(2, 6),
+    cap=((1.0, Range(2, 6)),),
+    slots=2,
+)
+TERMS = Terms(num_laps=2, clock="process")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Laboratory:
+    return Laboratory(torch.device("cpu"), torch.float32, 60.0)
+
+
+Compare = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def compare(lab: Laboratory) -> Compare:
+    def run(*engines: str | EngineSpec, spec: BenchSpec = SPEC, terms: Terms = TERMS) -> dict[str, Any]:
+        oracle = lab.oracle(MODEL)
+        specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
+        trials = [
+            Trial(lab, each, oracle, lab.capabilities(each, oracle.subject), Promise.P1)
+            for each in specs
+        ]
+        workload = spec.realise(oracle.subject.vocab_size, oracle.subject.context_len)
+        return compare_engines(trials, workload, terms, lambda _: None)
+
+    return run
+
+
+def _rows(comparison: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["engine"]: row for row in comparison["rows"]}
+
+
+def test_honest_engines_are_valid_and_every_completion_is_checked(compare: Compare) -> None:
+    found = compare("reference", "static", "ragged")
+    rows = _rows(found)
+    assert [row["verdict"] for row in rows.values()] == ["VALID"] * 3
+    assert all(row["verification"]["num_by_reference"] == 5 * 3 for row in rows.values())
+    assert rows["ragged"]["interface"] == "stepping"
+    assert rows["ragged"]["metrics"]["mean_ttft_ms"] > 0
+    assert rows["static"]["metrics"]["mean_ttft_ms"] is None
+    pairs = [(each["engine"], each["over"]) for each in found["ratios"]]
+    assert pairs == [("static", "reference"), ("ragged", "reference"), ("ragged", "static")]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "cap_off_by_one",  # drops the last token
+        "static_cut_at_the_longest_cap",  # stops early
+        "kv_cache_in_bfloat16",  # a cheaper cache, other tokens
+        "mask_ignores_sequence",
+    ],
+)
+def test_a_fault_that_looks_fast_is_invalid_and_shows_no_figure(compare: Compare, fault: str) -> None:
+    spec = replace(SPEC, num_requests=8, cap=((1.0, Range(3, 30)),), prompt_len=Range(2, 30))
+    found = compare("reference", f"fault:{fault}", spec=spec)
+    row = _rows(found)[f"fault:{fault}"]
+    assert row["verdict"] == "INVALID"
+    assert "is broken" in row["reason"]
+    assert (row["rounds"], row["metrics"], row["schedule"]) == ([], None, None)
+    assert found["ratios"] == []
+    assert _rows(found)["reference"]["verdict"] == "VALID"
+
+
+class Parrot:
+    """Answers a request id as it did before: right in a round that repeats an earlier one."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+        self._known: dict[str, Completion] = {}
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        new = [request for request in requests if request.request_id not in self._known]
+        self._known |= {c.request_id: c for c in (self._inner.generate(new) if new else [])}
+        return [self._known[request.request_id] for request in requests]
+
+
+def test_an_engine_that_repeats_its_last_answers_is_invalid(compare: Compare) -> None:
+    row = compare(EngineSpec("parrot", Parrot))["rows"][0]
+    assert row["verdict"] == "INVALID"
+    assert row["reason"].startswith("P1 parity is broken")
+
+
+def _raises(_model: object, _config: EngineConfig) -> Engine:
+    class Broken:
+        num_calls = 0
+
+        def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            self.num_calls += 1
+            raise MemoryError(f"no room for {len(requests)} requests")
+
+    return Broken()
+
+
+def test_an_engine_that_raises_is_invalid_and_ends_no_other(compare: Compare, lab: Laboratory) -> None:
+    key = ("broken", MODEL)
+    lab._capabilities[key] = frozenset()
+    rows = _rows(compare(EngineSpec("broken", _raises), "static"))
+    assert rows["broken"]["reason"] == "the engine raised MemoryError: no room for 5 requests"
+    assert rows["static"]["verdict"] == "VALID"
+
+
+def test_a_refusal_of_this_config_alone_is_told(compare: Compare, lab: Laboratory) -> None:
+    def refuse(_model: object, _config: EngineConfig) -> Engine:
+        raise UnsupportedModelError("not with two slots")
+
+    lab._capabilities[("picky", MODEL)] = frozenset()
+    row = compare(EngineSpec("picky", refuse))["rows"][0]
+    assert row["verdict"] == "INVALID"
+    assert "not with two slots" in row["reason"]
+
+
+class Lazy:
+    """Does its work when its list is read."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Completion]:
+        yield from self._inner.generate(requests)
+
+
+def test_work_that_is_put_off_is_timed_all_the_same(compare: Compare) -> None:
+    """An engine that works when its answer is read does not come out as fast as a clock."""
+    found = compare("static", EngineSpec("lazy", Lazy))
+    rows = _rows(found)
+    lazy_s, static_s = (
+        min(r["process_s"] for r in rows[name]["rounds"]) for name in ("lazy", "static")
+    )
+    assert lazy_s > static_s / 10
+
+
+def test_an_unchecked_round_is_unverified_and_has_no_ratio(compare: Compare) -> None:
+    found = compare("static", "ragged", terms=replace(TERMS, sample_size=0))
+    assert {row["verdict"] for row in found["rows"]} == {"UNVERIFIED"}
+    assert "--verify 0" in found["rows"][0]["reason"]
+    assert found["ratios"] == []
+
+
+def test_of_a_sample_each_choice_is_scored_and_all_lengths_are_checked(compare: Compare) -> None:
+    rows = _rows(compare("static", "fault:cap_off_by_one", terms=replace(TERMS, sample_size=2)))
+    assert rows["static"]["verdict"] == "VALID"
+    checked = rows["static"]["verification"]
+    assert (checked["num_completions"], checked["num_scored"]) == (15, 6)
+    assert rows["fault:cap_off_by_one"]["verdict"] == "INVALID"
+
+
+def test_a_sample_sees_wrong_tokens(compare: Compare) -> None:
+    spec = replace(SPEC, num_requests=8, prompt_len=Range(10, 30))
+    terms = replace(TERMS, sample_size=6)
+    row = compare("fault:mask_ignores_sequence", spec=spec, terms=terms)["rows"][0]
+    assert "not the best choice" in row["reason"]
+
+
+def test_requests_that_arrive_over_time_are_waited_for(compare: Compare) -> None:
+    spec = replace(SPEC, arrival_rate=200.0)
+    found = compare("ragged", spec=spec, terms=replace(TERMS, clock="wall"))
+    row = found["rows"][0]
+    assert row["verdict"] == "VALID"
+    assert row["schedule"]["roofline"] is None
+
+
+def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
+    requests = (Request("a", (1, 2, 9), 4), Request("b", (1, 2, 5), 4))
+    first, second = (of_lap(requests, lap, vocab_size=256) for lap in (1, 2))
+    assert first != second != requests
+    for asked in (first, second):
+        assert [len(r.prompt_token_ids) for r in asked] == [3, 3]
+        assert asked[0].prompt_token_ids[:2] == asked[1].prompt_token_ids[:2]  # a shared prefix stays
+        assert all(0 <= t < 256 for r in asked for t in r.prompt_token_ids)
+    assert of_lap(requests, 0, 256) == requests
+
+
+class Greeter:
+    """Emits an event of a request that nobody made."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner: Any = resolve_engine("ragged").factory(model, config)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def step(self) -> list[Any]:
+        from harness.api import TokenEvent
+
+        return [*self._inner.step(), TokenEvent("stranger", 1, FinishReason.LENGTH)]
+
+
+def test_an_event_of_nobodys_request_is_invalid(compare: Compare, lab: Laboratory) -> None:
+    ragged = resolve_engine("ragged")
+    lab._capabilities[("greeter", MODEL)] = lab.capabilities(ragged, lab.subject(MODEL))
+    row = compare(EngineSpec("greeter", Greeter))["rows"][0]
+    assert "'stranger', which nobody asked for" in row["reason"]
+
+
+def test_workloads_are_alike_only_if_everything_asked_is() -> None:
+    def realised(spec: BenchSpec) -> BenchWorkload:
+        return spec.realise(256, 256)
+
+    assert realised(SPEC).hash == realised(replace(SPEC, why="told otherwise")).hash
+    for other in (
+        replace(SPEC, slots=3),
+        replace(SPEC, seed=1),
+        replace(SPEC, cap=((1.0, Range(3, 6)),)),
+    ):
+        assert realised(other).hash != realised(SPEC).hash

@@ -1,0 +1,65 @@
+"""The figures are those that vLLM's names stand for, and what is not known is never 0."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.api import Completion, FinishReason, Request
+from harness.bench.drive import Round
+from harness.bench.metrics import distributions, measure
+
+REQUESTS = (Request("a", (1, 2, 3), 3), Request("b", (4,), 1))
+COMPLETIONS = (
+    Completion("a", (7, 8, 9), FinishReason.LENGTH),
+    Completion("b", (5,), FinishReason.LENGTH),
+)
+
+
+def _round(wall_s: float, times: tuple[tuple[float, ...], ...] | None) -> Round:
+    return Round(COMPLETIONS, wall_s, wall_s / 2, times)
+
+
+def test_throughputs_are_those_of_the_median_round() -> None:
+    figures = measure([_round(s, None) for s in (2.0, 1.0, 10.0)], REQUESTS)
+    assert figures["output_throughput"] == pytest.approx(4 / 2)
+    assert figures["request_throughput"] == pytest.approx(2 / 2)
+    assert figures["total_token_throughput"] == pytest.approx((4 + 4) / 2)
+    assert figures["output_tokens_per_process_s"] == pytest.approx(4 / 1)
+
+
+def test_latencies_are_defined_as_in_vllm() -> None:
+    figures = measure([_round(1.0, ((0.1, 0.3, 0.4), (0.5,)))], REQUESTS)
+    assert figures["mean_ttft_ms"] == pytest.approx((100 + 500) / 2)
+    assert figures["mean_tpot_ms"] == pytest.approx(150)  # one token has no time per output token
+    assert figures["mean_itl_ms"] == pytest.approx((200 + 100) / 2)
+    assert figures["p99_e2el_ms"] == pytest.approx(400 + 0.99 * 100)
+
+
+def test_an_engine_that_shows_no_tokens_has_no_latencies() -> None:
+    figures = measure([_round(1.0, None)], REQUESTS, {"ttft": 100.0})
+    missing = [key for key in figures if key.endswith("_ms") or "good" in key]
+    assert len(missing) == 4 * 4 + 2
+    assert all(figures[key] is None for key in missing)
+    assert set(distributions([_round(1.0, None)]).values()) == {None}
+
+
+def test_goodput_counts_requests_that_meet_every_limit() -> None:
+    rounds = [_round(2.0, ((0.1, 0.3, 0.4), (0.5,))), _round(2.0, ((0.1, 0.9, 1.4), (0.05,)))]
+    figures = measure(rounds, REQUESTS, {"ttft": 200.0, "tpot": 200.0})
+    assert figures["goodput_share"] == pytest.approx(2 / 4)  # a late first token; a slow second one
+    assert figures["request_goodput"] == pytest.approx(2 / 4.0)
+
+
+def test_without_limits_there_is_no_goodput() -> None:
+    figures = measure([_round(2.0, ((0.1, 0.3, 0.4), (0.5,)))], REQUESTS)
+    assert figures["request_goodput"] is None
+
+
+def test_distributions_keep_at_most_101_quantiles_and_both_ends() -> None:
+    times = tuple(0.001 * k for k in range(1, 301))
+    kept = distributions([Round(COMPLETIONS, 1.0, 1.0, (times, (0.5,)))])
+    gaps, ends = kept["itl_ms"], kept["e2el_ms"]
+    assert gaps is not None
+    assert ends is not None
+    assert len(gaps) == 101
+    assert (ends[0], ends[-1]) == (pytest.approx(300), pytest.approx(500))

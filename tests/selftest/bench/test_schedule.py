@@ -1,0 +1,127 @@
+"""What a trace tells of slots, pads and barriers; and the most that a workload leaves to gain."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import EngineConfig, Request, RowRecord, StepRecord
+from harness.bench import schedule
+from harness.bench.schedule import Forward
+from implementations.ragged import RaggedEngine
+from implementations.static import StaticEngine
+
+REQUESTS = (Request("a", (1, 2, 3), 1), Request("b", (4,), 3), Request("c", (5, 6), 1))
+
+
+def _step(
+    rows: dict[str, tuple[int, int]], admitted: str = "", finished: str = "", waiting: str = ""
+) -> StepRecord:
+    records = tuple(RowRecord(name, context, new, True) for name, (context, new) in rows.items())
+    return StepRecord(records, tuple(waiting), tuple(admitted), tuple(finished), ())
+
+
+STATIC = (  # two slots: a and b to the end of b, then c
+    _step({"a": (0, 3), "b": (0, 1)}, admitted="ab", finished="a", waiting="c"),
+    _step({"b": (1, 1)}, waiting="c"),
+    _step({"b": (2, 1)}, finished="b", waiting="c"),
+    _step({"c": (0, 2)}, admitted="c", finished="c"),
+)
+PADDED = (Forward(2, 3), Forward(2, 1), Forward(2, 1), Forward(1, 2))
+
+
+def test_a_static_trace_shows_its_barrier_its_idle_slots_and_its_pads() -> None:
+    found = schedule.figures(STATIC, PADDED, 2, REQUESTS, (1, 3, 1))
+    assert found["num_steps"] == 4
+    assert found["occupancy"] == pytest.approx(5 / 8)
+    assert found["num_fed_tokens"] == 12
+    assert found["padding_waste"] == pytest.approx(1 - 8 / 12)
+    assert schedule.barriers(STATIC) == [2]
+    lens = {"a": 3, "b": 1, "c": 2}
+    assert schedule.composition(STATIC, 2, lens) == [
+        [4, 0, 0, 1],
+        [0, 1, 1, 1],
+        [0, 1, 1, 1],
+        [2, 0, 1, 0],
+    ]
+
+
+def test_a_timeline_shows_each_stay_with_the_pads_of_its_prefill() -> None:
+    found = schedule.timeline(STATIC, PADDED, 2, REQUESTS)
+    assert found is not None
+    assert found["stays"] == [
+        {"slot": 0, "request": 0, "start": 0, "prefill": [[3, 3]], "decodes": 0},
+        {"slot": 1, "request": 1, "start": 0, "prefill": [[1, 3]], "decodes": 2},
+        {"slot": 0, "request": 2, "start": 3, "prefill": [[2, 2]], "decodes": 0},
+    ]
+
+
+def test_continuous_batching_has_no_barriers() -> None:
+    steps = (
+        _step({"a": (0, 3), "b": (0, 1)}, admitted="ab", finished="a", waiting="c"),
+        _step({"b": (1, 1), "c": (0, 2)}, admitted="c", finished="c"),
+        _step({"b": (2, 1)}, finished="b"),
+    )
+    assert schedule.barriers(steps) == []
+
+
+def test_without_trace_and_hook_nothing_is_made_up() -> None:
+    found = schedule.figures((), (), 2, REQUESTS, (1, 3, 1))
+    unknown = ("num_steps", "mean_batch", "occupancy", "num_fed_tokens", "padding_waste")
+    assert all(found[key] is None for key in unknown)
+    assert schedule.timeline((), (), 2, REQUESTS) is None
+
+
+def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:
+    found = schedule.max_speedup_over_static([10, 10, 10, 10], [1, 9, 1, 9], num_slots=2)
+    assert found["by_steps"] == pytest.approx(18 / 10)
+    assert found["by_rows"] == pytest.approx(4 * 18 / (40 + 20 - 4))
+
+
+LENS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=20)
+
+
+@given(LENS, st.integers(1, 6))
+def test_static_batching_never_beats_the_bound(lens: list[tuple[int, int]], num_slots: int) -> None:
+    prompts, outputs = zip(*lens, strict=True)
+    found = schedule.max_speedup_over_static(prompts, outputs, num_slots)
+    assert found["by_steps"] >= 1
+    assert found["by_rows"] >= 1
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 6))
+def test_a_greedy_continuous_schedule_stays_within_the_bound(caps: list[int], num_slots: int) -> None:
+    """Whoever fills a freed slot in the next step needs at least the steps the bound divides by."""
+    static_steps = sum(max(caps[i : i + num_slots]) for i in range(0, len(caps), num_slots))
+    free_at = [0] * num_slots
+    for cap in caps:
+        slot = free_at.index(min(free_at))
+        free_at[slot] += cap
+    bound = schedule.max_speedup_over_static([1] * len(caps), caps, num_slots)["by_steps"]
+    assert static_steps / max(free_at) <= bound + 1e-9
+    assert max(free_at) >= ceil(sum(caps) / num_slots)
+
+
+def test_the_built_in_engines_show_the_forwards_they_made() -> None:
+    """Ragged packs one row a step and pads nothing; static pads and holds idle rows."""
+    from harness.models.random_models import build_gpt2_random
+
+    model = build_gpt2_random()
+    wastes = {}
+    for kind in (StaticEngine, RaggedEngine):
+        engine = kind(model, EngineConfig(max_num_seqs=2))
+        seen: list[Forward] = []
+
+        def note(_module: object, _args: object, kwargs: dict, seen: list = seen) -> None:
+            seen.append(Forward(*kwargs["input_ids"].shape))
+
+        hook = model.register_forward_pre_hook(note, with_kwargs=True)
+        completions = engine.generate(list(REQUESTS))
+        hook.remove()
+        lens = [len(c.token_ids) for c in completions]
+        wastes[kind] = schedule.figures(engine.trace, seen, 2, REQUESTS, lens)["padding_waste"]
+    assert wastes[RaggedEngine] == 0
+    assert wastes[StaticEngine] == pytest.approx(1 - 8 / 12)
