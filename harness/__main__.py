@@ -33,9 +33,13 @@ class Command:
 
 
 COMMANDS = {
+    "compare": Command(
+        "harness.bench.compare", "is the second of two result files slower than the first?"
+    ),
     "demo": Command("harness.demo", "show static waves against continuous batching, step by step"),
     "faults": Command("harness.campaign.faults", "the kill table: is every planted fault caught?"),
     "honest": Command("harness.campaign.honest", "no false alarms: honest engines on many workloads"),
+    "report": Command("harness.report", "one HTML page of result files"),
 }
 
 

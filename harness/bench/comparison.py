@@ -107,7 +107,7 @@ def _workload(workload: BenchWorkload) -> dict[str, Any]:
 
 def _row(contender: Contender, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
     verdict, reason = _verdict(contender)
-    has_figures = verdict in (VALID, UNVERIFIED)
+    has_figures = contender.problem is None
     watched, rounds = contender.watched, contender.rounds
     requests = workload.requests
     return {
@@ -127,7 +127,7 @@ def _row(contender: Contender, workload: BenchWorkload, terms: Terms) -> dict[st
 
 def _verdict(contender: Contender) -> tuple[str, str | None]:
     if contender.problem is not None:
-        return INVALID, contender.problem
+        return UNVERIFIED if contender.is_late else INVALID, contender.problem
     adequacy = contender.trial.lab.adequacy(contender.trial.subject)
     if not contender.verifier.has_checked:
         return UNVERIFIED, "no token was checked (--verify 0)"

@@ -45,9 +45,9 @@ class Measured:
         return [each[f"{self.comparison['clock']}_s"] for each in self.row["rounds"]]
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Fails if the row is INVALID."""
-        if self.row["verdict"] == INVALID:
-            pytest.fail(f"INVALID: {self.row['reason']}", pytrace=False)
+        """Fails where there are no figures: the row is INVALID, or a round took too long."""
+        if self.row["metrics"] is None:
+            pytest.fail(f"{self.row['verdict']}: {self.row['reason']}", pytrace=False)
         _replay(self.replay, self.times_s, benchmark)
         benchmark.extra_info.update(self._extra_info())
 

@@ -1,4 +1,4 @@
-"""`--table FILE`: the table engine x promise as JSON, for `python -m harness report` and other readers.
+"""`--table=FILE`: the table engine x promise as JSON, for `python -m harness report` and other readers.
 
 It is written when the session ends, by the controller where there are workers. A session without a
 conformance test leaves an older file as it is.

@@ -3,6 +3,7 @@ looks fast comes out INVALID."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -126,6 +127,26 @@ def test_an_engine_that_raises_is_invalid_and_ends_no_other(compare: Compare, la
     rows = _rows(compare(EngineSpec("broken", _raises), "static"))
     assert rows["broken"]["reason"] == "the engine raised MemoryError: no room for 5 requests"
     assert rows["static"]["verdict"] == "VALID"
+
+
+class Sleeper:
+    """Right, and never in a hurry."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        time.sleep(5)
+        return self._inner.generate(requests)
+
+
+def test_an_engine_that_takes_too_long_has_no_figure_and_is_not_called_wrong(
+    compare: Compare, lab: Laboratory
+) -> None:
+    lab._capabilities[("sleeper", MODEL)] = frozenset()
+    row = compare(EngineSpec("sleeper", Sleeper), terms=replace(TERMS, time_limit_s=0.2))["rows"][0]
+    assert (row["verdict"], row["metrics"]) == ("UNVERIFIED", None)
+    assert row["reason"] == "generate did not return within 0.2 s (--engine-time-limit)"
 
 
 def test_a_refusal_of_this_config_alone_is_told(compare: Compare, lab: Laboratory) -> None:

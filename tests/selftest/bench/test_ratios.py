@@ -1,0 +1,172 @@
+"""Ratios with intervals: what they cover, and how they are said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.bench.ratios import Ratio, paired_ratio, unpaired_ratio
+
+NUM_RESAMPLES = 400
+TIMES = st.floats(1e-4, 1e4)
+LAPS = st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8)
+Make = Callable[..., Ratio]
+
+
+def coverage(
+    make: Make, draw: Callable[[np.random.Generator], tuple[list[float], list[float]]], truth: float
+) -> float:
+    """How many of 400 intervals hold the truth."""
+    rng = np.random.default_rng(7)
+    found = [make(*draw(rng), seed=seed, num_resamples=NUM_RESAMPLES) for seed in range(400)]
+    return sum(each.low <= truth <= each.high for each in found) / len(found)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("num_laps", [4, 7, 15])
+def test_paired_intervals_hold_the_truth_as_often_as_they_say(num_laps: int) -> None:
+    """The laps' common weather varies ten times as much as the engines do: pairing takes it out."""
+
+    def draw(rng: np.random.Generator) -> tuple[list[float], list[float]]:
+        weather = rng.lognormal(0, 0.2, num_laps)
+        one, other = (weather * rng.lognormal(0, 0.02, num_laps) for _ in range(2))
+        return list(one), list(1.8 * other)
+
+    # 400 tries at 95 % scatter by 1.1 %: four of those, and a little for the bootstrap's own error.
+    assert 0.90 <= coverage(paired_ratio, draw, 1.8) <= 0.995
+
+
+def test_unpaired_intervals_hold_the_truth_at_least_as_often_as_they_say() -> None:
+    def draw(rng: np.random.Generator) -> tuple[list[float], list[float]]:
+        return list(rng.lognormal(0, 0.02, 5)), list(0.8 * rng.lognormal(0, 0.04, 7))
+
+    assert coverage(unpaired_ratio, draw, 1.25) >= 0.91
+
+
+def test_a_paired_interval_ignores_what_both_engines_suffer() -> None:
+    weather = [1.0, 3.0, 0.5, 2.0, 9.0]
+    ratio = paired_ratio(weather, [1.8 * each for each in weather])
+    assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx((1.8, 1.8, 1.8))
+    unpaired = unpaired_ratio(weather, [1.8 * each for each in weather])
+    assert unpaired.high - unpaired.low > 1  # type: ignore[operator]
+
+
+@given(LAPS, st.floats(0.01, 100))
+def test_slower_laps_scale_the_ratio_and_its_interval(
+    laps: Sequence[tuple[float, float]], factor: float
+) -> None:
+    times, times_over = zip(*laps, strict=True)
+    plain = paired_ratio(times, times_over, num_resamples=NUM_RESAMPLES)
+    scaled = paired_ratio(times, [factor * each for each in times_over], num_resamples=NUM_RESAMPLES)
+    assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx(
+        [factor * each for each in (plain.ratio, plain.low, plain.high)]  # type: ignore[operator]
+    )
+
+
+@given(LAPS)
+def test_the_same_machine_twice_as_fast_changes_no_ratio(laps: Sequence[tuple[float, float]]) -> None:
+    times, times_over = zip(*laps, strict=True)
+    halved = [each / 2 for each in times], [each / 2 for each in times_over]
+    for make in (paired_ratio, unpaired_ratio):
+        plain = make(times, times_over, num_resamples=NUM_RESAMPLES)
+        fast = make(*halved, num_resamples=NUM_RESAMPLES)
+        assert (fast.ratio, fast.low, fast.high) == pytest.approx((plain.ratio, plain.low, plain.high))
+
+
+@given(LAPS)
+def test_the_ratio_the_other_way_round_is_the_reciprocal(laps: Sequence[tuple[float, float]]) -> None:
+    """The interval's ends change places; quantiles interpolate between log means, so both agree."""
+    times, times_over = zip(*laps, strict=True)
+    there = paired_ratio(times, times_over, num_resamples=NUM_RESAMPLES)
+    back = paired_ratio(times_over, times, num_resamples=NUM_RESAMPLES)
+    turned = there.inverse
+    assert (back.ratio, back.low, back.high) == pytest.approx((turned.ratio, turned.low, turned.high))
+    assert turned.inverse.ratio == pytest.approx(there.ratio)
+
+
+@given(LAPS)
+def test_an_interval_holds_its_ratio(laps: Sequence[tuple[float, float]]) -> None:
+    ratio = paired_ratio(*zip(*laps, strict=True), num_resamples=NUM_RESAMPLES)
+    assert ratio.low is not None
+    assert ratio.high is not None
+    slack = 1e-9 * ratio.ratio
+    assert ratio.low - slack <= ratio.ratio <= ratio.high + slack
+
+
+def test_the_ratio_is_of_throughputs_and_geometric() -> None:
+    assert paired_ratio([1.0, 1.0], [1.0, 4.0]).ratio == pytest.approx(2.0)
+    assert unpaired_ratio([1.0, 4.0], [1.0, 1.0]).ratio == pytest.approx(2.0)
+
+
+def test_equal_seeds_give_equal_intervals_and_others_do_not() -> None:
+    times = [1.0, 1.1, 0.9, 1.05, 1.0], [2.0, 2.1, 1.9, 2.2, 1.8]
+    assert paired_ratio(*times, seed=3) == paired_ratio(*times, seed=3)
+    few = [paired_ratio(*times, seed=seed, num_resamples=100) for seed in range(10)]
+    assert len(set(few)) > 1
+
+
+def test_fewer_laps_of_the_same_spread_give_a_wider_interval() -> None:
+    def width(num_pairs: int) -> float:
+        ratio = paired_ratio([1.0, 1.1] * num_pairs, [1.0] * 2 * num_pairs)
+        return math.log(ratio.high / ratio.low)  # type: ignore[operator]
+
+    assert width(1) > width(2) > width(4) > width(16)
+    # What Student's t gives for many laps.
+    assert width(16) == pytest.approx(2 * 2.04 * (math.log(1.1) / 2) / math.sqrt(31), rel=0.1)
+
+
+def test_one_lap_has_a_ratio_and_no_interval() -> None:
+    for ratio in (paired_ratio([1.0], [1.5]), unpaired_ratio([1.5], [1.0])):
+        assert ratio == Ratio(ratio.ratio, None, None, 1)
+        assert ratio.ratio == pytest.approx(1.5)
+        assert not ratio.is_different
+        assert ratio.words("ragged", "static") == "ragged over static 1.50x (one lap: no interval)"
+        assert ratio.inverse.figures() == "0.67x (one lap: no interval)"
+
+
+def test_one_run_of_one_lap_is_enough_to_have_no_interval() -> None:
+    assert unpaired_ratio([1.0, 1.1, 1.2], [1.0]).low is None
+
+
+@pytest.mark.parametrize(
+    ("times", "times_over", "words"),
+    [
+        ([1.0, 2.0], [1.0], "2 and 1 times cannot be paired"),
+        ([], [], "no times"),
+        ([0.0, 1.0], [1.0, 1.0], r"a time of 0\.0 s"),
+        ([1.0, 1.0], [1.0, math.nan], "a time of nan s"),
+        ([1.0, math.inf], [1.0, 1.0], "a time of inf s"),
+    ],
+)
+def test_times_that_make_no_ratio_are_refused(
+    times: list[float], times_over: list[float], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        paired_ratio(times, times_over)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (Ratio(1.83, 1.79, 1.88, 7), "a over b 1.83x [1.79, 1.88]"),
+        (Ratio(0.5, 0.41, 0.61, 7), "a over b 0.50x [0.41, 0.61]"),
+        (Ratio(1.01, 0.97, 1.04, 7), "a over b: no difference shown, 1.01x [0.97, 1.04]"),
+        (Ratio(1.0, 1.0, 1.0, 7), "a over b: no difference shown, 1.00x [1.00, 1.00]"),
+        (Ratio(1.02, 1.003, 1.04, 7), "a over b 1.020x [1.003, 1.040]"),
+        (Ratio(0.98, 0.95, 0.9999, 7), "a over b 0.9800x [0.9500, 0.9999]"),
+    ],
+)
+def test_a_ratio_says_whether_a_difference_is_shown(ratio: Ratio, words: str) -> None:
+    """A rounded end never touches the 1 that the interval excludes."""
+    assert ratio.words("a", "b") == words
+    assert ratio.is_different == ("no difference" not in words)
+
+
+def test_a_ratio_becomes_plain_values() -> None:
+    ratio = paired_ratio([1.0, 1.1], [2.0, 2.1])
+    assert Ratio(**ratio.as_dict()) == ratio
+    assert all(type(each) in (float, int) for each in ratio.as_dict().values())

@@ -1,0 +1,221 @@
+"""Result files: valid at any moment, complete only at the end, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.bench.results import SCHEMA, ResultFile, clock_of, is_complete, load
+from harness.errors import UsageError
+from tests.selftest.bench import samples
+
+Result = dict[str, Any]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "result.json"
+
+
+def test_what_is_written_is_what_is_read(path: Path) -> None:
+    result = samples.made()
+    with ResultFile(path) as file:
+        file.write(result["header"])
+        for each in result["comparisons"]:
+            file.add_comparison(each)
+        for each in result["growth"]:
+            file.add_growth(each)
+    read = load(path)
+    assert {key: read[key] for key in read if key != "footer"} == {
+        key: result[key] for key in result if key != "footer"
+    }
+    assert read["footer"] | {"finished": ""} == result["footer"] | {"finished": ""}
+
+
+def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_end(path: Path) -> None:
+    file = ResultFile(path)
+    assert not path.exists()
+    file.write(samples.header())
+    counts = [(0, 0, False)]
+    for add, entry in (
+        (file.add_comparison, samples.comparison()),
+        (file.add_growth, samples.growth()),
+        (file.add_comparison, samples.comparison("uniform")),
+    ):
+        read = load(path)
+        assert (len(read["comparisons"]), len(read["growth"]), is_complete(read)) == counts[-1]
+        add(entry)
+        counts.append((counts[-1][0] + ("rows" in entry), counts[-1][1] + ("axis" in entry), False))
+    file.finish()
+    footer = load(path)["footer"]
+    assert (footer["num_comparisons"], footer["num_growth"]) == counts[-1][:2] == (2, 1)
+    file.finish()
+    assert load(path)["footer"] == footer
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_run_that_is_stopped_leaves_a_file_without_a_footer(path: Path) -> None:
+    def run_until_stopped() -> None:
+        with ResultFile(path) as file:
+            file.write(samples.header())
+            file.add_comparison(samples.comparison())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_until_stopped()
+    assert len(load(path)["comparisons"]) == 1
+    assert not is_complete(load(path))
+
+
+def test_a_run_that_never_starts_leaves_the_older_file_alone(path: Path) -> None:
+    samples.saved(path, samples.made())
+    before = path.read_bytes()
+    with ResultFile(path):
+        pass
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_never_written(path: Path, bad: float) -> None:
+    file = ResultFile(path)
+    file.write(samples.header())
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        file.add_comparison(samples.comparison() | {"metrics": {"mean_tpot_ms": bad}})
+    assert path.read_bytes() == before
+    file.add_growth(samples.growth())  # what was refused is not kept either
+    assert load(path)["comparisons"] == []
+
+
+def test_what_is_changed_after_it_was_added_stays_as_it_was(path: Path) -> None:
+    entry = samples.comparison()
+    file = ResultFile(path)
+    file.write(samples.header())
+    file.add_comparison(entry)
+    entry["rows"].clear()
+    file.finish()
+    assert len(load(path)["comparisons"][0]["rows"]) == 2
+
+
+@pytest.mark.parametrize("place", ["missing/result.json", "."])
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path, place: str) -> None:
+    target = tmp_path / place
+    with pytest.raises(UsageError, match="cannot be written"):
+        ResultFile(target).write(samples.header())
+
+
+def test_a_workload_with_arrivals_is_on_the_wall_clock_in_a_file_on_process_time() -> None:
+    result = samples.made(clock="process")
+    on_wall = samples.comparison("poisson")
+    assert [each["clock"] for each in on_wall["ratios"]] == ["wall"]
+    assert clock_of(result, on_wall | {"ratios": []}) == "wall"
+    alone = samples.comparison("uniform", ("ragged",))
+    assert clock_of(result, on_wall) == "wall"
+    assert clock_of(result, alone) == clock_of(result, result["comparisons"][0]) == "process"
+
+
+def _without(key: str) -> Callable[[Result], object]:
+    return lambda result: result.pop(key)
+
+
+DAMAGES: dict[str, tuple[Callable[[Result], object], str]] = {
+    "no header": (_without("header"), "it has no 'header'"),
+    "no growth": (_without("growth"), "it has no 'growth'"),
+    "header is null": (lambda result: result.update(header=None), "header is null, not an object"),
+    "comparisons is an object": (
+        lambda result: result.update(comparisons={}),
+        "comparisons is an object, not a list",
+    ),
+    "no hash": (
+        lambda result: result["comparisons"][1]["workload"].pop("hash"),
+        "comparisons[1].workload has no 'hash'",
+    ),
+    "a time is a text": (
+        lambda result: result["comparisons"][0]["rows"][1]["rounds"][2].update(wall_s="1.0"),
+        "comparisons[0].rows[1].rounds[2].wall_s is a text, not a number",
+    ),
+    "a time is true": (
+        lambda result: result["comparisons"][0]["rows"][0]["rounds"][0].update(process_s=True),
+        "rounds[0].process_s is true, not a number",
+    ),
+    "metrics are a list": (
+        lambda result: result["comparisons"][0]["rows"][0].update(metrics=[]),
+        "rows[0].metrics is a list, not an object or null",
+    ),
+    "an unknown clock": (
+        lambda result: result["header"].update(clock="moon"),
+        "header.clock is 'moon', not one of process, wall",
+    ),
+    "an unknown verdict": (
+        lambda result: result["comparisons"][0]["rows"][0].update(verdict="FINE"),
+        "verdict is 'FINE', not one of INVALID, UNVERIFIED, VALID",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_said_with_its_place(path: Path, name: str) -> None:
+    damage, words = DAMAGES[name]
+    result = samples.made()
+    damage(result)
+    with pytest.raises(UsageError, match=re.escape(words)) as caught:
+        load(samples.saved(path, result))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is no result file: it is not JSON"),
+        (b'{"schema": "batchproof.benchm', "is no result file: it is not JSON"),
+        (b"\xff\xfe", "is no result file: it is not JSON"),
+        (b'{"schema": NaN}', "NaN is no JSON"),
+        (b"[" * 100_000, "is no result file: it is not JSON"),
+        (b"[]", "is no result file: it holds a list, not an object"),
+        (b"null", "is no result file: it holds null, not an object"),
+        (b"{}", f"its schema is None, not '{SCHEMA}'"),
+        (b'{"schema": "batchproof.conformance/1"}', "its schema is 'batchproof.conformance/1', not"),
+        (b'{"schema": "batchproof.benchmark/0"}', "its schema is 'batchproof.benchmark/0', not"),
+        (b'{"schema": "batchproof.benchmark/2"}', "this version of Batchproof reads up to"),
+        (b'{"schema": "batchproof.benchmark/1"}', "it has no 'header'"),
+    ],
+)
+def test_what_is_no_result_file_is_a_usage_error(path: Path, content: bytes, words: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=re.escape(words)) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no result file '.*nothing\.json'"):
+        load(tmp_path / "nothing.json")
+    with pytest.raises(UsageError, match="is a directory, but must be a result file"):
+        load(tmp_path)
+
+
+def test_further_keys_are_welcome(path: Path) -> None:
+    result = samples.made() | {"note": "made by hand"}
+    assert load(samples.saved(path, result)) == result
+
+
+def test_each_entry_of_a_list_is_a_line_of_the_file(path: Path) -> None:
+    """So that git shows which comparison changed."""
+    file = ResultFile(path)
+    file.write(samples.header())
+    file.add_comparison(samples.comparison())
+    file.add_comparison(samples.comparison("uniform"))
+    file.finish()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [
+        json.loads(each.rstrip("],"))["workload"]["name"] for each in lines if '"workload"' in each
+    ] == [
+        "bimodal",
+        "uniform",
+    ]

@@ -1,0 +1,153 @@
+"""The models of the benchmarks: the right sizes, made in place, and able to show a fault."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from harness.adequacy import measure_adequacy
+from harness.bench.shapes import SHAPES, build_model, build_shape, kv_bytes_per_token
+from harness.errors import UsageError
+from harness.models.catalogue import ModelUnderTest
+
+CPU = torch.device("cpu")
+DEVICES = [
+    CPU,
+    pytest.param(
+        torch.device("cuda"),
+        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here"),
+    ),
+]
+
+
+def shrunken(name: str, dtype: torch.dtype, device: torch.device = CPU) -> PreTrainedModel:
+    """A shape of two narrow layers and few tokens, built as the large one is."""
+    if name == "gpt2":
+        changes = {"n_layer": 2, "n_embd": 48}
+    else:
+        changes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
+    return build_model(SHAPES[name].config(vocab_size=512, **changes), device, dtype)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ModelUnderTest:
+    return build_shape("tiny", CPU, torch.float32)
+
+
+def answer(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
+    """The greedy answer, by feeding everything anew for each token."""
+    tokens = list(prompt)
+    with torch.inference_mode():
+        for _ in range(num_tokens):
+            logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+            tokens.append(int(logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_parameters"),
+    [
+        ("tiny", 5_048_576),
+        ("gpt2", 124_439_808),
+        ("qwen3-0.6b", 596_049_920),
+        ("llama-1b", 1_235_814_400),
+        ("llama-8b", 8_030_261_248),
+    ],
+)
+def test_each_shape_has_as_many_parameters_as_the_model_it_is_named_after(
+    name: str, num_parameters: int
+) -> None:
+    model = build_shape(name, torch.device("meta"), torch.bfloat16).model
+    assert sum(each.numel() for each in model.parameters()) == num_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "num_bytes"),
+    [("qwen3-0.6b", 114_688), ("llama-1b", 32_768), ("llama-8b", 131_072), ("gpt2", 36_864)],
+)
+def test_a_cached_token_takes_the_bytes_that_are_known_of_the_shape(name: str, num_bytes: int) -> None:
+    assert kv_bytes_per_token(SHAPES[name].config(), torch.bfloat16) == num_bytes
+    assert kv_bytes_per_token(SHAPES[name].config(), torch.float32) == 2 * num_bytes
+
+
+def test_a_cached_token_takes_the_bytes_that_the_cache_really_grows_by(tiny: ModelUnderTest) -> None:
+    cache = tiny.model(input_ids=torch.tensor([[1, 2, 3]])).past_key_values
+    num_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert num_bytes == 3 * kv_bytes_per_token(tiny.model.config, torch.float32)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_shape_has_special_tokens_dropout_or_gradients(name: str) -> None:
+    model = shrunken(name, torch.float32)
+    config = model.config
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (None, None, None)
+    assert model.generation_config.eos_token_id is None
+    assert not model.training
+    assert not any(each.requires_grad for each in model.parameters())
+    assert not any(isinstance(each, torch.nn.Dropout) and each.p > 0 for each in model.modules())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rope_frequencies_are_the_same_in_every_dtype(device: torch.device) -> None:
+    """`model.to(bfloat16)` rounds them, and then far positions turn by wrong angles."""
+    for name in ("tiny", "qwen3-0.6b", "llama-1b"):
+        frequencies = dict(shrunken(name, torch.float32).named_buffers())
+        assert any(key.endswith("inv_freq") for key in frequencies)
+        for dtype in (torch.bfloat16, torch.float16, torch.float64):
+            model = shrunken(name, dtype, device)
+            assert {each.dtype for each in model.parameters()} == {dtype}
+            for key, buffer in model.named_buffers():
+                assert buffer.dtype == torch.float32, f"{name} {dtype} {key}"
+                torch.testing.assert_close(buffer.cpu(), frequencies[key], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_building_a_shape_leaves_generators_and_defaults_alone(device: torch.device) -> None:
+    expected = torch.random.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    built = build_shape("tiny", device, torch.bfloat16)
+    assert built.model.device.type == device.type
+    assert torch.equal(torch.random.get_rng_state(), expected)
+    for now, before in zip(
+        torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [], on_gpu, strict=True
+    ):
+        assert torch.equal(now, before)
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.empty(0).device == CPU
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_shape_is_the_same_in_every_build(device: torch.device) -> None:
+    first = shrunken("gpt2", torch.bfloat16, device).state_dict()
+    torch.rand(7)
+    second = shrunken("gpt2", torch.bfloat16, device).state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_the_tiny_shape_can_show_a_fault(tiny: ModelUnderTest) -> None:
+    adequacy = measure_adequacy(tiny)
+    assert adequacy.is_adequate, str(adequacy)
+    assert min(adequacy.wrong_first_token, adequacy.dropped_key) >= 0.5, str(adequacy)
+
+
+def test_the_tiny_shape_repeats_no_token_for_ever_and_hears_all_of_a_long_prompt(
+    tiny: ModelUnderTest,
+) -> None:
+    rng = random.Random(1)
+    prompt = [rng.randrange(tiny.vocab_size) for _ in range(100)]
+    tokens = answer(tiny.model, prompt, 24)
+    assert len(set(tokens)) >= 20, tokens
+    for index in (0, 50):
+        other = [
+            (token + 7) % tiny.vocab_size if i == index else token for i, token in enumerate(prompt)
+        ]
+        assert answer(tiny.model, other, 24) != tokens, f"token {index} of the prompt does not count"
+
+
+def test_an_unknown_shape_is_refused_with_the_choices() -> None:
+    with pytest.raises(UsageError, match="--shape 'llama' is unknown; choose one of tiny, gpt2, qwen3"):
+        build_shape("llama", CPU, torch.float32)
