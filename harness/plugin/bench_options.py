@@ -47,7 +47,8 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
     names = ", ".join(load_specs(on_cpu=True))
     add = group.addoption
-    add("--workload", action="append", metavar="NAME", help=f"repeatable: {names} (default: all)")
+    add("--workload", action="append", metavar="NAME", help=f"repeatable: {names} (default: all of "
+        "these), or a YAML file like theirs in cases/benchmarks, or a folder of such")
     add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
@@ -88,8 +89,7 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
         return None
     get = config.getoption
     limit_s = get("--engine-time-limit")
-    all_specs = load_specs(on_cpu=device.type != "cuda")
-    names = get("--workload")
+    names = get("--workload") or ()
     specs = [
         override(
             spec,
@@ -99,7 +99,7 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
             slots=get("--slots"),
             seed=get("--seed"),
         )
-        for spec in chosen(all_specs, names or all_specs)
+        for spec in chosen(names, on_cpu=device.type != "cuda")
     ]
     return BenchOptions(
         specs=tuple(specs),

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UsageError
 from harness.plugin.selection import SELECTION
 from harness.plugin.table import Record, cell, counts, notes, records_of, totals
 from harness.promises import Promise
@@ -57,7 +56,11 @@ class TableFile:
         os.replace(temporary, self.path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        words = f"table: {self.path}" if self._records else f"{self.path}: not written, for there is no table"
+        words = (
+            f"table: {self.path}"
+            if self._records
+            else f"{self.path}: not written, for there is no table"
+        )
         terminalreporter.write_line(words)
 
 

@@ -70,7 +70,7 @@ def test_on_a_cpu_there_are_more_requests_than_slots_and_the_work_is_small(name:
     totals = spec.realise(4096, 1024).totals()  # a context that gpt2 has too
     assert spec.num_requests > 2 * spec.slots
     assert 150 <= totals["max_output_tokens"] <= 900
-    assert spec.slots == (1 if name == "bs1" else 8)
+    assert (spec.slots == 1) == (name == "bs1")
     assert (spec.arrival_rate is not None) == (name == "poisson")
 
 
@@ -244,12 +244,25 @@ def test_a_file_that_would_be_overlooked_is_named(tmp_path: Path) -> None:
 
 
 def test_workloads_are_chosen_by_name_each_once() -> None:
-    specs = load_specs(on_cpu=True)
-    assert [each.name for each in chosen(specs, ["ragged", "bs1", "ragged"])] == ["ragged", "bs1"]
-    with pytest.raises(
-        UsageError, match=f"--workload 'rag' is unknown; choose one of {', '.join(NAMES)}"
-    ):
-        chosen(specs, ["ragged", "rag"])
+    names = [each.name for each in chosen(["ragged", "bs1", "ragged"], on_cpu=True)]
+    assert names == ["ragged", "bs1"]
+    assert [each.name for each in chosen([], on_cpu=False)] == NAMES
+
+
+def test_workloads_are_chosen_by_file_and_by_folder(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    write(tmp_path, GOOD.replace("small", "other"), "other.yaml")
+    one = chosen([str(tmp_path / "small.yaml"), "bs1"], on_cpu=False)
+    assert [each.name for each in one] == ["small", "bs1"]
+    assert [each.name for each in chosen([str(tmp_path)], on_cpu=False)] == ["other", "small"]
+
+
+def test_a_workload_that_is_unknown_or_named_as_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--workload 'rag' is unknown; choose {', '.join(NAMES)}"):
+        chosen(["ragged", "rag"], on_cpu=True)
+    write(tmp_path, GOOD.replace("small", "bs1"), "bs1.yaml")
+    with pytest.raises(UsageError, match="another workload is called 'bs1' as well"):
+        chosen(["bs1", str(tmp_path)], on_cpu=True)
 
 
 def test_flags_change_the_size_and_nothing_else() -> None:

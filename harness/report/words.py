@@ -1,0 +1,54 @@
+"""Numbers as people read them. What is not defined is a dash, never a nought."""
+
+from __future__ import annotations
+
+UNDEFINED = "-"
+
+
+def number(value: float | None) -> str:
+    """About three digits that count: `1,834`, `12.3`, `0.0456`."""
+    if value is None:
+        return UNDEFINED
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+
+
+def count(value: int | None) -> str:
+    return UNDEFINED if value is None else f"{value:,}"
+
+
+def share(value: float | None) -> str:
+    """Of one, in percent."""
+    if value is None:
+        return UNDEFINED
+    percent = 100 * value
+    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"
+
+
+def size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return UNDEFINED
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{number(num_bytes)} {unit}"
+        num_bytes /= 1024
+    return f"{number(num_bytes)} GiB"
+
+
+def many(amount: int, noun: str) -> str:
+    """`1 row`, `3 rows`."""
+    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
+
+
+def shortened(name: str, width: int = 22) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def clock_words(clock: str) -> str:
+    return {"process": "process time", "wall": "wall time"}.get(clock, clock)

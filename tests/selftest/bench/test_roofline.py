@@ -1,0 +1,202 @@
+"""Bytes and operations are counted right: against the mask's definition, torch's own count of
+operations, and published figures. How fast this machine is, no test asks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from harness.api import RowRecord, StepRecord
+from harness.bench import ceilings as ceilings_module
+from harness.bench.ceilings import _Sizes
+from harness.bench.roofline import (
+    Ceilings,
+    ModelCosts,
+    least_time,
+    measure_ceilings,
+    num_keys,
+    pairs,
+    step_costs,
+)
+from harness.bench.shapes import build_shape
+from harness.masks import brute_force_mask
+from harness.models.catalogue import EMBEDDED
+
+H100 = Ceilings(copy_bytes_per_s=3.0e12, matmul_flop_per_s=798e12)
+SMALL: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def on_meta(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def costs_of(model: PreTrainedModel) -> ModelCosts:
+    costs = ModelCosts.of(model)
+    assert isinstance(costs, ModelCosts), costs
+    return costs
+
+
+def step(*rows: tuple[int, int] | tuple[int, int, bool]) -> StepRecord:
+    records = tuple(
+        RowRecord(f"r{index}", row[0], row[1], row[2] if len(row) == 3 else True)
+        for index, row in enumerate(rows)
+    )
+    return StepRecord(records, (), (), (), ())
+
+
+@pytest.mark.parametrize(
+    ("shape", "kv_bytes_per_token", "expected_ms"),
+    [
+        ("qwen3-0.6b", 114_688, {1: 0.44, 64: 2.90}),
+        ("llama-1b", 32_768, {1: 0.84, 256: 3.69}),
+        ("llama-8b", 131_072, {1: 5.05, 64: 7.87}),
+    ],
+)
+def test_a_decode_step_of_a_known_model_takes_what_others_computed(
+    shape: str, kv_bytes_per_token: int, expected_ms: dict[int, float]
+) -> None:
+    costs = costs_of(build_shape(shape, torch.device("meta"), torch.bfloat16).model)
+    assert costs.kv_bytes_per_token == kv_bytes_per_token
+    for batch, ms in expected_ms.items():
+        found = least_time([step(*[(1023, 1)] * batch)], costs, H100)
+        assert found.least_s * 1e3 == pytest.approx(ms, abs=0.01)
+        assert found.bound == "memory"
+
+
+@given(st.integers(0, 12), st.integers(1, 12), st.none() | st.integers(1, 15))
+def test_keys_and_pairs_are_those_of_the_masks_definition(
+    context: int, queries: int, window: int | None
+) -> None:
+    row = RowRecord("a", context, queries, True)
+    mask = brute_force_mask([row], window)
+    assert pairs(row, window) == sum(map(sum, mask))
+    assert num_keys(row, window) == sum(map(any, zip(*mask, strict=True)))
+
+
+@pytest.mark.parametrize("name", ["gpt2-random", "llama-random", "mistral-window"])
+@torch.inference_mode()
+def test_the_operations_of_a_decode_step_are_those_torch_counts(name: str) -> None:
+    model = EMBEDDED[name].build()
+    model.set_attn_implementation("eager")
+    context = 4  # within the window: torch counts what a mask hides as well
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.arange(context)[None], past_key_values=cache, use_cache=True)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.tensor([[7]]), past_key_values=cache, use_cache=True)
+    _, flop = step_costs(step((context, 1)).rows, costs_of(model))
+    # Beside ours, torch counts the product that makes RoPE's angles.
+    assert flop <= counter.get_total_flops() <= 1.01 * flop
+
+
+def test_every_weight_is_read_once_and_of_an_untied_embedding_the_rows_fed() -> None:
+    model = on_meta(LlamaConfig(**SMALL, tie_word_embeddings=False))
+    costs = costs_of(model)
+    all_bytes = 4 * model.num_parameters()
+    table_bytes = 4 * 96 * 32
+    found, _ = step_costs(step((0, 3)).rows, costs)
+    kv_bytes = 3 * costs.kv_bytes_per_token  # read as much as written: there is no context
+    assert found == all_bytes - table_bytes + 3 * 4 * 32 + 2 * kv_bytes
+
+
+def test_a_tied_head_is_read_whole_and_a_chunk_that_samples_nothing_spares_the_head() -> None:
+    model = on_meta(LlamaConfig(**SMALL, tie_word_embeddings=True))
+    costs = costs_of(model)
+    assert costs.body_bytes + costs.head_bytes == 4 * model.num_parameters()
+    assert costs.embedding_bytes == 0
+    sampled, chunk = step_costs(step((0, 3)).rows, costs), step_costs(step((0, 3, False)).rows, costs)
+    assert sampled[0] - chunk[0] == 4 * 96 * 32
+    assert sampled[1] - chunk[1] == 2 * 96 * 32
+
+
+def test_a_window_limits_the_keys_of_its_layers_only() -> None:
+    full = MistralConfig(**SMALL, sliding_window=None)
+    windowed = MistralConfig(**SMALL, sliding_window=8)
+    long, short = step((100, 1)).rows, step((3, 1)).rows
+    by_full, by_window = (costs_of(on_meta(config)) for config in (full, windowed))
+    assert step_costs(short, by_full) == step_costs(short, by_window)
+    spared = step_costs(long, by_full)[0] - step_costs(long, by_window)[0]
+    assert spared == (101 - 8) * by_full.kv_bytes_per_token
+
+
+def test_gpt2_counts_its_transposed_layers_and_looks_its_positions_up() -> None:
+    costs = costs_of(EMBEDDED["gpt2-random"].build())
+    assert costs.body_flop == 2 * 2 * (64 * 192 + 64 * 64 + 2 * 64 * 256)
+    assert costs.embedding_bytes == 2 * 4 * 64
+
+
+def test_steps_add_up_and_the_larger_side_of_each_binds() -> None:
+    costs = costs_of(on_meta(LlamaConfig(**SMALL)))
+    decode, prefill = step((10, 1)), step((0, 4000))
+    machine = Ceilings(copy_bytes_per_s=1e9, matmul_flop_per_s=1e10)
+    alone = [least_time([each], costs, machine) for each in (decode, prefill)]
+    assert [each.bound for each in alone] == ["memory", "compute"]
+    both = least_time([decode, prefill], costs, machine)
+    assert both.least_s == pytest.approx(sum(each.least_s for each in alone))
+    assert both.bytes == sum(each.bytes for each in alone)
+    assert both.flop == sum(each.flop for each in alone)
+    assert both.bound == "compute"
+    assert least_time([], costs, machine).least_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (MixtralConfig(**SMALL, num_local_experts=4), "mixture of experts"),
+        (MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1), "state other than keys"),
+        (LlamaConfig(**SMALL, attention_chunk_size=16), "attention_chunk_size"),
+    ],
+)
+def test_a_model_whose_work_is_not_so_simple_is_refused_with_the_reason(
+    config: PreTrainedConfig, words: str
+) -> None:
+    reason = ModelCosts.of(on_meta(config))
+    assert isinstance(reason, str)
+    assert words in reason
+
+
+def test_a_matrix_that_nobody_counts_is_named() -> None:
+    model = on_meta(LlamaConfig(**SMALL))
+    model.model.layers[0].mixer = torch.nn.Parameter(torch.empty(3, 3, device="meta"))
+    assert ModelCosts.of(model) == (
+        "its matrix model.layers.0.mixer belongs to no layer whose work is counted"
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_ceilings_are_measured_in_the_dtype(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setitem(ceilings_module.SIZES, "cpu", _Sizes(1 << 16, 32, 1))
+    monkeypatch.setattr(ceilings_module, "SECONDS_OF_ROUNDS", 0.0)
+    found = measure_ceilings(torch.device("cpu"), dtype)
+    assert math.isfinite(found.copy_bytes_per_s)
+    assert found.copy_bytes_per_s > 0
+    assert math.isfinite(found.matmul_flop_per_s)
+    assert found.matmul_flop_per_s > 0

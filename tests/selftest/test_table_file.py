@@ -1,0 +1,125 @@
+"""`--table=FILE`: the table engine x promise as JSON says what the terminal says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunSuite = Callable[..., Any]
+
+SUITE = """
+import pytest
+from harness.api import Request
+from harness.promises import Promise
+from harness.verdict import ConformanceFailure
+from harness.workloads import Workload
+
+WORKLOAD = Workload((Request("a", (1, 2), 2),))
+
+
+@pytest.mark.promise(id="P1")
+def test_right(trial):
+    trial.check(WORKLOAD)
+
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.promise(id="P4")
+def test_two_promises(trial):
+    trial.check(WORKLOAD)
+
+
+@pytest.mark.promise(id="P4")
+def test_wrong(trial):
+    raise ConformanceFailure(Promise.P2, "planted")
+
+
+@pytest.mark.promise(id="P14")
+@pytest.mark.needs("stepping")
+def test_lacking(trial):
+    trial.check(WORKLOAD)
+
+
+def test_self():
+    pass
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    return tmp_path
+
+
+def counts_of(cell: dict[str, Any]) -> dict[str, int]:
+    return {kind: value for kind, value in cell.items() if kind != "text" and value}
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two workers"])
+def test_the_file_says_what_the_terminal_says(
+    run_suite: RunSuite, suite: Path, workers: list[str]
+) -> None:
+    arguments = ["--table=table.json", "--engine=static", "--engine=ragged", *workers]
+    session = run_suite(*arguments)
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
+    table = json.loads((suite / "table.json").read_text())
+    assert table["schema"] == "batchproof.conformance/1"
+    assert sorted(table["engines"]) == ["ragged", "static"]
+    static = table["cells"]["static"]
+    assert counts_of(static["P1"]) == {"passed": 2}
+    assert counts_of(static["P2"]) == {"failed": 1}
+    assert counts_of(static["P14"]) == {"no_cap": 1}
+    assert {promise: cell["text"] for promise, cell in static.items()} == {
+        "P1": "2",
+        "P2": "FAIL 1",
+        "P4": "1",
+        "P14": "no cap",
+    }
+    assert counts_of(table["cells"]["ragged"]["P14"]) == {"passed": 1}
+    assert table["totals"]["static"]["num_requests"] == 2
+    assert "static: 2 workloads, 2 answers" in session.output
+    assert (table["exit_status"], table["is_complete"]) == (1, True)
+    assert (table["models"], table["device"], table["dtype"]) == (["gpt2-random"], "cpu", "float32")
+    assert table["made"]["command"].startswith("pytest ")
+    assert "--table=table.json" in table["made"]["command"]
+
+
+def test_a_session_that_was_cut_short_is_incomplete(run_suite: RunSuite, suite: Path) -> None:
+    run_suite("--table=table.json", "--maxfail=1")
+    table = json.loads((suite / "table.json").read_text())
+    assert not table["is_complete"]
+
+
+def test_a_session_without_conformance_tests_leaves_an_older_table(
+    run_suite: RunSuite, suite: Path
+) -> None:
+    (suite / "table.json").write_text("old")
+    session = run_suite("--table=table.json", "-k", "self")
+    assert (suite / "table.json").read_text() == "old"
+    assert "table.json: not written" in session.output
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("gone/table.json", "names the folder 'gone', which is not there"),
+        ("table.txt", "must name a file that ends in .json"),
+        (".", "must name a file that ends in .json"),
+    ],
+)
+@pytest.mark.usefixtures("suite")
+def test_a_place_that_cannot_be_written_is_told_at_once(
+    run_suite: RunSuite, path: str, words: str
+) -> None:
+    session = run_suite(f"--table={path}")
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
+    assert f"--table {path!r} {words}" in session.output
+
+
+def test_a_benchmark_run_has_no_table(run_suite: RunSuite, suite: Path) -> None:
+    session = run_suite("--table=table.json", "--benchmark-only")
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
+    assert not (suite / "table.json").exists()
