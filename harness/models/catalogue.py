@@ -16,6 +16,7 @@ from harness.models import gpt2_hash_oracle, llama_hash_oracle
 from harness.models.gpt2_hash import build_gpt2_hash
 from harness.models.llama_hash import build_llama_hash
 from harness.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
+from harness.models.shapes import SHAPES, build_model
 
 IntegerOracle = Callable[[Sequence[int], int], list[int]]
 
@@ -103,24 +104,22 @@ class ModelUnderTest:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """An embedded model by name, else a checkpoint by hub id or local path.
+    """An embedded model or a shape by name, else a checkpoint by hub id or local path.
 
-    Raises `UsageError` if it is neither.
+    Raises `UsageError` if it is none of them.
     """
     if name in EMBEDDED:
         entry = EMBEDDED[name]
         return ModelUnderTest(name, moved(entry.build(), device, dtype), entry.oracle)
-    from harness.bench.shapes import SHAPES, build_shape
-
     if name in SHAPES:
-        return build_shape(name, device, dtype)
+        return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise UsageError(
-            f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a causal-LM "
-            f"checkpoint that could be loaded: {first_line}"
+            f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a shape "
+            f"({', '.join(SHAPES)}) nor a causal-LM checkpoint that could be loaded: {first_line}"
         ) from error
     model = moved(model, device, dtype).eval().requires_grad_(False)
     return ModelUnderTest(name, model, tokenizer=_tokenizer(name))

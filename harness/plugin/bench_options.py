@@ -11,9 +11,9 @@ import torch
 
 from harness.bench.load import chosen, load_specs, override
 from harness.bench.metrics import SLO_KEYS
-from harness.bench.shapes import SHAPES
 from harness.bench.spec import BenchSpec
 from harness.errors import UsageError
+from harness.models.shapes import SHAPES
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
 DEFAULT_LAPS = 7
@@ -47,8 +47,13 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
     names = ", ".join(load_specs(on_cpu=True))
     add = group.addoption
-    add("--workload", action="append", metavar="NAME", help=f"repeatable: {names} (default: all of "
-        "these), or a YAML file like theirs in cases/benchmarks, or a folder of such")
+    add(
+        "--workload",
+        action="append",
+        metavar="NAME",
+        help=f"repeatable: {names} (default: all of "
+        "these), or a YAML file like theirs in cases/benchmarks, or a folder of such",
+    )
     add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")

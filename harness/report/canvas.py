@@ -32,7 +32,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 INK, FAINT, GRID = STAND_INS["ink"], STAND_INS["faint"], STAND_INS["grid"]
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and set in the reader's font
-    "svg.hashsalt": "batchproof",  # the same picture has the same ids
     "text.parse_math": False,  # a name may hold dollar signs
     "font.family": "DejaVu Sans",  # comes with matplotlib; only for measuring
     "font.size": 11,

@@ -8,20 +8,29 @@ OUTSIDE = re.compile(r"\A.*?<svg[^>]*>|</svg>\s*\Z", re.DOTALL)
 UNNEEDED = re.compile(
     r"<!--.*?-->|<metadata>.*?</metadata>|<defs>\s*<style[^>]*>.*?</style>\s*</defs>", re.DOTALL
 )
-REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
+REFERENCE = re.compile(r'(url\(#|href="#)([^")]+)')
+ID = re.compile(r' id="([^"]*)"')
 STRAIGHT = re.compile(r"[MLz\d\s.-]*")
 LINE = re.compile(r"([MLz])\s*(-?[\d.]+)?\s*(-?[\d.]+)?")
 
 
 def tidy(svg: str) -> str:
-    """What is inside the root element. Ids that nobody refers to are dropped."""
+    """What is inside the root element."""
     body = UNNEEDED.sub("", OUTSIDE.sub("", svg)).strip()
     body = re.sub(r">\s+<", "><", body).replace("xlink:href", "href")
     body = re.sub(r'="[^"]*"', _rounded, body)
     body = re.sub(r' d="([^"]*)"', lambda match: f' d="{shortened_path(match[1])}"', body)
     body = re.sub(r' transform="rotate\(-0 [^"]*"', "", body)
-    used = set(REFERENCE.findall(body))
-    return re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", body)
+    return _renumbered(body)
+
+
+def _renumbered(body: str) -> str:
+    """Ids in the order of their use, for matplotlib's change from run to run; unused ones go."""
+    numbers: dict[str, int] = {}
+    for _, name in REFERENCE.findall(body):
+        numbers.setdefault(name, len(numbers))
+    body = ID.sub(lambda match: f' id="i{numbers[match[1]]}"' if match[1] in numbers else "", body)
+    return REFERENCE.sub(lambda match: f"{match[1]}i{numbers[match[2]]}", body)
 
 
 def _rounded(attribute: re.Match[str]) -> str:

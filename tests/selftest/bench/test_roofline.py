@@ -34,9 +34,8 @@ from harness.bench.roofline import (
     pairs,
     step_costs,
 )
-from harness.bench.shapes import build_shape
 from harness.masks import brute_force_mask
-from harness.models.catalogue import EMBEDDED
+from harness.models.catalogue import EMBEDDED, load_model
 
 H100 = Ceilings(copy_bytes_per_s=3.0e12, matmul_flop_per_s=798e12)
 SMALL: dict[str, Any] = {
@@ -82,7 +81,7 @@ def step(*rows: tuple[int, int] | tuple[int, int, bool]) -> StepRecord:
 def test_a_decode_step_of_a_known_model_takes_what_others_computed(
     shape: str, kv_bytes_per_token: int, expected_ms: dict[int, float]
 ) -> None:
-    costs = costs_of(build_shape(shape, torch.device("meta"), torch.bfloat16).model)
+    costs = costs_of(load_model(shape, torch.device("meta"), torch.bfloat16).model)
     assert costs.kv_bytes_per_token == kv_bytes_per_token
     for batch, ms in expected_ms.items():
         found = least_time([step(*[(1023, 1)] * batch)], costs, H100)

@@ -9,9 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.adequacy import measure_adequacy
-from harness.bench.shapes import SHAPES, build_model, build_shape, kv_bytes_per_token
-from harness.errors import UsageError
-from harness.models.catalogue import ModelUnderTest
+from harness.models.catalogue import ModelUnderTest, load_model
+from harness.models.shapes import SHAPES, build_model, kv_bytes_per_token
 
 CPU = torch.device("cpu")
 DEVICES = [
@@ -34,7 +33,7 @@ def shrunken(name: str, dtype: torch.dtype, device: torch.device = CPU) -> PreTr
 
 @pytest.fixture(scope="module")
 def tiny() -> ModelUnderTest:
-    return build_shape("tiny", CPU, torch.float32)
+    return load_model("tiny", CPU, torch.float32)
 
 
 def answer(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
@@ -60,7 +59,7 @@ def answer(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[i
 def test_each_shape_has_as_many_parameters_as_the_model_it_is_named_after(
     name: str, num_parameters: int
 ) -> None:
-    model = build_shape(name, torch.device("meta"), torch.bfloat16).model
+    model = load_model(name, torch.device("meta"), torch.bfloat16).model
     assert sum(each.numel() for each in model.parameters()) == num_parameters
 
 
@@ -108,7 +107,7 @@ def test_rope_frequencies_are_the_same_in_every_dtype(device: torch.device) -> N
 def test_building_a_shape_leaves_generators_and_defaults_alone(device: torch.device) -> None:
     expected = torch.random.get_rng_state()
     on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    built = build_shape("tiny", device, torch.bfloat16)
+    built = load_model("tiny", device, torch.bfloat16)
     assert built.model.device.type == device.type
     assert torch.equal(torch.random.get_rng_state(), expected)
     for now, before in zip(
@@ -146,8 +145,3 @@ def test_the_tiny_shape_repeats_no_token_for_ever_and_hears_all_of_a_long_prompt
             (token + 7) % tiny.vocab_size if i == index else token for i, token in enumerate(prompt)
         ]
         assert answer(tiny.model, other, 24) != tokens, f"token {index} of the prompt does not count"
-
-
-def test_an_unknown_shape_is_refused_with_the_choices() -> None:
-    with pytest.raises(UsageError, match="--shape 'llama' is unknown; choose one of tiny, gpt2, qwen3"):
-        build_shape("llama", CPU, torch.float32)

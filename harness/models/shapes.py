@@ -32,9 +32,6 @@ from transformers import (
     Qwen3Config,
 )
 
-from harness.errors import UsageError
-from harness.models.catalogue import ModelUnderTest
-
 SEED = 0
 
 
@@ -111,19 +108,12 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def build_shape(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """The shape with random weights of `SEED`, in eval mode, without gradients.
+def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model with random weights of `SEED`, in eval mode, without gradients. The global generators
+    stay as they are.
 
     The weights are drawn on the device in the dtype, so they are others on another device or in
-    another dtype. Raises `UsageError` for an unknown name.
-    """
-    if name not in SHAPES:
-        raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
-    return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
-
-
-def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """What `build_shape` does for any configuration; the global generators stay as they are.
+    another dtype.
 
     The model is made in its dtype, not cast to it: a cast would round RoPE's frequencies as well,
     which a model of 16 bits keeps in float32.
