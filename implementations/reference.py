@@ -51,7 +51,8 @@ class ReferenceEngine:
             input_ids = torch.tensor([fed], device=self._model.device)
             output = self._model(input_ids=input_ids, past_key_values=cache, use_cache=True)
             last = output.logits[0, -1]
-            logits.append(last.float())
+            if self._return_logits:
+                logits.append(last.float())
             token_ids.append(int(last.argmax()))
             fed = (token_ids[-1],)
             if token_ids[-1] in request.eos_token_ids:

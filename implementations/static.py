@@ -32,15 +32,17 @@ PAD_TOKEN_ID = 0  # any known token: the mask hides it
 class _Row:
     """One slot of a wave: a request and what it has produced."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, keeps_logits: bool) -> None:
         self.request = request
+        self.keeps_logits = keeps_logits
         self.token_ids: list[int] = []
         self.logits: list[Tensor] = []
         self.finish_reason: FinishReason | None = None
 
     def append(self, token_id: int, logits: Tensor) -> None:
         self.token_ids.append(token_id)
-        self.logits.append(logits)
+        if self.keeps_logits:  # with a real vocabulary they are larger than the KV cache
+            self.logits.append(logits)
         if token_id in self.request.eos_token_ids:
             self.finish_reason = FinishReason.STOP
         elif len(self.token_ids) == self.request.max_new_tokens:
@@ -64,7 +66,8 @@ class StaticEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         refusals = self._limits.refusals(requests)
-        rows = [_Row(r) for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
+        good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
+        rows = [_Row(request, self._config.return_logits) for request in good]
         for start in range(0, len(rows), self._config.max_num_seqs):
             end = start + self._config.max_num_seqs
             self._run_wave(rows[start:end], tuple(row.request.request_id for row in rows[end:]))

@@ -34,6 +34,7 @@ class Settings:
     sample_size: int | None
     slo_ms: Mapping[str, float]
     time_limit_s: float
+    growth_s: float  # for each axis
 
 
 class Campaign:
@@ -116,7 +117,8 @@ class Campaign:
         trials = [self._trial(engine, model_name) for engine in engines]
         subject = self._lab.subject(model_name)
         entrants = [growth.Entrant.of(trial) for trial in trials]
-        found = growth.measure_growth(subject, entrants, [axis], on_step=on_step)
+        effort = growth.Effort(axis_s=self._settings.growth_s, call_limit_s=self._settings.time_limit_s)
+        found = growth.measure_growth(subject, entrants, [axis], effort, on_step)
         entries = [{"model": subject.name, "dtype": subject.dtype_name} | entry for entry in found]
         for entry in entries:
             self._file.add_growth(entry)

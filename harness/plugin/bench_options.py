@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from harness.bench.growth import Effort
 from harness.bench.load import chosen, load_specs, override
 from harness.bench.metrics import SLO_KEYS
 from harness.bench.spec import BenchSpec
@@ -20,7 +21,7 @@ DEFAULT_LAPS = 7
 DEFAULT_SHAPE = {"cpu": "tiny", "mps": "tiny", "cuda": "llama-1b"}
 TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
-OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "threads", "results")
+OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for", "threads", "results")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class BenchOptions:
     slo_ms: dict[str, float]
     num_threads: int | None  # None: torch's own choice
     results: str | None
-    has_growth: bool  # cost growth is part of a run that names no workload
+    growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
     time_limit_s: float  # of one round
 
     @property
@@ -80,6 +81,13 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="KEY:MS",
         help=f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50",
     )
+    add(
+        "--growth-for",
+        type=float,
+        metavar="S",
+        help="seconds to measure each of three axes of cost growth (default: "
+        f"{Effort().axis_s:g}; 0, which is none, where a workload is named)",
+    )
     add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
     add("--results", metavar="FILE", help="where to write the result file (default: a new one below "
         "results/benchmarks/)")  # fmt: skip
@@ -114,7 +122,7 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
         slo_ms=_limits(get("--goodput") or ()),
         num_threads=_num_threads(get("--threads"), device),
         results=get("--results"),
-        has_growth=not names,
+        growth_s=_growth_seconds(get("--growth-for"), bool(names)),
         time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
     )
 
@@ -128,6 +136,12 @@ def _model_names(
     if shapes and models:
         raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
     return tuple(dict.fromkeys(shapes or models or [DEFAULT_SHAPE[device.type]]))
+
+
+def _growth_seconds(given: float | None, names_workload: bool) -> float:
+    if given is not None and not 0 <= given <= 86_400:
+        raise UsageError(f"--growth-for is {given:g}, but must be 0 to 86400 seconds")
+    return given if given is not None else 0.0 if names_workload else Effort().axis_s
 
 
 def _at_least(flag: str, value: int | None, least: int) -> int | None:

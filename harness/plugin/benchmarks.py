@@ -6,6 +6,7 @@ comparison therefore runs all engines that were selected for it; each test then 
 
 from __future__ import annotations
 
+import faulthandler
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,14 +83,14 @@ class Benchmarks:
                         yield Contest(spec, model_name, engine)
 
     def _growth_contests(self) -> Iterator[Contest]:
-        """Where no workload was asked for, on the first model."""
-        if self._options.has_growth:
+        """On the first model."""
+        if self._options.growth_s:
             for axis in default_axes():
                 for engine in self._config.stash[SELECTION].engines:
                     yield Contest(axis.name, self._options.model_names[0], engine)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Growth is not measured where a workload was asked for: pytest leaves one item for that."""
+        """Where growth is not measured pytest leaves one item for it."""
         idle = [item for item in items if "growth" in getattr(item, "fixturenames", ())]
         idle = [item for item in idle if _contest_of(item) is None]
         if idle:
@@ -151,7 +152,12 @@ class Benchmarks:
 
     @contextmanager
     def _open(self) -> Iterator[Campaign]:
-        """The campaign, begun when first needed; pytest's capture is off, so that a bar shows."""
+        """The campaign, begun when first needed; pytest's capture is off, so that a bar shows.
+
+        pytest's faulthandler_timeout is put off as well: a comparison may take longer than any test, and
+        each of its rounds has a time limit of its own.
+        """
+        faulthandler.cancel_dump_traceback_later()
         capture = self._config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             if self._campaign is None:
@@ -162,6 +168,7 @@ class Benchmarks:
                     sample_size=options.sample_size,
                     slo_ms=options.slo_ms,
                     time_limit_s=options.time_limit_s,
+                    growth_s=options.growth_s,
                 )
                 self._campaign = Campaign(self._config.stash[LAB], settings, self._path)
             yield self._campaign

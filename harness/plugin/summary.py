@@ -15,6 +15,7 @@ from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
 from harness.errors import EngineHang, OracleError, UsageError
 from harness.plugin.diagnosing import told_with_cause
+from harness.plugin.selection import SELECTION
 from harness.plugin.table import (
     RECORD,
     Record,
@@ -174,6 +175,8 @@ def _tell_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
     chosen = [f"{k} {v!r}" for k, v in (("-k", option.keyword), ("-m", option.markexpr)) if v]
     did_run = any(terminalreporter.stats.get(kind) for kind in ("passed", "failed", "error", "skipped"))
     left_out = terminalreporter.stats.get("deselected", ())
+    if terminalreporter.config.stash[SELECTION].bench is not None and did_run:
+        return
     if chosen and (not did_run or any("trial" in item.fixturenames for item in left_out)):
         words = f"no conformance test was selected by {' '.join(chosen)}: this run proves nothing"
         terminalreporter.write_line(words, red=not did_run)
