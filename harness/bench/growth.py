@@ -27,7 +27,7 @@ class Effort:
     """What one axis may cost, all engines together; by the wall clock."""
 
     num_laps: int = 3  # at most
-    axis_s: float = 25.0  # the last lap begun may go beyond it
+    axis_s: float = 15.0  # the last lap begun may go beyond it
     call_limit_s: float = 120.0  # a point is left out if a call does not return within it
 
 

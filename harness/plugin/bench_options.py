@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from harness.models.shapes import SHAPES
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
-DEFAULT_LAPS = 7
+DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "mps": "tiny", "cuda": "llama-1b"}
 TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")

@@ -27,7 +27,7 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     totals, bound = workload["totals"], workload["max_speedup_over_static"]
     yield (
         f"{workload['name']} ({workload['hash']}) on {model['name']} in {model['dtype']}: "
-        f"{totals['num_requests']} requests over {workload['spec']['slots']} slots, "
+        f"{totals['num_requests']} requests over {_counted(workload['spec']['slots'], 'slot')}, "
         f"{totals['num_prompt_tokens']:,} prompt and {totals['max_output_tokens']:,} output tokens"
     )
     yield (
@@ -51,6 +51,10 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
         yield f"{words} ({entry['clock']} time, {entry['num_laps']} laps)"
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     metrics, schedule = row["metrics"], row["schedule"]
     if metrics is None:
@@ -70,7 +74,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _pair(metrics: Mapping[str, Any], name: str) -> str:
     p50, p99 = metrics[f"median_{name}_ms"], metrics[f"p99_{name}_ms"]
-    return "-" if p50 is None else f"{p50:.3g} / {p99:.3g}"
+    return "-" if p50 is None else f"{_short(p50)} / {_short(p99)}"
+
+
+def _short(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _percent(share: float | None) -> str:

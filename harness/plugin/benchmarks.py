@@ -154,7 +154,7 @@ class Benchmarks:
     def _open(self) -> Iterator[Campaign]:
         """The campaign, begun when first needed; pytest's capture is off, so that a bar shows.
 
-        pytest's faulthandler_timeout is put off as well: a comparison may take longer than any test, and
+        pytest's faulthandler_timeout is put off as well: a comparison may outlast any test, and
         each of its rounds has a time limit of its own.
         """
         faulthandler.cancel_dump_traceback_later()
