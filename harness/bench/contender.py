@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
+import torch
+from transformers import PreTrainedModel
+
 from harness.api import Capability, Engine, Request, StepRecord
 from harness.bench.drive import Round, serve
 from harness.bench.memory import PeakMemory
@@ -79,8 +82,8 @@ class Contender:
             if input_ids is not None and input_ids.dim() == 2:
                 forwards.append(Forward(*input_ids.shape))
 
+        memory.start(lambda: _one_token(model))
         hook = model.register_forward_pre_hook(note, with_kwargs=True)
-        memory.start()
         try:
             first = self._serve(0)
         finally:
@@ -132,6 +135,11 @@ class Contender:
             raise  # ours, not the engine's
         except (Exception, SystemExit) as error:
             self.problem = self.problem or f"the engine raised {type(error).__name__}: {error}"
+
+
+@torch.inference_mode()
+def _one_token(model: PreTrainedModel) -> None:
+    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
 
 
 def of_lap(requests: Sequence[Request], lap: int, vocab_size: int) -> tuple[Request, ...]:

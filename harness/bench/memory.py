@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -23,8 +25,13 @@ class PeakMemory:
         self._device = device
         self._before: int | None = None
 
-    def start(self) -> None:
+    def start(self, touch: Callable[[], object] = lambda: None) -> None:
+        """`touch` uses what everybody shares (the weights, the libraries' own buffers), so that whoever
+        happens to be measured first does not pay for it."""
         gc.collect()
+        if self._device.type == "cpu":
+            _give_back_freed_memory()
+        touch()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
@@ -40,12 +47,16 @@ class PeakMemory:
         return None if peak is None else max(0, peak - self._before)
 
 
+def _give_back_freed_memory() -> None:
+    """What an earlier round has freed and the C library kept would hide what this one takes."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def _reset_peak_of_process() -> bool:
-    """Gives freed memory back to the system as well, or an earlier round's would hide this one's."""
     try:
         CLEAR_REFS.write_text(RESET_PEAK)
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    except (OSError, AttributeError):
+    except OSError:
         return False
     return True
 
