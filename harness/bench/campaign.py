@@ -11,10 +11,11 @@ from typing import Any
 
 from harness.bench import growth
 from harness.bench.axes import Axis
-from harness.bench.comparison import Terms, compare_engines
+from harness.bench.comparison import compare_engines
 from harness.bench.environment import device_facts
 from harness.bench.results import ResultFile
 from harness.bench.roofline import Ceilings, measure_ceilings
+from harness.bench.rows import Terms
 from harness.bench.spec import BenchSpec
 from harness.errors import UsageError
 from harness.promises import Promise
@@ -92,7 +93,7 @@ class Campaign:
             "load_s": load_s,
         }
         found = compare_engines(trials, workload, terms, on_round)
-        comparison = {"workload": found.pop("workload"), "model": model, "clock": clock} | found
+        comparison = {"workload": found.pop("workload"), "model": model} | found
         self._file.add_comparison(comparison)
         return comparison
 

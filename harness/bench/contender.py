@@ -20,6 +20,7 @@ from harness.bench.verification import Verifier
 from harness.errors import EngineHang, OracleError
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure
+from harness.world import require_same, settings_of
 
 TOKEN_STRIDE = 7919  # prime to every vocabulary size in use: laps do not repeat each other
 
@@ -99,9 +100,17 @@ class Contender:
 
     def _serve(self, lap: int) -> Round:
         assert self._engine is not None, "`start` has built it"
-        device, arrivals_s = self.trial.subject.model.device, self._workload.arrivals_s
-        requests = self.requests(lap)
-        return serve(self._engine, requests, arrivals_s, device, self._limit_s, self.is_stepping)
+        model, arrivals_s = self.trial.subject.model, self._workload.arrivals_s
+        requests, before = self.requests(lap), settings_of(self.trial.subject.model)
+        try:
+            served = serve(
+                self._engine, requests, arrivals_s, model.device, self._limit_s, self.is_stepping
+            )
+            require_same(before, settings_of(model), "while the engine worked")
+        finally:
+            if torch.get_num_threads() != before["number of threads"]:  # the next engine's as well
+                torch.set_num_threads(before["number of threads"])
+        return served
 
     def requests(self, lap: int) -> tuple[Request, ...]:
         """The same lengths and caps with other tokens in each lap: answers and prefixes that an engine

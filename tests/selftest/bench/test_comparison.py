@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from harness.api import Completion, Engine, EngineConfig, FinishReason, Request
-from harness.bench.comparison import Terms, compare_engines
+from harness.bench.comparison import compare_engines
 from harness.bench.contender import of_lap
+from harness.bench.rows import Terms
 from harness.bench.spec import BenchSpec, BenchWorkload, Range
 from harness.errors import UnsupportedModelError
 from harness.promises import Promise
@@ -218,6 +219,48 @@ def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
         assert asked[0].prompt_token_ids[:2] == asked[1].prompt_token_ids[:2]  # a shared prefix stays
         assert all(0 <= t < 256 for r in asked for t in r.prompt_token_ids)
     assert of_lap(requests, 0, 256) == requests
+
+
+class Elsewhere:
+    """As an engine in another process looks from this one: hardly any time of its own."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = self._inner.generate(requests)
+        time.sleep(0.3)
+        return answers
+
+
+def test_an_engine_that_works_elsewhere_is_not_timed_by_this_process(compare: Compare) -> None:
+    assert compare("static", "ragged")["clock"] == "process"
+    found = compare("static", EngineSpec("elsewhere", Elsewhere))
+    assert found["clock"] == "wall"
+    assert found["ratios"][0]["ratio"] < 0.5
+
+
+class Greedy:
+    """Takes all cores for itself, and for whoever comes next."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        return self._inner.generate(requests)
+
+
+def test_an_engine_that_changes_the_number_of_threads_is_invalid_and_they_are_put_back(
+    compare: Compare, lab: Laboratory
+) -> None:
+    lab._capabilities[("greedy", MODEL)] = frozenset()
+    before = torch.get_num_threads()
+    rows = _rows(compare(EngineSpec("greedy", Greedy), "static"))
+    assert rows["greedy"]["verdict"] == "INVALID"
+    assert "number of threads" in rows["greedy"]["reason"]
+    assert rows["static"]["verdict"] == "VALID"
+    assert torch.get_num_threads() == before
 
 
 class Greeter:
