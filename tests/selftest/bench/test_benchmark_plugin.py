@@ -27,7 +27,11 @@ SMALL = [
 
 
 @pytest.fixture
-def run_benchmark(run_suite: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+def run_benchmark(
+    run_suite: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """The session inside is no worker of xdist, even where the one around it is."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     for name in ("test_throughput.py", "test_growth.py"):
         shutil.copy(ROOT / "tests" / "benchmarks" / name, tmp_path / name)
     return run_suite

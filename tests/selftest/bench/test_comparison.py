@@ -6,14 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from harness.api import Completion, Engine, EngineConfig, FinishReason, Request
-from harness.bench.comparison import compare_engines
+from harness.bench.comparison import clock_for, compare_engines
 from harness.bench.contender import of_lap
+from harness.bench.drive import Round
 from harness.bench.rows import Terms
 from harness.bench.spec import BenchSpec, BenchWorkload, Range
 from harness.errors import UnsupportedModelError
@@ -234,10 +236,26 @@ class Elsewhere:
 
 
 def test_an_engine_that_works_elsewhere_is_not_timed_by_this_process(compare: Compare) -> None:
-    assert compare("static", "ragged")["clock"] == "process"
     found = compare("static", EngineSpec("elsewhere", Elsewhere))
     assert found["clock"] == "wall"
     assert found["ratios"][0]["ratio"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("shares", "clock"),
+    [
+        ((1.0, 0.98), "process"),
+        ((0.4, 0.35), "process"),  # a busy machine: all of them wait for a core
+        ((1.0, 0.02), "wall"),  # the second one's work is done elsewhere
+        ((0.05,), "wall"),
+        ((), "process"),
+    ],
+)
+def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
+    shares: tuple[float, ...], clock: str
+) -> None:
+    rounds = [SimpleNamespace(rounds=[Round((), 2.0, 2.0 * share)]) for share in shares]
+    assert clock_for(cast(Any, [*rounds, SimpleNamespace(rounds=[])]), "process") == clock
 
 
 class Greedy:
