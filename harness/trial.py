@@ -30,7 +30,7 @@ from harness.registry import EngineSpec, reference_factory
 from harness.timelimit import time_limit
 from harness.verdict import ConformanceFailure, EngineRaised, Ledger, Run, Scene
 from harness.workloads import Outcome, Workload, run
-from harness.world import require_same, settings_of
+from harness.world import World, model_of, require_same, settings_of
 
 BUILD_TIME_LIMIT_S = 120.0
 NUM_KEPT_RUNS = 32  # more than any example makes
@@ -49,6 +49,7 @@ class Laboratory:
         default_factory=dict
     )
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
+    _worlds: dict[str, World] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def subject(self, model_name: str) -> ModelUnderTest:
@@ -59,7 +60,12 @@ class Laboratory:
             assert subject.context_len > 0, f"{model_name} has no positions"
             assert subject.vocab_size > 0, f"{model_name} has no tokens"
             self._subjects[model_name] = subject
+            self._worlds[model_name] = model_of(subject.model)
         return self._subjects[model_name]
+
+    def as_loaded(self, model_name: str) -> World:
+        """The model's weights, configs and hooks before any engine had it."""
+        return self._worlds[model_name]
 
     def oracle(self, model_name: str) -> Oracle:
         if model_name not in self._oracles:

@@ -38,8 +38,8 @@ def settings_of(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def world_of(model: PreTrainedModel) -> dict[str, Any]:
-    """All of it, the sums over all weights included."""
+def model_of(model: PreTrainedModel) -> dict[str, Any]:
+    """What belongs to the model, the sums over all weights included."""
     return {
         "weights and buffers": {
             name: (
@@ -54,13 +54,23 @@ def world_of(model: PreTrainedModel) -> dict[str, Any]:
         "model config": deepcopy(model.config.to_dict()),
         "generation config": deepcopy(model.generation_config.to_dict()),
         "forward hooks": sum(len(module._forward_hooks) for module in model.modules()),
-        "torch RNG": torch.get_rng_state().tolist(),
-        "CUDA RNG": [state.tolist() for state in torch.cuda.get_rng_state_all()]
-        if torch.cuda.is_available()
-        else [],
-        "Python RNG": random.getstate(),
-        "numpy RNG": [str(part) for part in np.random.get_state()],
-    } | settings_of(model)
+    }
+
+
+def world_of(model: PreTrainedModel) -> dict[str, Any]:
+    """All of it."""
+    return (
+        model_of(model)
+        | {
+            "torch RNG": torch.get_rng_state().tolist(),
+            "CUDA RNG": [state.tolist() for state in torch.cuda.get_rng_state_all()]
+            if torch.cuda.is_available()
+            else [],
+            "Python RNG": random.getstate(),
+            "numpy RNG": [str(part) for part in np.random.get_state()],
+        }
+        | settings_of(model)
+    )
 
 
 def require_same(before: World, after: World, when: str) -> None:

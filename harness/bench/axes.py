@@ -47,7 +47,7 @@ class Point:
         budget = max(NUM_BATCHED_TOKENS, self.num_sequences)
         return EngineConfig(max_num_seqs=self.num_sequences, max_num_batched_tokens=budget)
 
-    def requests(self, cap: int, lap: int, vocab_size: int) -> tuple[Request, ...]:
+    def requests(self, cap: int, lap: str, vocab_size: int) -> tuple[Request, ...]:
         """Pseudo-random prompts without EOS. No two calls on an engine share a prefix, so there is none
         that it could have kept."""
         return tuple(

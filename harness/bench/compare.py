@@ -63,8 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
         "",
         *_summary(pairs, arguments.fail_over),
     ]
+    gone = _gone(a, b) if arguments.fail_over is not None else []
+    lines += [f"FAILED: {each} is in A, and B has its workload without it" for each in named(gone)]
     print("\n".join(lines))
-    return 1 if any(_is_failure(each, arguments.fail_over) for each in pairs) else 0
+    return 1 if gone or any(_is_failure(each, arguments.fail_over) for each in pairs) else 0
+
+
+def _gone(a: Indexed, b: Indexed) -> list[RowKey]:
+    """Engines that dropped out of a comparison which was made again: no gate may let that pass."""
+    places = {key.place for key in b.rows}
+    return [key for key in a.rows if key not in b.rows and key.place in places]
 
 
 def _is_failure(pair: Pair, fail_over: float | None) -> bool:
@@ -99,9 +107,10 @@ def _told(pair: Pair, fail_over: float | None) -> str:
         return f"{'FAILED' if pair.has_become_invalid else 'not compared'}, {pair.obstacle}"
     ratio = pair.ratio
     change = f"{'slower' if ratio.ratio < 1 else 'faster'} by {abs(ratio.ratio - 1):.1%}"
-    words = change if ratio.is_different else "no difference shown"
-    failed = "FAILED, " if _is_failure(pair, fail_over) else ""
-    return f"{ratio.figures()}  {failed}{words}"
+    if _is_failure(pair, fail_over):  # the ratio decides; its interval says how sure that is
+        doubt = "" if ratio.is_different else ", though its interval does not exclude 1"
+        return f"{ratio.figures()}  FAILED, {change}{doubt}"
+    return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"
 
 
 def _between_engines(place: Place, pairs: Sequence[Pair], a: Indexed, b: Indexed) -> list[str]:

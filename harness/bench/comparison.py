@@ -15,10 +15,12 @@ from typing import Any
 
 from harness.bench import schedule
 from harness.bench.contender import Contender
+from harness.bench.laps import Laps
 from harness.bench.ratios import paired_ratio
 from harness.bench.rows import VALID, Terms, row_of, times_s
 from harness.bench.spec import BenchWorkload
 from harness.bench.verification import Verifier, default_sample_size
+from harness.bench.watch import Watch, is_process_busy
 from harness.trial import Trial
 
 LEAST_SHARE = 0.5  # of the wall time, beside the engine that computes for the largest share of it
@@ -29,21 +31,25 @@ def compare_engines(
 ) -> dict[str, Any]:
     """One entry of a result file's `comparisons` (without its model). All trials share one model.
 
-    `on_round` is told before each of the `2 * len(trials) * (num_laps + 1)` pieces of work.
+    `on_round` is told at each of the `2 * len(trials) * (num_laps + 1)` pieces of work.
     """
     size = terms.sample_size
     if size is None:
         size = default_sample_size(sum(r.max_new_tokens for r in workload.requests))
+    laps = Laps(workload.requests, trials[0].subject.vocab_size)
     contenders = [
-        Contender(trial, workload, Verifier(trial.oracle, size), terms.time_limit_s) for trial in trials
+        Contender(trial, workload, laps, Verifier(trial.oracle, size), terms.time_limit_s)
+        for trial in trials
     ]
+    watch = Watch(trials[0].lab, trials[0].subject)
     try:
-        _run(contenders, terms.num_laps, on_round)
+        _run(contenders, terms, watch, on_round)
     finally:
         for each in contenders:
             each.close()
+    watch.require_unharmed(contenders)
     for each in contenders:
-        _learn(each)
+        each.learn()
     for each in contenders:
         each.judge_laps(lambda name=each.name: on_round(f"checking {name}"))  # type: ignore[misc]
     terms = replace(terms, clock=clock_for(contenders, terms.clock))
@@ -51,22 +57,30 @@ def compare_engines(
     return {
         "workload": _workload(workload),
         "clock": terms.clock,
+        "lap_seeds": laps.seeds,
         "rows": rows,
         "ratios": _ratios(contenders, rows, terms.clock),
     }
 
 
-def _run(contenders: Sequence[Contender], num_laps: int, on_round: Callable[[str], None]) -> None:
+def _run(
+    contenders: Sequence[Contender], terms: Terms, watch: Watch, on_round: Callable[[str], None]
+) -> None:
     for each in contenders:
         on_round(f"{each.name}: first round")
         each.start()
         on_round(f"{each.name}: first round checked")
-    for lap in range(1, num_laps + 1):
+        watch.require_no_harm_by(each)
+    last = None
+    for lap in range(1, terms.num_laps + 1):
         for each in contenders if lap % 2 else reversed(contenders):
-            on_round(f"{each.name}: lap {lap} of {num_laps}")
+            on_round(f"{each.name}: lap {lap} of {terms.num_laps}")
+            if last is not None and terms.clock == "process" and is_process_busy():
+                last.accuse("it goes on working when its round is over")
             if each.is_running:
                 gc.collect()  # nobody pays for the garbage of the one before
                 each.time_lap(lap)
+                last = each
 
 
 def clock_for(contenders: Sequence[Contender], asked: str) -> str:
@@ -75,18 +89,9 @@ def clock_for(contenders: Sequence[Contender], asked: str) -> str:
     shares = [
         median(each.process_s / each.wall_s for each in contender.rounds)
         for contender in contenders
-        if contender.rounds
+        if contender.rounds and contender.problem is None
     ]
     return "wall" if shares and min(shares) < LEAST_SHARE * max(*shares, 0.2) else asked
-
-
-def _learn(contender: Contender) -> None:
-    """The reference's own laps are the right answers of those laps; its first round was checked."""
-    if contender.name != "reference" or contender.problem is not None:
-        return
-    for lap, each in enumerate(contender.rounds, start=1):
-        for request, completion in zip(contender.requests(lap), each.completions, strict=False):
-            contender.trial.oracle.learn(request.prompt_token_ids, completion.token_ids)
 
 
 def _workload(workload: BenchWorkload) -> dict[str, Any]:

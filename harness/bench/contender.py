@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from harness.api import Capability, Engine, Request, StepRecord
+from harness.api import Capability, Engine, StepRecord
 from harness.bench.drive import Round, serve
+from harness.bench.laps import Laps
 from harness.bench.memory import PeakMemory
 from harness.bench.schedule import Forward
 from harness.bench.spec import BenchWorkload
 from harness.bench.verification import Verifier
+from harness.conduct import check_conduct
 from harness.errors import EngineHang, OracleError
 from harness.trial import Trial
 from harness.verdict import ConformanceFailure
+from harness.workloads import Outcome, Workload
 from harness.world import require_same, settings_of
 
-TOKEN_STRIDE = 7919  # prime to every vocabulary size in use: laps do not repeat each other
+REFERENCE = "reference"
 
 
 @dataclass
@@ -39,15 +42,18 @@ class Watched:
 class Contender:
     """Rounds in `rounds`; `problem` says why there are none, or why they do not count."""
 
-    def __init__(self, trial: Trial, workload: BenchWorkload, verifier: Verifier, limit_s: float):
+    def __init__(
+        self, trial: Trial, workload: BenchWorkload, laps: Laps, verifier: Verifier, limit_s: float
+    ) -> None:
         self.trial = trial
         self.verifier = verifier
         self.rounds: list[Round] = []
         self.watched: Watched | None = None
         self.build_s: float | None = None
         self.problem: str | None = None
-        self.is_late = False  # the problem is only that it took too long
+        self.is_blameless = False  # the problem is none of its own making: it took too long, or another
         self._workload = workload
+        self._laps = laps
         self._limit_s = limit_s
         self._engine: Engine | None = None
 
@@ -64,34 +70,38 @@ class Contender:
         return self._engine is not None and self.problem is None
 
     def start(self) -> None:
-        """Build the engine and give it the first round."""
-        with self._telling():
-            began = perf_counter()
-            self._engine = self.trial.build(self._workload.config)
-            self.build_s = perf_counter() - began
-        if self.is_running:
-            with self._telling():
-                self._watch()
-
-    def _watch(self) -> None:
-        assert self._engine is not None, "`start` has built it"
+        """Build the engine, give it the first round, and judge that."""
         model = self.trial.subject.model
         memory, forwards = PeakMemory(model.device), []
 
-        def note(_module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            input_ids = kwargs.get("input_ids", args[0] if args else None)
-            if input_ids is not None and input_ids.dim() == 2:
-                forwards.append(Forward(*input_ids.shape))
+        def note(_module: object, args: tuple[Any, ...]) -> None:
+            if args and args[0].dim() == 2:
+                forwards.append(Forward(*args[0].shape))
 
-        memory.start(lambda: _one_token(model))
-        hook = model.register_forward_pre_hook(note, with_kwargs=True)
-        try:
-            first = self._serve(0)
-        finally:
-            hook.remove()
-        trace = tuple(self.trial.trace_of(self._engine))
-        self.watched = Watched(first.wall_s, trace, forwards, memory.stop())
-        self.verifier.judge(0, self.requests(0), first.completions)
+        with self._telling():
+            memory.start(lambda: _one_token(model))
+            began = perf_counter()
+            self._engine = self.trial.build(self._workload.config)
+            self.build_s = perf_counter() - began
+            # The embedding is looked up in each pass, whichever way an engine calls the model.
+            hook = model.get_input_embeddings().register_forward_pre_hook(note)
+            try:
+                first = self._serve(0)
+            finally:
+                hook.remove()
+            trace = tuple(self.trial.trace_of(self._engine))
+            self.watched = Watched(first.wall_s, trace, forwards, memory.stop())
+            self._judge_trace(first, trace)
+        if self.is_running:
+            with self._telling(), _ours():
+                self.verifier.judge(0, self._laps[0], first.completions)
+
+    def _judge_trace(self, first: Round, trace: Sequence[StepRecord]) -> None:
+        """Figures are made of it. Where requests arrive over time its rules would need the arrivals in
+        steps, which a clock does not give."""
+        if self._workload.arrivals_s is None:
+            asked = Workload(self._laps[0], self._workload.config)
+            check_conduct(asked, Outcome(first.completions), trace, self.trial.capabilities)
 
     def time_lap(self, lap: int) -> None:
         """One timed round; laps count from 1."""
@@ -101,7 +111,7 @@ class Contender:
     def _serve(self, lap: int) -> Round:
         assert self._engine is not None, "`start` has built it"
         model, arrivals_s = self.trial.subject.model, self._workload.arrivals_s
-        requests, before = self.requests(lap), settings_of(self.trial.subject.model)
+        requests, before = self._laps[lap], settings_of(model)
         try:
             served = serve(
                 self._engine, requests, arrivals_s, model.device, self._limit_s, self.is_stepping
@@ -112,17 +122,19 @@ class Contender:
                 torch.set_num_threads(before["number of threads"])
         return served
 
-    def requests(self, lap: int) -> tuple[Request, ...]:
-        """The same lengths and caps with other tokens in each lap: answers and prefixes that an engine
-        kept from the lap before are of no use to it."""
-        return of_lap(self._workload.requests, lap, self.trial.subject.vocab_size)
-
     def judge_laps(self, on_lap: Callable[[], None]) -> None:
         for lap, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                with self._telling():
-                    self.verifier.judge(lap, self.requests(lap), each.completions)
+                with self._telling(), _ours():
+                    self.verifier.judge(lap, self._laps[lap], each.completions)
             on_lap()
+
+    def learn(self) -> None:
+        """The reference's own laps are the right answers of those laps; its first round was checked."""
+        if self.name == REFERENCE and self.problem is None:
+            for lap, each in enumerate(self.rounds, start=1):
+                for request, completion in zip(self._laps[lap], each.completions, strict=False):
+                    self.trial.oracle.learn(request.prompt_token_ids, completion.token_ids)
 
     def close(self) -> None:
         if self._engine is not None:
@@ -130,34 +142,38 @@ class Contender:
                 self.trial.close(self._engine)
             self._engine = None
 
+    def accuse(self, problem: str, is_blameless: bool = False) -> None:
+        """What was found first stands."""
+        if self.problem is None:
+            self.problem, self.is_blameless = problem, is_blameless
+
     @contextmanager
     def _telling(self) -> Iterator[None]:
         """What the engine does wrong ends its part in the comparison, and no other's."""
         try:
             yield
+        except (KeyboardInterrupt, _Ours):
+            raise
         except ConformanceFailure as failure:
-            self.problem = self.problem or f"{failure.promise} is broken: {failure.finding}"
+            self.accuse(f"{failure.promise} is broken: {failure.finding}")
         except EngineHang as hang:  # it may be slow and right: the conformance tests tell a hang
-            self.is_late = self.problem is None
-            self.problem = self.problem or f"{hang} (--engine-time-limit)"
-        except OracleError:
-            raise  # ours, not the engine's
-        except (Exception, SystemExit) as error:
-            self.problem = self.problem or f"the engine raised {type(error).__name__}: {error}"
+            self.accuse(f"{hang} (--engine-time-limit)", is_blameless=True)
+        except BaseException as error:  # asyncio's cancellation, for one, is no Exception
+            self.accuse(f"the engine raised {type(error).__name__}: {error}")
+
+
+class _Ours(OracleError):
+    """There is no right answer: that is no fault of an engine."""
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    try:
+        yield
+    except OracleError as error:
+        raise _Ours(str(error)) from error
 
 
 @torch.inference_mode()
 def _one_token(model: PreTrainedModel) -> None:
     model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
-
-
-def of_lap(requests: Sequence[Request], lap: int, vocab_size: int) -> tuple[Request, ...]:
-    """Every token moved by the same number: prefixes that were shared still are."""
-    shift = lap * TOKEN_STRIDE
-    return tuple(
-        replace(
-            request,
-            prompt_token_ids=tuple((t + shift) % vocab_size for t in request.prompt_token_ids),
-        )
-        for request in requests
-    )

@@ -8,9 +8,9 @@ only the whole round has a time. What an engine makes lazily is made inside the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -21,7 +21,7 @@ from harness.timelimit import time_limit
 from harness.verdict import ConformanceFailure
 from harness.workloads import assemble
 
-Stamped = tuple[float, TokenEvent]  # seconds since the round began
+Stamped = tuple[float, Any]  # seconds since the round began, and a TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,31 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def plain(given: object) -> object:
+    """A copy that nobody can fill in or work out later; what is of another type is left to the checks.
+
+    Made before the clock is read: a property or a lazy list of the engine's own works on our time.
+    """
+    if isinstance(given, Completion):
+        tokens = given.token_ids
+        token_ids = tuple(tokens) if isinstance(tokens, tuple | list) else tokens
+        return Completion(given.request_id, token_ids, given.finish_reason, given.error)
+    if isinstance(given, TokenEvent):
+        return TokenEvent(given.request_id, given.token_id, given.finish_reason, given.error)
+    return given
+
+
 def serve_at_once(
     engine: Engine, requests: Sequence[Request], device: torch.device, time_limit_s: float
 ) -> Round:
     """One call of `generate`. Raises what the engine raises, `EngineHang`, `ConformanceFailure`."""
-    asked = list(requests)
+    asked = [
+        replace(request) for request in requests
+    ]  # ours stay as they are, whatever is done to these
     synchronise(device)
     with time_limit(time_limit_s, "generate"):
         cpu, began = process_time(), perf_counter()
-        given = list(engine.generate(asked))
+        given = [plain(each) for each in engine.generate(asked)]
         synchronise(device)
         wall_s, process_s = perf_counter() - began, process_time() - cpu
     return Round(checked_completions(given), wall_s, process_s)
@@ -74,10 +90,11 @@ def serve_stepping(
     an engine that is long in a step may not hide the wait. Raises as `serve_at_once`.
     """
     due = list(arrivals_s or [0.0] * len(requests))
+    asked = [replace(request) for request in requests]
     synchronise(device)
     with time_limit(time_limit_s, "add and step"):
         cpu, began = process_time(), perf_counter()
-        stamped = _step_through(engine, requests, due, began)
+        stamped = _step_through(engine, asked, due, began)
         synchronise(device)
         wall_s, process_s = perf_counter() - began, process_time() - cpu
     return _put_together(requests, due, stamped, wall_s, process_s)
@@ -97,7 +114,7 @@ def _step_through(
             if num_added < len(requests):
                 sleep(max(0.0, due[num_added] - now))
             continue
-        events = list(engine.step())
+        events = [plain(event) for event in engine.step()]
         now = perf_counter() - began
         stamped += ((now, event) for event in events)
     return stamped
@@ -110,7 +127,7 @@ def _put_together(
     wall_s: float,
     process_s: float,
 ) -> Round:
-    checked_events([event for _, event in stamped])
+    checked_events([event for _, event in stamped])  # types, before anything is read
     own: dict[str, list[Stamped]] = {request.request_id: [] for request in requests}
     for now, event in stamped:
         if event.request_id not in own:

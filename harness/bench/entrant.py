@@ -27,6 +27,7 @@ Judge = Callable[[Sequence[Request], Sequence[Completion]], None]
 Answered = tuple[tuple[Request, ...], tuple[Completion, ...]]  # one call, and what came back
 REFERENCE = "reference"
 NOTHING, EVERYTHING = 0, sys.maxsize  # sample sizes
+LEAST_SHARE = 0.1  # of the wall clock: less, and the work is done elsewhere
 MAX_GROWTH = 4.0  # of a lap from one point to the next: twice the tokens, all to all
 WARM_UP_LAP = -1  # its prompts are those of no lap
 
@@ -56,6 +57,7 @@ class Runner:
     entrant: Entrant
     subject: ModelUnderTest
     call_limit_s: float
+    salt: str  # of the prompts: the same for all engines, and known to none before
     problem: str | None = None
     refusal: str | None = None
     end: str | None = None
@@ -123,11 +125,13 @@ class Runner:
         return served
 
     def _time(self, served: Round) -> float:
-        is_process = clock_for(self.subject.model.device) == "process"
+        """An engine that works in another process has no time of its own worth counting."""
+        works_here = served.process_s > LEAST_SHARE * served.wall_s
+        is_process = clock_for(self.subject.model.device) == "process" and works_here
         return served.process_s if is_process else served.wall_s
 
     def _requests(self, point: Point, cap: int, lap: int) -> tuple[Request, ...]:
-        return point.requests(cap, lap, self.subject.vocab_size)
+        return point.requests(cap, f"{self.salt} {lap}", self.subject.vocab_size)
 
     def judge(self, settled: list[Answered]) -> None:
         """All answers of the lap; no clock runs. What equals an answer that was found right is right as

@@ -8,6 +8,7 @@ point is, `fits.py` what the points show.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -46,7 +47,8 @@ def measure_growth(
     """
     entries = []
     for axis in default_axes() if axes is None else axes:
-        runners = [Runner(entrant, subject, effort.call_limit_s) for entrant in entrants]
+        salt = secrets.token_hex(8)
+        runners = [Runner(entrant, subject, effort.call_limit_s, salt) for entrant in entrants]
         purse = _Purse.of(effort)
         for lap in range(effort.num_laps):
             for point in axis.points:

@@ -5,7 +5,8 @@
     total_token_throughput  (prompt + output tokens) / wall_s
     ttft    time to first token: from a request's arrival to its first token
     tpot    time per output token: (latency - ttft) / (num_output_tokens - 1); none for one token
-    itl     inter-token latency: every gap between two tokens of a request, pooled
+    itl     inter-token latency: every gap between a request's tokens, pooled; tokens that come together
+            are one arrival
     e2el    end-to-end latency: from arrival to the last token
     goodput requests per second that met every limit asked for
 
@@ -45,7 +46,7 @@ class RequestTimes:
         ms = [1000 * seconds for seconds in token_times_s]
         if not ms:
             return cls(None, None, None, ())
-        gaps = tuple(b - a for a, b in pairwise(ms))
+        gaps = tuple(b - a for a, b in pairwise(sorted(set(ms))))
         tpot = (ms[-1] - ms[0]) / (len(ms) - 1) if len(ms) > 1 else None
         return cls(ms[0], tpot, ms[-1], gaps)
 

@@ -51,7 +51,7 @@ def row_of(contender: Contender, workload: BenchWorkload, terms: Terms) -> dict[
 
 def _verdict(contender: Contender) -> tuple[str, str | None]:
     if contender.problem is not None:
-        return UNVERIFIED if contender.is_late else INVALID, contender.problem
+        return UNVERIFIED if contender.is_blameless else INVALID, contender.problem
     adequacy = contender.trial.lab.adequacy(contender.trial.subject)
     if not contender.verifier.has_checked:
         return UNVERIFIED, "no token was checked (--verify 0)"

@@ -51,7 +51,8 @@ def figures(
         "occupancy": num_rows / (len(trace) * num_slots) if trace else None,
         "num_fed_tokens": num_fed,
         "num_needed_tokens": num_needed,
-        "padding_waste": max(0.0, 1 - num_real / num_fed) if num_fed else None,
+        # Fewer fed than the trace says: the model was used in a way that the hook cannot see.
+        "padding_waste": 1 - num_real / num_fed if num_fed and num_fed >= num_real else None,
     }
 
 

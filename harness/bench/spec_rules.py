@@ -36,7 +36,7 @@ def _range_complaints(spec: BenchSpec) -> Iterator[Complaint]:
     ranges = [("prompt_len", spec.prompt_len), *(("cap", each) for _, each in spec.cap)]
     for field, each in ranges:
         if not 1 <= each.low <= each.high:
-            yield field, f"is {each}, but must be LOW..HIGH with 1 <= LOW <= HIGH"
+            yield field, f"is {each}, but must go from 1 or more to no less than that"
     shares = [share for share, _ in spec.cap]
     if min(shares, default=0) <= 0 or abs(sum(shares) - 1) > 1e-9:
         shown = ", ".join(f"{share:g}" for share in shares) or "none"

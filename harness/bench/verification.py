@@ -9,6 +9,7 @@ of a stated random sample are: each choice of theirs must be within rounding of 
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -44,6 +45,7 @@ class Verifier:
         """`sample_size` requests of each round; None: all of them."""
         self._oracle = oracle
         self._sample_size = sample_size
+        self._sample_seed = secrets.randbits(32)  # no engine can know whom it will meet
         self._ledger = Ledger()
         self._counts = Counts()
 
@@ -60,7 +62,8 @@ class Verifier:
     def _chosen(self, lap: int, num_requests: int) -> Sequence[int]:
         if self._sample_size is None or self._sample_size >= num_requests:
             return range(num_requests)
-        return random.Random(lap).sample(range(num_requests), self._sample_size)
+        chosen = random.Random(self._sample_seed + lap)
+        return chosen.sample(range(num_requests), self._sample_size)
 
     def _check(self, request: Request, completion: Completion) -> None:
         if self._sample_size is None or self._oracle.subject.oracle is not None:
@@ -78,7 +81,7 @@ class Verifier:
 
     def as_dict(self) -> dict[str, int]:
         self._counts.num_near_ties = self._ledger.num_near_ties
-        return asdict(self._counts)
+        return asdict(self._counts) | {"sample_seed": self._sample_seed}
 
 
 def default_sample_size(num_output_tokens: int) -> int | None:

@@ -45,6 +45,10 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     for row in comparison["rows"]:
         if row["reason"]:
             yield f"{row['engine']} {row['verdict']}: {row['reason']}"
+        goodput = (row["metrics"] or {}).get("request_goodput")
+        if goodput is not None:
+            share = row["metrics"]["goodput_share"]
+            yield f"{row['engine']}: goodput {goodput:.3g} requests/s, {share:.0%} within all limits"
     for entry in comparison["ratios"]:
         ratio = Ratio(*(entry[key] for key in ("ratio", "low", "high", "num_laps")))
         words = ratio.words(entry["engine"], entry["over"])
@@ -57,7 +61,7 @@ def _counted(number: int, what: str) -> str:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     metrics, schedule = row["metrics"], row["schedule"]
-    if metrics is None:
+    if row["verdict"] == "INVALID" or metrics is None:
         return (row["engine"], row["verdict"], *["-"] * (len(COLUMNS) - 2))
     roofline = schedule["roofline"]
     return (

@@ -64,6 +64,7 @@ class Benchmarks:
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
         self._growth: list[dict[str, Any]] = []
         self._campaign: Campaign | None = None
+        self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         for name, find in (("measured", self._contests), ("growth", self._growth_contests)):
@@ -186,8 +187,8 @@ class Benchmarks:
             yield begin
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if self._campaign is not None and is_over:
+        self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if self._campaign is not None and self._is_over:
             self._campaign.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -196,7 +197,8 @@ class Benchmarks:
         terminalreporter.section("Batchproof: benchmarks")
         for line in table(self._measured.values(), self._growth):
             terminalreporter.write_line(line)
-        terminalreporter.write_line(f"result file: {self._campaign.path}")
+        state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
+        terminalreporter.write_line(f"result file: {self._campaign.path}{state}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

@@ -290,9 +290,12 @@ def test_the_token_budget_grows_with_a_longer_prompt_and_more_slots() -> None:
         ({"num_requests": 0}, "--num-requests is 0, but must be at least 1"),
         ({"slots": -1}, "--slots is -1, but must be at least 1"),
         ({"seed": -1}, "--seed is -1, but must be at least 0"),
-        ({"prompt_len": "9:3"}, "--prompt-len is 9..3, but must be LOW..HIGH with 1 <= LOW <= HIGH"),
+        (
+            {"prompt_len": "9:3"},
+            "--prompt-len is 9..3, but must go from 1 or more to no less than that",
+        ),
         ({"prompt_len": "3-9"}, "--prompt-len is '3-9', but must be LO:HI or N, in whole numbers of"),
-        ({"cap": "0:4"}, "--cap is 0..4, but must be LOW..HIGH with 1 <= LOW <= HIGH"),
+        ({"cap": "0:4"}, "--cap is 0..4, but must go from 1 or more to no less than that"),
         ({"cap": ""}, "--cap is '', but must be LO:HI or N, in whole numbers of tokens"),
     ],
 )

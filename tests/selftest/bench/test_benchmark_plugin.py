@@ -48,6 +48,7 @@ def test_engines_are_compared_and_the_file_is_complete(
     assert session.exit_status == 0, session.output
     assert "ragged over static" in session.output
     assert "5 requests over 2 slots" in session.output
+    assert "requests/s, 100% within all limits" in session.output
     result = load(file)
     assert result["footer"]["num_comparisons"] == 1
     assert result["header"]["clock"] == "process"
@@ -69,6 +70,8 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Callable[.
     line = next(x for x in session.output.splitlines() if x.startswith("fault:cap_off_by_one  INVALID"))
     assert line.split()[2:] == ["-"] * 6
     assert "P2 caps is broken" in session.output
+    assert "1 failed, 1 passed" in session.output
+    assert "PytestBenchmarkWarning" not in session.output
     assert "over static" not in session.output.replace("over static waves", "")
 
 

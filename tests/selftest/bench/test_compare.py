@@ -100,6 +100,14 @@ def test_a_faster_engine_never_fails(compare: Compare) -> None:
     assert "FAILED" not in compared.row("ragged")
 
 
+def test_an_engine_that_dropped_out_passes_no_gate(compare: Compare) -> None:
+    a, b = (samples.made(workloads=["bimodal"], engines=["static", "ragged"]) for _ in "ab")
+    del b["comparisons"][0]["rows"][1]
+    b["comparisons"][0]["ratios"] = []
+    assert compare(a, b).exit_code == 0
+    assert compare(a, b, "--fail-over", "50").exit_code == 1
+
+
 def test_the_limit_holds_for_the_figure_even_where_its_interval_shows_no_difference(
     compare: Compare,
 ) -> None:
@@ -111,7 +119,9 @@ def test_the_limit_holds_for_the_figure_even_where_its_interval_shows_no_differe
         ]
     compared = compare(a, b, "--fail-over", "5")
     assert compared.exit_code == 1
-    assert compared.row("ragged").endswith("FAILED, no difference shown")
+    assert compared.row("ragged").endswith(
+        "FAILED, slower by 9.1%, though its interval does not exclude 1"
+    )
 
 
 def test_ratios_between_engines_are_held_against_each_other(compare: Compare) -> None:

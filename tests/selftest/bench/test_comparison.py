@@ -3,22 +3,34 @@ looks fast comes out INVALID."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
 
-from harness.api import Completion, Engine, EngineConfig, FinishReason, Request
+from harness.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    Request,
+    RowRecord,
+    StepRecord,
+)
 from harness.bench.comparison import clock_for, compare_engines
-from harness.bench.contender import of_lap
-from harness.bench.drive import Round
+from harness.bench.drive import Round, serve_at_once
+from harness.bench.laps import Laps, renamed
 from harness.bench.rows import Terms
 from harness.bench.spec import BenchSpec, BenchWorkload, Range
-from harness.errors import UnsupportedModelError
+from harness.errors import OracleError, UnsupportedModelError
 from harness.promises import Promise
 from harness.registry import EngineSpec, resolve_engine
 from harness.trial import Laboratory, Trial
@@ -45,17 +57,19 @@ Compare = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def compare(lab: Laboratory) -> Compare:
-    def run(*engines: str | EngineSpec, spec: BenchSpec = SPEC, terms: Terms = TERMS) -> dict[str, Any]:
-        oracle = lab.oracle(MODEL)
-        specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
-        trials = [
-            Trial(lab, each, oracle, lab.capabilities(each, oracle.subject), Promise.P1)
-            for each in specs
-        ]
-        workload = spec.realise(oracle.subject.vocab_size, oracle.subject.context_len)
-        return compare_engines(trials, workload, terms, lambda _: None)
+    return partial(_compare, lab)
 
-    return run
+
+def _compare(
+    lab: Laboratory, *engines: str | EngineSpec, spec: BenchSpec = SPEC, terms: Terms = TERMS
+) -> dict[str, Any]:
+    oracle = lab.oracle(MODEL)
+    specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
+    trials = [
+        Trial(lab, each, oracle, lab.capabilities(each, oracle.subject), Promise.P1) for each in specs
+    ]
+    workload = spec.realise(oracle.subject.vocab_size, oracle.subject.context_len)
+    return compare_engines(trials, workload, terms, lambda _: None)
 
 
 def _rows(comparison: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -214,13 +228,163 @@ def test_requests_that_arrive_over_time_are_waited_for(compare: Compare) -> None
 
 def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
     requests = (Request("a", (1, 2, 9), 4), Request("b", (1, 2, 5), 4))
-    first, second = (of_lap(requests, lap, vocab_size=256) for lap in (1, 2))
-    assert first != second != requests
+    laps = Laps(requests, vocab_size=256)
+    first, second = laps[1], laps[2]
+    assert laps[0] == requests != first != second
     for asked in (first, second):
         assert [len(r.prompt_token_ids) for r in asked] == [3, 3]
         assert asked[0].prompt_token_ids[:2] == asked[1].prompt_token_ids[:2]  # a shared prefix stays
         assert all(0 <= t < 256 for r in asked for t in r.prompt_token_ids)
-    assert of_lap(requests, 0, 256) == requests
+    assert laps[1] is first
+    assert renamed(requests, 256, laps.seeds[0]) == first
+
+
+def test_nobody_knows_the_laps_of_another_run() -> None:
+    requests = (Request("a", tuple(range(50)), 4),)
+    assert Laps(requests, 256)[1] != Laps(requests, 256)[1]
+
+
+class PutOff(Completion):
+    """Its tokens are worked out when somebody looks at them, and the clock has stopped by then."""
+
+    __slots__ = ()
+    worked_out_at: ClassVar[list[float]] = []
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:  # type: ignore[override]
+        self.worked_out_at.append(time.perf_counter())
+        return (1, 2)
+
+
+def test_what_is_put_off_to_the_first_look_is_done_before_the_clock_stops() -> None:
+    class Idle:
+        def generate(self, _requests: Sequence[Request]) -> list[Completion]:
+            answer = object.__new__(PutOff)
+            for name in ("request_id", "error", "logits"):
+                object.__setattr__(answer, name, None)
+            object.__setattr__(answer, "request_id", "a")
+            object.__setattr__(answer, "finish_reason", FinishReason.LENGTH)
+            return [answer]
+
+    served = serve_at_once(Idle(), (Request("a", (1,), 2),), torch.device("cpu"), 5.0)
+    assert type(served.completions[0]) is Completion
+    looked_at = len(PutOff.worked_out_at)
+    assert served.completions[0].token_ids == (1, 2)
+    assert len(PutOff.worked_out_at) == looked_at
+
+
+class FillsIn:
+    """Hands out lists, and writes the tokens into them when it is closed."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+        self._owed: list[tuple[Sequence[Request], list[list[int]]]] = []
+        self._has_served = False
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        if not self._has_served:
+            self._has_served = True
+            return self._inner.generate(requests)
+        blanks = [[0] * request.max_new_tokens for request in requests]
+        self._owed.append((requests, blanks))
+        return [
+            Completion(r.request_id, cast(Any, blank), FinishReason.LENGTH)
+            for r, blank in zip(requests, blanks, strict=True)
+        ]
+
+    def close(self) -> None:
+        for requests, blanks in self._owed:
+            for blank, right in zip(blanks, self._inner.generate(requests), strict=True):
+                blank[:] = right.token_ids
+
+
+def test_answers_filled_in_after_the_round_are_invalid(compare: Compare, lab: Laboratory) -> None:
+    lab._capabilities[("fills", MODEL)] = frozenset({Capability.CLOSING})
+    row = compare(EngineSpec("fills", FillsIn))["rows"][0]
+    assert row["verdict"] == "INVALID"
+    assert "got token 0" in row["reason"]
+
+
+class LyingTrace:
+    """Every step of it full, whatever was done."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+        rows = tuple(RowRecord(f"r{i}", 0, 500, True) for i in range(config.max_num_seqs))
+        self.trace = [StepRecord(rows, (), (), (), ())] * 9
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return self._inner.generate(requests)
+
+
+def test_a_lying_trace_is_invalid(compare: Compare, lab: Laboratory) -> None:
+    lab._capabilities[("liar", MODEL)] = frozenset({Capability.TRACING})
+    assert compare(EngineSpec("liar", LyingTrace))["rows"][0]["verdict"] == "INVALID"
+
+
+class Cancelled:
+    def __init__(self, _model: object, _config: EngineConfig) -> None:
+        pass
+
+    def generate(self, _requests: Sequence[Request]) -> list[Completion]:
+        raise asyncio.CancelledError("the loop is gone")
+
+
+class NoAnswer(Cancelled):
+    def generate(self, _requests: Sequence[Request]) -> list[Completion]:
+        raise OracleError("not ours")
+
+
+@pytest.mark.parametrize("kind", [Cancelled, NoAnswer])
+def test_whatever_an_engine_raises_is_its_own(compare: Compare, lab: Laboratory, kind: Any) -> None:
+    lab._capabilities[("raiser", MODEL)] = frozenset()
+    rows = _rows(compare(EngineSpec("raiser", kind), "static"))
+    assert rows["raiser"]["reason"].startswith("the engine raised")
+    assert rows["static"]["verdict"] == "VALID"
+
+
+class Lingers:
+    """Leaves a thread behind that computes on."""
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner = resolve_engine("static").factory(model, config)
+        self._is_over = False
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        threading.Thread(target=self._spin, daemon=True).start()
+        return self._inner.generate(requests)
+
+    def _spin(self) -> None:
+        while not self._is_over:
+            sum(range(1000))
+
+    def close(self) -> None:
+        self._is_over = True
+
+
+def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare, lab: Laboratory) -> None:
+    lab._capabilities[("lingers", MODEL)] = frozenset({Capability.CLOSING})
+    row = _rows(compare(EngineSpec("lingers", Lingers), "static"))["lingers"]
+    assert row["reason"] == "it goes on working when its round is over"
+
+
+def test_an_engine_that_damages_the_model_is_named_and_no_other_row_has_figures() -> None:
+    own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
+
+    class Damages:
+        def __init__(self, model: Any, config: EngineConfig) -> None:
+            self._inner = resolve_engine("static").factory(model, config)
+            with torch.no_grad():
+                model.lm_head.weight.mul_(1.0 + 1e-3)
+
+        def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            return self._inner.generate(requests)
+
+    own._capabilities[("damages", MODEL)] = frozenset()
+    rows = _rows(_compare(own, "static", EngineSpec("damages", Damages)))
+    assert rows["damages"]["verdict"] == "INVALID"
+    assert "weights and buffers changed" in rows["damages"]["reason"]
+    assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
 
 
 class Elsewhere:
@@ -254,8 +418,8 @@ def test_an_engine_that_works_elsewhere_is_not_timed_by_this_process(compare: Co
 def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
     shares: tuple[float, ...], clock: str
 ) -> None:
-    rounds = [SimpleNamespace(rounds=[Round((), 2.0, 2.0 * share)]) for share in shares]
-    assert clock_for(cast(Any, [*rounds, SimpleNamespace(rounds=[])]), "process") == clock
+    rounds = [SimpleNamespace(rounds=[Round((), 2.0, 2.0 * share)], problem=None) for share in shares]
+    assert clock_for(cast(Any, [*rounds, SimpleNamespace(rounds=[], problem=None)]), "process") == clock
 
 
 class Greedy:
