@@ -30,7 +30,7 @@ from harness.registry import EngineSpec, reference_factory
 from harness.timelimit import time_limit
 from harness.verdict import ConformanceFailure, EngineRaised, Ledger, Run, Scene
 from harness.workloads import Outcome, Workload, run
-from harness.world import World, model_of, require_same, settings_of
+from harness.world import World, require_same, settings_of, shared_of
 
 BUILD_TIME_LIMIT_S = 120.0
 NUM_KEPT_RUNS = 32  # more than any example makes
@@ -60,11 +60,11 @@ class Laboratory:
             assert subject.context_len > 0, f"{model_name} has no positions"
             assert subject.vocab_size > 0, f"{model_name} has no tokens"
             self._subjects[model_name] = subject
-            self._worlds[model_name] = model_of(subject.model)
+            self._worlds[model_name] = shared_of(subject.model)
         return self._subjects[model_name]
 
     def as_loaded(self, model_name: str) -> World:
-        """The model's weights, configs and hooks before any engine had it."""
+        """The model and torch's switches before any engine had it."""
         return self._worlds[model_name]
 
     def oracle(self, model_name: str) -> Oracle:

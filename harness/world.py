@@ -57,6 +57,14 @@ def model_of(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
+def shared_of(model: PreTrainedModel) -> dict[str, Any]:
+    """What engines that take turns on one model are all measured with, but for the number of threads,
+    which a run chooses after it has loaded the model."""
+    found = model_of(model) | settings_of(model)
+    del found["number of threads"]
+    return found
+
+
 def world_of(model: PreTrainedModel) -> dict[str, Any]:
     """All of it."""
     return (

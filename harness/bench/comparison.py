@@ -20,7 +20,7 @@ from harness.bench.ratios import paired_ratio
 from harness.bench.rows import VALID, Terms, row_of, times_s
 from harness.bench.spec import BenchWorkload
 from harness.bench.verification import Verifier, default_sample_size
-from harness.bench.watch import Watch, is_process_busy
+from harness.bench.watch import Watch, stop_for
 from harness.trial import Trial
 
 LEAST_SHARE = 0.5  # of the wall time, beside the engine that computes for the largest share of it
@@ -41,13 +41,15 @@ def compare_engines(
         Contender(trial, workload, laps, Verifier(trial.oracle, size), terms.time_limit_s)
         for trial in trials
     ]
-    watch = Watch(trials[0].lab, trials[0].subject)
+    watch = Watch(trials[0].lab, trials[0].subject, listens=terms.clock == "process")
     try:
-        _run(contenders, terms, watch, on_round)
+        _run(contenders, terms.num_laps, watch, on_round)
     finally:
         for each in contenders:
             each.close()
-    watch.require_unharmed(contenders)
+    harm = watch.harm()
+    if harm is not None:
+        stop_for(harm, None, contenders)
     for each in contenders:
         each.learn()
     for each in contenders:
@@ -64,23 +66,31 @@ def compare_engines(
 
 
 def _run(
-    contenders: Sequence[Contender], terms: Terms, watch: Watch, on_round: Callable[[str], None]
+    contenders: Sequence[Contender], num_laps: int, watch: Watch, on_round: Callable[[str], None]
 ) -> None:
+    harm = watch.harm()  # engines have been built before, to learn what they can do
+    if harm is not None:
+        stop_for(harm, None, contenders)
+        return
     for each in contenders:
         on_round(f"{each.name}: first round")
         each.start()
         on_round(f"{each.name}: first round checked")
-        watch.require_no_harm_by(each)
-    last = None
-    for lap in range(1, terms.num_laps + 1):
+        harm = watch.harm()
+        if harm is not None:
+            stop_for(harm, each, contenders)
+            return
+    for lap in range(1, num_laps + 1):
         for each in contenders if lap % 2 else reversed(contenders):
-            on_round(f"{each.name}: lap {lap} of {terms.num_laps}")
-            if last is not None and terms.clock == "process" and is_process_busy():
-                last.accuse("it goes on working when its round is over")
-            if each.is_running:
-                gc.collect()  # nobody pays for the garbage of the one before
-                each.time_lap(lap)
-                last = each
+            on_round(f"{each.name}: lap {lap} of {num_laps}")
+            if not each.is_running:
+                continue
+            gc.collect()  # nobody pays for the garbage of the one before
+            each.time_lap(lap)
+            harm = watch.noise()
+            if harm is not None:
+                stop_for(harm, each, contenders)
+                return
 
 
 def clock_for(contenders: Sequence[Contender], asked: str) -> str:

@@ -4,54 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import process_time, sleep
-from typing import Any
-
-from transformers import PreTrainedModel
 
 from harness.bench.contender import Contender
 from harness.models.catalogue import ModelUnderTest
 from harness.trial import Laboratory
 from harness.verdict import ConformanceFailure
-from harness.world import require_same, world_of
+from harness.world import require_same, shared_of
 
 LISTEN_S = 0.02
 
 
 class Watch:
-    """The model must be as it was loaded, and the switches as they were when the comparison began."""
+    """The model and torch's switches must be as they were when it was loaded, before any engine; and
+    nobody may compute unasked, where this process's own time is what counts."""
 
-    def __init__(self, lab: Laboratory, subject: ModelUnderTest) -> None:
+    def __init__(self, lab: Laboratory, subject: ModelUnderTest, listens: bool) -> None:
         self._model = subject.model
-        self._before = {**_shared(self._model), **lab.as_loaded(subject.name)}
+        self._before = lab.as_loaded(subject.name)
+        self._listens = listens
 
-    def require_no_harm_by(self, contender: Contender) -> None:
-        """After it was built and has served once."""
-        harm = self._harm()
-        if harm is not None:
-            contender.accuse(harm)
-
-    def require_unharmed(self, contenders: Sequence[Contender]) -> None:
-        """Figures of a damaged model mean nothing, whoever did it."""
-        harm = self._harm()
-        if harm is not None:
-            for each in contenders:
-                each.accuse(f"an engine of this comparison has done harm: {harm}", is_blameless=True)
-
-    def _harm(self) -> str | None:
+    def harm(self) -> str | None:
+        """What is wrong now, in words."""
         try:
-            require_same(self._before, _shared(self._model), "since it was loaded")
+            require_same(self._before, shared_of(self._model), "since it was loaded")
         except ConformanceFailure as failure:
             return f"{failure.promise} is broken: {failure.finding}"
-        return None
+        return self.noise()
+
+    def noise(self) -> str | None:
+        """The cheap part, between laps."""
+        is_busy = self._listens and _is_process_busy()
+        return "a thread goes on working when nothing is asked of it" if is_busy else None
 
 
-def _shared(model: PreTrainedModel) -> dict[str, Any]:
-    """All but the generators of random numbers, which nobody here depends on."""
-    return {name: value for name, value in world_of(model).items() if "RNG" not in name}
+def stop_for(harm: str, culprit: Contender | None, contenders: Sequence[Contender]) -> None:
+    """No figure is worth anything from here on; only who did it is INVALID."""
+    if culprit is not None:
+        culprit.accuse(harm)
+    who = "an engine of this run" if culprit is None else f"engine {culprit.name!r}"
+    for each in contenders:
+        each.accuse(f"{who} has done harm, so nothing here counts: {harm}", is_blameless=True)
 
 
-def is_process_busy() -> bool:
-    """Some thread computes while nobody has asked it to."""
+def _is_process_busy() -> bool:
     before = process_time()
     sleep(LISTEN_S)
     return process_time() - before > LISTEN_S / 2

@@ -364,8 +364,19 @@ class Lingers:
 
 def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare, lab: Laboratory) -> None:
     lab._capabilities[("lingers", MODEL)] = frozenset({Capability.CLOSING})
-    row = _rows(compare(EngineSpec("lingers", Lingers), "static"))["lingers"]
-    assert row["reason"] == "it goes on working when its round is over"
+    rows = _rows(compare("static", EngineSpec("lingers", Lingers)))
+    harm = "a thread goes on working when nothing is asked of it"
+    assert (rows["lingers"]["verdict"], rows["lingers"]["reason"]) == ("INVALID", harm)
+    assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
+
+
+def test_nobody_is_blamed_for_harm_that_was_done_before() -> None:
+    own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
+    with torch.no_grad():
+        own.subject(MODEL).model.lm_head.weight.mul_(1.0 + 1e-3)  # type: ignore[operator,union-attr]
+    row = _compare(own, "static")["rows"][0]
+    assert (row["verdict"], row["metrics"]) == ("UNVERIFIED", None)
+    assert "weights and buffers changed" in row["reason"]
 
 
 def test_an_engine_that_damages_the_model_is_named_and_no_other_row_has_figures() -> None:
