@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -118,6 +119,40 @@ class Item:
             if name not in found:
                 raise self.place.error(f"{self.what} lacks the key {name!r}")
         return found
+
+
+def yaml_files(directory: Path, what: str) -> list[Path]:
+    """In order, one `what` each; at least one. Raises `CaseError`."""
+    for path in sorted(directory.glob("*.yml")):
+        message = f"a {what} must end in .yaml, or it would be overlooked"
+        raise Place(shown_path(path), 1).error(message)
+    paths = sorted(directory.glob("*.yaml"))
+    if not paths:
+        raise Place(shown_path(directory), 1).error(f"there is no {what} (*.yaml) here")
+    return paths
+
+
+def read_yaml(path: Path, what: str, content: str) -> Item:
+    """The root of a file, called `what`, that must hold `content`. Raises `CaseError`."""
+    shown = shown_path(path)
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(shown, mark.line + 1 if mark else 1)
+        raise place.error(f"this is no valid YAML: {error.problem or error.context}") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        problem = str(error).splitlines()[0]
+        raise Place(shown, 1).error(f"this file cannot be read as YAML: {problem}") from None
+    if root is None:
+        raise Place(shown, 1).error(f"the file is empty, but must hold {content}")
+    return Item(root, what, shown)
+
+
+def shown_path(path: Path) -> str:
+    """As short as a person would type it."""
+    resolved, here = path.resolve(), Path.cwd()
+    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from harness.case_schema import (
     RequestSpec,
     TextPrompt,
     TokenPrompt,
+    read_yaml,
+    yaml_files,
 )
 from harness.errors import ConfigError
 from harness.models.catalogue import EMBEDDED
@@ -49,11 +51,7 @@ EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
 
 def load_cases(directory: Path = CASES_DIR) -> tuple[Case, ...]:
     """All cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
-    for path in sorted(directory.glob("*.yml")):
-        raise Place(_shown(path), 1).error("a case file must end in .yaml, or it would be overlooked")
-    paths = sorted(directory.glob("*.yaml"))
-    if not paths:
-        raise Place(_shown(directory), 1).error("there is no case file (*.yaml) here")
+    paths = yaml_files(directory, "case file")
     cases = tuple(case for path in paths for case in load_file(path))
     places: dict[str, Place] = {}
     for case in cases:
@@ -65,25 +63,8 @@ def load_cases(directory: Path = CASES_DIR) -> tuple[Case, ...]:
 
 def load_file(path: Path) -> tuple[Case, ...]:
     """The cases of one file. Raises `CaseError`."""
-    shown = _shown(path)
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(shown, mark.line + 1 if mark else 1)
-        raise place.error(f"this is no valid YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = str(error).splitlines()[0]
-        raise Place(shown, 1).error(f"this file cannot be read as YAML: {problem}") from None
-    if root is None:
-        raise Place(shown, 1).error("the file is empty, but must hold a list of cases")
-    return tuple(_case(item) for item in Item(root, "a case file", shown).entries())
-
-
-def _shown(path: Path) -> str:
-    """As short as a person would type it."""
-    resolved, here = path.resolve(), Path.cwd()
-    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)
+    root = read_yaml(path, "a case file", "a list of cases")
+    return tuple(_case(item) for item in root.entries())
 
 
 def _case(item: Item) -> Case:

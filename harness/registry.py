@@ -19,8 +19,9 @@ import yaml
 from harness.api import Engine, EngineFactory
 from harness.errors import UsageError
 
+REFERENCE = "reference"  # its answers are the specification
 BUILT_IN = {
-    "reference": "implementations.reference:reference",
+    REFERENCE: "implementations.reference:reference",
     "static": "implementations.static:static",
     "ragged": "implementations.ragged:ragged",
 }
@@ -74,7 +75,7 @@ def oddities() -> Mapping[str, Any]:
 
 def reference_factory() -> EngineFactory:
     """The engine whose answers are the specification."""
-    return resolve_engine("reference").factory
+    return resolve_engine(REFERENCE).factory
 
 
 def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:

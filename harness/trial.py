@@ -43,6 +43,7 @@ class Laboratory:
     device: torch.device
     dtype: torch.dtype
     time_limit_s: float
+    is_watched: bool = False  # keeps what models were like when loaded: sums over all weights
     _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
     _oracles: dict[str, Oracle] = field(default_factory=dict)
     _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
@@ -60,7 +61,8 @@ class Laboratory:
             assert subject.context_len > 0, f"{model_name} has no positions"
             assert subject.vocab_size > 0, f"{model_name} has no tokens"
             self._subjects[model_name] = subject
-            self._worlds[model_name] = shared_of(subject.model)
+            if self.is_watched:
+                self._worlds[model_name] = shared_of(subject.model)
         return self._subjects[model_name]
 
     def as_loaded(self, model_name: str) -> World:

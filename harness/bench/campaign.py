@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -14,7 +14,7 @@ from harness.bench.axes import Axis
 from harness.bench.comparison import compare_engines
 from harness.bench.environment import device_facts
 from harness.bench.results import ResultFile
-from harness.bench.roofline import Ceilings, measure_ceilings
+from harness.bench.roofline import measure_ceilings
 from harness.bench.rows import Terms
 from harness.bench.spec import BenchSpec
 from harness.errors import UsageError
@@ -26,42 +26,32 @@ from harness.trial import Laboratory, Trial
 FOLDER = ROOT / "results" / "benchmarks"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How everything in a run is measured; `sample_size` and `slo_ms` as in `Terms`."""
-
-    num_laps: int
-    clock: str
-    sample_size: int | None
-    slo_ms: Mapping[str, float]
-    time_limit_s: float
-    growth_s: float  # for each axis
-
-
 class Campaign:
     """The ceilings are measured when it begins; `finish` gives the file its footer."""
 
-    def __init__(self, lab: Laboratory, settings: Settings, path: Path) -> None:
+    def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
+        """`growth_s`: seconds for each axis of cost growth."""
         self.path = path
         self._lab = lab
-        self._settings = settings
+        self._growth_s = growth_s
         self._file = ResultFile(path)
-        self._ceilings: Ceilings = measure_ceilings(lab.device, lab.dtype)
+        ceilings = measure_ceilings(lab.device, lab.dtype)
+        self._terms = replace(terms, ceilings=ceilings)
         dtype = str(lab.dtype).removeprefix("torch.")
         self._file.write(
             {
                 "made": provenance(command_line("pytest")),
                 "device": device_facts(lab.device),
-                "clock": settings.clock,
-                "num_laps": settings.num_laps,
-                "slo_ms": dict(settings.slo_ms),
-                "ceilings": {dtype: asdict(self._ceilings)},
+                "clock": terms.clock,
+                "num_laps": terms.num_laps,
+                "slo_ms": dict(terms.slo_ms or {}),
+                "ceilings": {dtype: asdict(ceilings)},
             }
         )
 
     def num_pieces(self, num_engines: int) -> int:
         """How often `compare` calls `on_round`."""
-        return 2 * num_engines * (self._settings.num_laps + 1)
+        return 2 * num_engines * (self._terms.num_laps + 1)
 
     def compare(
         self,
@@ -76,15 +66,7 @@ class Campaign:
         load_s = perf_counter() - began
         workload = spec.realise(subject.vocab_size, subject.context_len)
         # Where requests arrive over time an engine is also asked to wait: no thread's own time tells.
-        clock = self._settings.clock if workload.arrivals_s is None else "wall"
-        terms = Terms(
-            num_laps=self._settings.num_laps,
-            clock=clock,
-            ceilings=self._ceilings,
-            sample_size=self._settings.sample_size,
-            slo_ms=self._settings.slo_ms,
-            time_limit_s=self._settings.time_limit_s,
-        )
+        terms = self._terms if workload.arrivals_s is None else replace(self._terms, clock="wall")
         trials = [self._trial(engine, model_name) for engine in engines]
         model = {
             "name": subject.name,
@@ -102,11 +84,6 @@ class Campaign:
         capabilities = self._lab.capabilities(engine, oracle.subject)
         return Trial(self._lab, engine, oracle, capabilities, Promise.P1)
 
-    @staticmethod
-    def num_growth_pieces(axis: Axis, num_engines: int) -> int:
-        """How often `grow` calls `on_step`."""
-        return num_engines * len(axis.points) * growth.Effort().num_laps
-
     def grow(
         self,
         axis: Axis,
@@ -118,7 +95,7 @@ class Campaign:
         trials = [self._trial(engine, model_name) for engine in engines]
         subject = self._lab.subject(model_name)
         entrants = [growth.Entrant.of(trial) for trial in trials]
-        effort = growth.Effort(axis_s=self._settings.growth_s, call_limit_s=self._settings.time_limit_s)
+        effort = growth.Effort(axis_s=self._growth_s, call_limit_s=self._terms.time_limit_s)
         found = growth.measure_growth(subject, entrants, [axis], effort, on_step)
         entries = [{"model": subject.name, "dtype": subject.dtype_name} | entry for entry in found]
         for entry in entries:

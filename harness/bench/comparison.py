@@ -17,7 +17,8 @@ from harness.bench import schedule
 from harness.bench.contender import Contender
 from harness.bench.laps import Laps
 from harness.bench.ratios import paired_ratio
-from harness.bench.rows import VALID, Terms, row_of, times_s
+from harness.bench.reading import VALID
+from harness.bench.rows import Terms, row_of, times_s
 from harness.bench.spec import BenchWorkload
 from harness.bench.verification import Verifier, default_sample_size
 from harness.bench.watch import Watch, stop_for

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.api import Capability, Engine, StepRecord
+from harness.bench.blame import blaming, judging
 from harness.bench.drive import Round, serve
 from harness.bench.laps import Laps
 from harness.bench.memory import PeakMemory
@@ -19,13 +20,11 @@ from harness.bench.schedule import Forward
 from harness.bench.spec import BenchWorkload
 from harness.bench.verification import Verifier
 from harness.conduct import check_conduct
-from harness.errors import EngineHang, OracleError
+from harness.errors import EngineHang
+from harness.registry import REFERENCE
 from harness.trial import Trial
-from harness.verdict import ConformanceFailure
 from harness.workloads import Outcome, Workload
 from harness.world import require_same, settings_of
-
-REFERENCE = "reference"
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Contender:
             self.watched = Watched(first.wall_s, trace, forwards, memory.stop())
             self._judge_trace(first, trace)
         if self.is_running:
-            with self._telling(), _ours():
+            with self._telling(), judging():
                 self.verifier.judge(0, self._laps[0], first.completions)
 
     def _judge_trace(self, first: Round, trace: Sequence[StepRecord]) -> None:
@@ -125,7 +124,7 @@ class Contender:
     def judge_laps(self, on_lap: Callable[[], None]) -> None:
         for lap, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                with self._telling(), _ours():
+                with self._telling(), judging():
                     self.verifier.judge(lap, self._laps[lap], each.completions)
             on_lap()
 
@@ -151,27 +150,10 @@ class Contender:
     def _telling(self) -> Iterator[None]:
         """What the engine does wrong ends its part in the comparison, and no other's."""
         try:
-            yield
-        except (KeyboardInterrupt, _Ours):
-            raise
-        except ConformanceFailure as failure:
-            self.accuse(f"{failure.promise} is broken: {failure.finding}")
-        except EngineHang as hang:  # it may be slow and right: the conformance tests tell a hang
+            with blaming(self.accuse):
+                yield
+        except EngineHang as hang:
             self.accuse(f"{hang} (--engine-time-limit)", is_blameless=True)
-        except BaseException as error:  # asyncio's cancellation, for one, is no Exception
-            self.accuse(f"the engine raised {type(error).__name__}: {error}")
-
-
-class _Ours(OracleError):
-    """There is no right answer: that is no fault of an engine."""
-
-
-@contextmanager
-def _ours() -> Iterator[None]:
-    try:
-        yield
-    except OracleError as error:
-        raise _Ours(str(error)) from error
 
 
 @torch.inference_mode()

@@ -15,17 +15,17 @@ import torch
 
 from harness.api import Completion, Engine, EngineConfig, Request
 from harness.bench.axes import Point
+from harness.bench.blame import blaming, judging
 from harness.bench.drive import Round, serve_at_once
 from harness.bench.fits import duration
 from harness.bench.verification import Verifier
-from harness.errors import EngineHang, OracleError, UnsupportedModelError
+from harness.errors import EngineHang, UnsupportedModelError
 from harness.models.catalogue import ModelUnderTest
+from harness.registry import REFERENCE
 from harness.trial import Trial
-from harness.verdict import ConformanceFailure
 
 Judge = Callable[[Sequence[Request], Sequence[Completion]], None]
 Answered = tuple[tuple[Request, ...], tuple[Completion, ...]]  # one call, and what came back
-REFERENCE = "reference"
 NOTHING, EVERYTHING = 0, sys.maxsize  # sample sizes
 LEAST_SHARE = 0.1  # of the wall clock: less, and the work is done elsewhere
 MAX_GROWTH = 4.0  # of a lap from one point to the next: twice the tokens, all to all
@@ -136,7 +136,7 @@ class Runner:
     def judge(self, settled: list[Answered]) -> None:
         """All answers of the lap; no clock runs. What equals an answer that was found right is right as
         well, and what is found right is added to `settled`."""
-        with self._telling():
+        with self._telling(), judging():
             for answered in self._unjudged:
                 if answered not in settled:
                     self.entrant.judge(*answered)
@@ -171,16 +171,15 @@ class Runner:
     @contextmanager
     def _telling(self) -> Iterator[None]:
         """What the engine does wrong ends its part on this axis, and no other's."""
-        try:
-            yield
-        except ConformanceFailure as failure:
-            self.problem = self.problem or f"{failure.promise} is broken: {failure.finding}"
-        except UnsupportedModelError as error:
-            self.refusal = str(error)
-        except OracleError:
-            raise  # ours, not the engine's
-        except (Exception, SystemExit) as error:
-            self.problem = self.problem or f"the engine raised {type(error).__name__}: {error}"
+        with blaming(self._accuse):
+            try:
+                yield
+            except UnsupportedModelError as error:
+                self.refusal = str(error)
+
+    def _accuse(self, problem: str) -> None:
+        """What was found first stands."""
+        self.problem = self.problem or problem
 
 
 def clock_for(device: torch.device) -> str:

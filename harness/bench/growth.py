@@ -9,7 +9,7 @@ point is, `fits.py` what the points show.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
@@ -18,6 +18,7 @@ from typing import Any, Self
 from harness.bench.axes import Axis, Point, default_axes
 from harness.bench.entrant import Answered, Entrant, Runner, clock_for
 from harness.bench.fits import better_line, describe, fit_growth
+from harness.bench.reading import INVALID, UNVERIFIED, VALID
 from harness.models.catalogue import ModelUnderTest
 
 __all__ = ["Effort", "Entrant", "clock_for", "measure_growth", "num_pieces"]
@@ -62,10 +63,8 @@ def _tell(on_step: Callable[[str], None], what: str, name: str) -> None:
     on_step(f"{what}: {name}")
 
 
-def num_pieces(
-    entrants: Sequence[Entrant], axes: Sequence[Axis] | None = None, effort: Effort = Effort()
-) -> int:
-    """How often `on_step` will be called."""
+def num_pieces(entrants: Sized, axes: Sequence[Axis] | None = None, effort: Effort = Effort()) -> int:
+    """How often `on_step` will be called for so many engines."""
     num_points = sum(len(axis.points) for axis in (default_axes() if axes is None else axes))
     return len(entrants) * num_points * effort.num_laps
 
@@ -115,7 +114,7 @@ def _entry(runner: Runner, axis: Axis) -> dict[str, Any]:
     """INVALID shows no figure; UNVERIFIED has none."""
     entry = {"engine": runner.entrant.name, **axis.header()}
     if runner.problem is not None or runner.refusal is not None:
-        verdict = "UNVERIFIED" if runner.problem is None else "INVALID"
+        verdict = UNVERIFIED if runner.problem is None else INVALID
         reason = runner.problem or runner.refusal
         blank: dict[str, Any] = {
             "points": [],
@@ -128,7 +127,7 @@ def _entry(runner: Runner, axis: Axis) -> dict[str, Any]:
     samples = [(point["x"], point["seconds"]) for point in points]
     power, line = fit_growth(samples), better_line(samples)
     return entry | {
-        "verdict": "VALID",
+        "verdict": VALID,
         "reason": None,
         "points": points,
         "fit": None if power is None else asdict(power),

@@ -16,20 +16,21 @@ from typing import Any
 import yaml
 
 from harness.bench.spec import BenchSpec, Mixture, Range, SharedPrefix, SpecError
-from harness.case_schema import Item, Place
+from harness.case_schema import Item, read_yaml, yaml_files
 from harness.cases import CASES_DIR
 from harness.errors import UsageError
 
 BENCHMARKS_DIR = CASES_DIR / "benchmarks"
 
 
+def workload_names() -> list[str]:
+    """The built-in ones, from the names of their files: nothing is read."""
+    return sorted(path.stem for path in BENCHMARKS_DIR.glob("*.yaml"))
+
+
 def load_specs(directory: Path = BENCHMARKS_DIR, *, on_cpu: bool) -> dict[str, BenchSpec]:
     """All workloads by name, those for CPUs or those for GPUs. Raises `CaseError`."""
-    for path in sorted(directory.glob("*.yml")):
-        raise Place(_shown(path), 1).error("a workload must end in .yaml, or it would be overlooked")
-    paths = sorted(directory.glob("*.yaml"))
-    if not paths:
-        raise Place(_shown(directory), 1).error("there is no workload (*.yaml) here")
+    paths = yaml_files(directory, "workload")
     return {path.stem: load_spec(path, on_cpu=on_cpu) for path in paths}
 
 
@@ -61,7 +62,7 @@ def chosen(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
 
 def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
     """The workload of one file. Raises `CaseError`, also for what only the other machine would use."""
-    root = _root(path)
+    root = read_yaml(path, "a workload", "a workload")
     found = root.mapping((*KEYS, "on_cpu"), (*REQUIRED, "on_cpu"))
     name = found["name"].text()
     if name != path.stem:
@@ -109,28 +110,6 @@ def _flag_range(flag: str, text: str) -> Range:
     if match is None:
         raise UsageError(f"{flag} is {text!r}, but must be LO:HI or N, in whole numbers of tokens")
     return Range(int(match[1]), int(match[2] or match[1]))
-
-
-def _root(path: Path) -> Item:
-    shown = _shown(path)
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(shown, mark.line + 1 if mark else 1)
-        raise place.error(f"this is no valid YAML: {error.problem or error.context}") from None
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = str(error).splitlines()[0]
-        raise Place(shown, 1).error(f"this file cannot be read as YAML: {problem}") from None
-    if root is None:
-        raise Place(shown, 1).error("the file is empty, but must hold a workload")
-    return Item(root, "a workload", shown)
-
-
-def _shown(path: Path) -> str:
-    """As short as a person would type it."""
-    resolved, here = path.resolve(), Path.cwd()
-    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)
 
 
 def _spec(whole: Item, found: Mapping[str, Item]) -> BenchSpec:

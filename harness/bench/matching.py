@@ -9,11 +9,10 @@ from typing import Any
 
 from harness.bench.likeness import difference
 from harness.bench.ratios import Ratio, unpaired_ratio
-from harness.bench.results import clock_of
+from harness.bench.reading import INVALID, VALID, clock_of
 from harness.errors import UsageError
 
 Result = Mapping[str, Any]
-VALID, INVALID = "VALID", "INVALID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,7 @@ def indexed(result: Result) -> Indexed:
         for row in comparison["rows"]
     }
     ratios = {
-        (place, each["engine"], each["over"]): Ratio(
-            each["ratio"], each["low"], each["high"], each["num_laps"]
-        )
+        (place, each["engine"], each["over"]): Ratio.of(each)
         for place, comparison in places
         for each in comparison["ratios"]
     }

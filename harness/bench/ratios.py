@@ -14,9 +14,9 @@ about the bootstrap", The American Statistician 69, 2015, where the quantile is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,11 @@ class Ratio:
         if self.is_different or self.low is None:
             return f"{engine} over {over} {self.figures()}"
         return f"{engine} over {over}: no difference shown, {self.figures()}"
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """From the result file, where `as_dict` has put it."""
+        return cls(entry["ratio"], entry["low"], entry["high"], entry["num_laps"])
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for the result file."""

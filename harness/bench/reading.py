@@ -18,7 +18,8 @@ NUMBER = (int, float)
 NUMBER_OR_NULL = (int, float, type(None))
 OBJECT_OR_NULL = (dict, type(None))
 CLOCK = frozenset({"process", "wall"})
-VERDICT = frozenset({"VALID", "INVALID", "UNVERIFIED"})
+VALID, INVALID, UNVERIFIED = "VALID", "INVALID", "UNVERIFIED"
+VERDICT = frozenset({VALID, INVALID, UNVERIFIED})
 SHAPE = {
     "schema": str,
     "header": {
@@ -64,8 +65,11 @@ WORDS: dict[Any, str] = {dict: "an object", list: "a list", str: "a text", int: 
 
 def load(path: Path | str) -> dict[str, Any]:
     """A result as it was written. Raises `UsageError` if it is not there, is none, or is damaged."""
-    path = Path(path)
-    result = _parsed(path)
+    return checked(Path(path), parsed(Path(path)))
+
+
+def checked(path: Path, result: Any) -> dict[str, Any]:
+    """What `parsed` has read, if it is a result. Raises `UsageError` as `load` does."""
     if not isinstance(result, dict):
         raise UsageError(f"'{path}' is no result file: it holds {_kind(result)}, not an object")
     _check_schema(path, result.get("schema"))
@@ -79,9 +83,11 @@ def is_complete(result: Mapping[str, Any]) -> bool:
 
 
 def clock_of(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    """`process` or `wall`: what the ratios of this comparison are made of. A workload with arrivals is
-    on the wall clock in a file whose other comparisons are on process time, even where too few of its
-    rows are VALID for a ratio."""
+    """`process` or `wall`: what the ratios of this comparison are made of. Where it does not say: a
+    workload with arrivals is on the wall clock in a file whose other comparisons are on process time,
+    even where too few of its rows are VALID for a ratio."""
+    if "clock" in comparison:
+        return str(comparison["clock"])
     clocks = {each["clock"] for each in comparison["ratios"]}
     if len(clocks) == 1:
         return str(clocks.pop())
@@ -89,7 +95,8 @@ def clock_of(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
     return "wall" if has_arrivals else str(result["header"]["clock"])
 
 
-def _parsed(path: Path) -> Any:
+def parsed(path: Path) -> Any:
+    """Of any JSON file of results. Raises `UsageError`."""
     if path.is_dir():
         raise UsageError(f"'{path}' is a directory, but must be a result file")
     try:

@@ -11,10 +11,9 @@ from harness.bench import schedule
 from harness.bench.contender import Contender
 from harness.bench.drive import Round
 from harness.bench.metrics import distributions, measure
+from harness.bench.reading import INVALID, UNVERIFIED, VALID
 from harness.bench.roofline import Ceilings, ModelCosts, least_time
 from harness.bench.spec import BenchWorkload
-
-VALID, INVALID, UNVERIFIED = "VALID", "INVALID", "UNVERIFIED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from harness.models.catalogue import ModelUnderTest
 from harness.trial import Laboratory
-from harness.world import World, world_of
+from harness.world import shared_of
 
 
 @dataclass
 class SharedLaboratory(Laboratory):
     """Models and right answers, kept from hunt to hunt unless an engine has damaged a model."""
 
-    _as_loaded: dict[str, World] = field(default_factory=dict)
+    is_watched: bool = True
 
     @property
     def arguments(self) -> list[str]:
@@ -31,12 +30,6 @@ class SharedLaboratory(Laboratory):
             f"--engine-time-limit={self.time_limit_s}",
         ]
 
-    def subject(self, model_name: str) -> ModelUnderTest:
-        found = super().subject(model_name)
-        if model_name not in self._as_loaded:
-            self._as_loaded[model_name] = _own_part(found)
-        return found
-
     @contextmanager
     def session(self) -> Iterator[None]:
         """Around a hunt. What is known of engines is forgotten, so that no hunt depends on another."""
@@ -46,19 +39,13 @@ class SharedLaboratory(Laboratory):
             yield
         finally:
             for name, subject in list(self._subjects.items()):
-                if _own_part(subject) != self._as_loaded[name]:
+                if shared_of(subject.model) != self.as_loaded(name):
                     self._drop(name)
 
     def _drop(self, model_name: str) -> None:
         """The model, and every answer that may have come from it when it was damaged."""
-        for known in (self._subjects, self._oracles, self._adequacy, self._as_loaded):
+        for known in (self._subjects, self._oracles, self._adequacy, self._worlds):
             known.pop(model_name, None)
-
-
-def _own_part(subject: ModelUnderTest) -> World:
-    """What hunts must leave alone on a model; generators of random numbers they may use."""
-    world = world_of(subject.model)
-    return {name: value for name, value in world.items() if not name.endswith("RNG")}
 
 
 # What `torch_restored` looks after: how to read it, and how to set it back.

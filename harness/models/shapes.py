@@ -137,12 +137,3 @@ def _own_generator(device: torch.device) -> Iterator[None]:
             with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(SEED)
         yield
-
-
-def kv_bytes_per_token(config: PreTrainedConfig, dtype: torch.dtype) -> int:
-    """What one token occupies in the KV cache of all layers: a key and a value per KV head."""
-    text = config.get_text_config()
-    num_heads = text.num_attention_heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // num_heads
-    num_kv_heads = getattr(text, "num_key_value_heads", None) or num_heads
-    return int(2 * text.num_hidden_layers * num_kv_heads * head_dim * dtype.itemsize)

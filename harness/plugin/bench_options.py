@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from harness.bench.growth import Effort
-from harness.bench.load import chosen, load_specs, override
+from harness.bench.load import chosen, override, workload_names
 from harness.bench.metrics import SLO_KEYS
+from harness.bench.rows import Terms
 from harness.bench.spec import BenchSpec
 from harness.errors import UsageError
 from harness.models.shapes import SHAPES
@@ -26,27 +27,19 @@ OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The command line, checked. `sample_size`: as `harness.bench.comparison.Terms` has it."""
+    """The command line, checked."""
 
     specs: tuple[BenchSpec, ...]
     model_names: tuple[str, ...]
-    num_laps: int
-    sample_size: int | None
-    slo_ms: dict[str, float]
+    terms: Terms
     num_threads: int | None  # None: torch's own choice
     results: str | None
     growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
-    time_limit_s: float  # of one round
-
-    @property
-    def clock(self) -> str:
-        """One thread's own time is not disturbed by who else uses the machine."""
-        return "process" if self.num_threads == 1 else "wall"
 
 
 def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
-    names = ", ".join(load_specs(on_cpu=True))
+    names = ", ".join(workload_names())
     add = group.addoption
     add(
         "--workload",
@@ -114,16 +107,22 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
         )
         for spec in chosen(names, on_cpu=device.type != "cuda")
     ]
+    num_threads = _num_threads(get("--threads"), device)
+    terms = Terms(
+        num_laps=_at_least("--laps", get("--laps"), 1) or DEFAULT_LAPS,
+        # One thread's own time is not disturbed by who else uses the machine.
+        clock="process" if num_threads == 1 else "wall",
+        sample_size=_sample_size(get("--verify")),
+        slo_ms=_limits(get("--goodput") or ()),
+        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
+    )
     return BenchOptions(
         specs=tuple(specs),
         model_names=_model_names(get("--shape"), get("--model"), device),
-        num_laps=_at_least("--laps", get("--laps"), 1) or DEFAULT_LAPS,
-        sample_size=_sample_size(get("--verify")),
-        slo_ms=_limits(get("--goodput") or ()),
-        num_threads=_num_threads(get("--threads"), device),
+        terms=terms,
+        num_threads=num_threads,
         results=get("--results"),
         growth_s=_growth_seconds(get("--growth-for"), bool(names)),
-        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
     )
 
 

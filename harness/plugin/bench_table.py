@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from harness.bench.ratios import Ratio
+from harness.bench.reading import INVALID
 
 COLUMNS = ("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99", "busy", "waste", "roof")
 UNITS = ("tok/s of the median round by the wall clock; latencies in ms; busy: slot occupancy; waste: "
@@ -50,8 +51,7 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
             share = row["metrics"]["goodput_share"]
             yield f"{row['engine']}: goodput {goodput:.3g} requests/s, {share:.0%} within all limits"
     for entry in comparison["ratios"]:
-        ratio = Ratio(*(entry[key] for key in ("ratio", "low", "high", "num_laps")))
-        words = ratio.words(entry["engine"], entry["over"])
+        words = Ratio.of(entry).words(entry["engine"], entry["over"])
         yield f"{words} ({entry['clock']} time, {entry['num_laps']} laps)"
 
 
@@ -61,7 +61,7 @@ def _counted(number: int, what: str) -> str:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     metrics, schedule = row["metrics"], row["schedule"]
-    if row["verdict"] == "INVALID" or metrics is None:
+    if row["verdict"] == INVALID or metrics is None:
         return (row["engine"], row["verdict"], *["-"] * (len(COLUMNS) - 2))
     roofline = schedule["roofline"]
     return (

@@ -20,8 +20,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from harness.api import Capability
 from harness.bench.axes import default_axes
-from harness.bench.campaign import Campaign, Settings, result_path
+from harness.bench.campaign import Campaign, result_path
 from harness.bench.environment import device_facts
+from harness.bench.growth import num_pieces
 from harness.bench.spec import BenchSpec
 from harness.errors import UnsupportedModelError
 from harness.plugin.bench_options import BenchOptions
@@ -144,7 +145,7 @@ class Benchmarks:
         if not any(entry["axis"] == contest.about for entry in self._growth):
             able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
             axis = next(axis for axis in default_axes() if axis.name == contest.about)
-            total = Campaign.num_growth_pieces(axis, len(able))
+            total = num_pieces(able, [axis])
             with self._open() as campaign, self._bar(total) as on_step:
                 self._growth += campaign.grow(axis, contest.model_name, able, on_step)
         wanted = (contest.about, contest.engine.name)
@@ -163,15 +164,8 @@ class Benchmarks:
         with capture.global_and_fixture_disabled():
             if self._campaign is None:
                 options = self._options
-                settings = Settings(
-                    num_laps=options.num_laps,
-                    clock=options.clock,
-                    sample_size=options.sample_size,
-                    slo_ms=options.slo_ms,
-                    time_limit_s=options.time_limit_s,
-                    growth_s=options.growth_s,
-                )
-                self._campaign = Campaign(self._config.stash[LAB], settings, self._path)
+                lab = self._config.stash[LAB]
+                self._campaign = Campaign(lab, options.terms, options.growth_s, self._path)
             yield self._campaign
 
     @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-INVALID = "INVALID"
+from harness.bench.reading import INVALID
 
 
 class ReplayClock:

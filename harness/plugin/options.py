@@ -81,7 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         selection = select(config)
         diagnosing.check_option(config)
-        own = Laboratory(selection.device, selection.dtype, selection.time_limit_s)
+        is_watched = selection.bench is not None
+        own = Laboratory(selection.device, selection.dtype, selection.time_limit_s, is_watched)
         lab = config.stash.get(LAB, own)  # a hunt may bring one that it shares
         known_failures = read_known_failures(config.getoption("--xfails"))
         try_what_was_named(config, selection, lab)

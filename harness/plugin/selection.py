@@ -11,7 +11,7 @@ from hypothesis import settings
 from harness.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from harness.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from harness.plugin.bench_options import BenchOptions, bench_options
-from harness.registry import BUILT_IN, EngineSpec, resolve_engine
+from harness.registry import BUILT_IN, REFERENCE, EngineSpec, resolve_engine
 from harness.trial import Laboratory
 
 LONGEST_TIME_LIMIT_S = 86_400
@@ -57,7 +57,7 @@ def select(config: pytest.Config) -> Selection:
     default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
     return Selection(
         engines=tuple(resolve_engine(name) for name in names),
-        yardsticks=frozenset(() if config.getoption("--engine") else {"reference"}),
+        yardsticks=frozenset(() if config.getoption("--engine") else {REFERENCE}),
         model_names=tuple(dict.fromkeys(models)),
         device=device,
         dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.bench.ratios import Ratio
 from harness.bench.reading import clock_of
 from harness.report import markup, words
 from harness.report.album import Album
@@ -12,7 +13,7 @@ from harness.report.growth import growth_pictures
 from harness.report.inputs import Source
 from harness.report.latencies import latency_pictures
 from harness.report.metrics import metrics_table, unwell
-from harness.report.ratios import ratio_dots, ratio_of
+from harness.report.ratios import ratio_dots
 from harness.report.rows import Data, facing
 from harness.report.slots import slot_timelines
 from harness.report.throughput import throughput_bars
@@ -50,7 +51,7 @@ def _comparison(
 ) -> str:
     rows = comparison["rows"]
     name = comparison["workload"]["name"]
-    clock = comparison.get("clock") or clock_of(source.data, comparison)
+    clock = clock_of(source.data, comparison)
     title = f"{name}, model {comparison['model']['name']} in {comparison['model']['dtype']}"
     parts = [
         markup.element("h3", markup.text(title)),
@@ -89,7 +90,7 @@ def _workload(comparison: Data) -> str:
 def _ratios(ratios: Sequence[Data]) -> str:
     items = []
     for each in ratios:
-        said = ratio_of(each).words(each["engine"], each["over"])
+        said = Ratio.of(each).words(each["engine"], each["over"])
         laps = f"{words.many(each['num_laps'], 'lap')}, {words.clock_words(each['clock'])}"
         faint = markup.element("span", markup.text(f"({laps})"), class_="faint")
         items.append(f"{markup.element('strong', markup.text(said))} {faint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def sources(paths: Sequence[Path]) -> list[Source]:
 def _default_sources() -> list[Source]:
     found = []
     for path in sorted(RESULTS.glob("*.json")):
-        data = _parsed(path)
+        data = reading.parsed(path)
         if _kind(data) is None:
             print(f"left out: {path} is of another schema", file=sys.stderr)
         else:
@@ -81,7 +80,7 @@ def _default_sources() -> list[Source]:
 
 
 def _read(path: Path) -> Source:
-    return _source(path, _parsed(path))
+    return _source(path, reading.parsed(path))
 
 
 def _source(path: Path, data: Any) -> Source:
@@ -89,7 +88,7 @@ def _source(path: Path, data: Any) -> Source:
     if kind is None:
         raise UsageError(f"'{path}' is no result file that a report is made of: {KNOWN}")
     if kind is Kind.BENCHMARK:
-        return Source(path, kind, reading.load(path))
+        return Source(path, kind, reading.checked(path, data))
     for key, shape in SHAPES[kind].items():
         if not isinstance(data.get(key), shape):
             raise UsageError(f"result file '{path}' is damaged: its {key!r} is no {shape.__name__}")
@@ -107,14 +106,3 @@ def _kind(data: Any) -> Kind | None:
     if data.get("schema_version") == 1:
         return Kind.FAULTS if "faults" in data else Kind.HONEST if "alarms" in data else None
     return None
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no result file '{path}'") from error
-    except OSError as error:
-        raise UsageError(f"result file '{path}' cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{path}' is no result file: it is not JSON ({error})") from error

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.bench.reading import INVALID, UNVERIFIED, VALID
 from harness.report import markup, words
 from harness.report.rows import Data, is_shown, schedule
 
-VERDICTS = {"VALID": "good", "INVALID": "bad", "UNVERIFIED": "warn"}
+VERDICTS = {VALID: "good", INVALID: "bad", UNVERIFIED: "warn"}
 LATENCIES = {
     "ttft": "time to first token",
     "tpot": "time per output token",
@@ -172,5 +173,5 @@ def unwell(rows: Sequence[Data]) -> Mapping[str, str]:
     return {
         row["engine"]: f"{row['verdict']}: {row.get('reason') or 'no reason is given'}"
         for row in rows
-        if row.get("verdict", "VALID") != "VALID"
+        if row.get("verdict", VALID) != VALID
     }

@@ -26,9 +26,7 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
     found: dict[str, Picture | None] = {"ratios": ratio_dots(source.data["comparisons"], colours)}
     shown = _chosen(source.data["comparisons"])
     if shown is not None:
-        found["throughput"] = throughput_bars(
-            shown, shown.get("clock") or clock_of(source.data, shown), colours
-        )
+        found["throughput"] = throughput_bars(shown, clock_of(source.data, shown), colours)
         sides = facing(shown["rows"])
         if sides:
             found["slots"] = slot_timelines(shown["workload"]["name"], sides)

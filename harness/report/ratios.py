@@ -13,10 +13,6 @@ from harness.report.rows import Data
 from harness.report.words import shortened
 
 
-def ratio_of(row: Data) -> Ratio:
-    return Ratio(row["ratio"], row.get("low"), row.get("high"), row["num_laps"])
-
-
 def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Picture | None:
     """None where nothing was compared."""
     has_models = len({each["model"]["name"] for each in comparisons}) > 1
@@ -60,7 +56,7 @@ def _ends(row: Data) -> list[float]:
 
 
 def _row(axes: Axes, place: int, row: Data, index: int) -> None:
-    ratio = ratio_of(row)
+    ratio = Ratio.of(row)
     if ratio.low is not None and ratio.high is not None:
         axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.6)
     axes.plot(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from harness.bench.reading import INVALID
+
 Data = Mapping[str, Any]
 
 
@@ -23,7 +25,7 @@ class Throughput:
 
 def is_shown(row: Data) -> bool:
     """No figure of an engine that answered wrongly is shown anywhere."""
-    return row["verdict"] != "INVALID" and row["metrics"] is not None
+    return row["verdict"] != INVALID and row["metrics"] is not None
 
 
 def throughput(row: Data, clock: str) -> Throughput | None:

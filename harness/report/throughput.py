@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from harness.bench.reading import VALID
 from harness.report.canvas import FAINT, INK, Picture, colour, draw, grid, series
 from harness.report.rows import Data, Throughput, throughput
 from harness.report.words import clock_words, number, share, shortened
@@ -60,7 +61,7 @@ def _row(axes: Axes, place: int, row: Data, found: Throughput | None, index: int
         axes.text(0, place, words, va="center", color=colour("bad"), fontweight="bold")
         return
     _left(axes, place, shortened(row["engine"], 20), 1.5, "bottom", INK)
-    is_valid = row["verdict"] == "VALID"
+    is_valid = row["verdict"] == VALID
     axes.barh(
         place,
         found.typical,

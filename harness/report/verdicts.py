@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from harness.bench.reading import INVALID, UNVERIFIED, VALID
 from harness.report import markup, words
 from harness.report.campaigns import num_judged, overall
 from harness.report.inputs import Kind, Source
@@ -22,16 +23,16 @@ def verdict_line(source: Source) -> str:
 def _benchmark(source: Source) -> tuple[str, str, str]:
     rows = [row for each in source.data["comparisons"] for row in each["rows"]]
     counts = Counter(row["verdict"] for row in rows)
-    others = [f"{amount} {verdict}" for verdict, amount in counts.items() if verdict != "VALID"]
+    others = [f"{amount} {verdict}" for verdict, amount in counts.items() if verdict != VALID]
     told = (
         f"{words.many(len(source.data['comparisons']), 'comparison')}: {counts['VALID']} of "
         f"{words.many(len(rows), 'row')} VALID" + "".join(f", {other}" for other in others)
     )
-    if counts["INVALID"]:
-        return "INVALID", "bad", told
+    if counts[INVALID]:
+        return INVALID, "bad", told
     if not rows:
         return "EMPTY", "warn", told
-    return ("VALID", "good", told) if not others else ("UNVERIFIED", "warn", told)
+    return (VALID, "good", told) if not others else (UNVERIFIED, "warn", told)
 
 
 def _conformance(source: Source) -> tuple[str, str, str]:

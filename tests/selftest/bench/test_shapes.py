@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.adequacy import measure_adequacy
+from harness.bench.roofline import ModelCosts
 from harness.models.catalogue import ModelUnderTest, load_model
-from harness.models.shapes import SHAPES, build_model, kv_bytes_per_token
+from harness.models.shapes import SHAPES, build_model
 
 CPU = torch.device("cpu")
 DEVICES = [
@@ -29,6 +30,12 @@ def shrunken(name: str, dtype: torch.dtype, device: torch.device = CPU) -> PreTr
     else:
         changes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
     return build_model(SHAPES[name].config(vocab_size=512, **changes), device, dtype)
+
+
+def kv_bytes_per_token(model: PreTrainedModel) -> int:
+    costs = ModelCosts.of(model)
+    assert isinstance(costs, ModelCosts), costs
+    return costs.kv_bytes_per_token
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +75,17 @@ def test_each_shape_has_as_many_parameters_as_the_model_it_is_named_after(
     [("qwen3-0.6b", 114_688), ("llama-1b", 32_768), ("llama-8b", 131_072), ("gpt2", 36_864)],
 )
 def test_a_cached_token_takes_the_bytes_that_are_known_of_the_shape(name: str, num_bytes: int) -> None:
-    assert kv_bytes_per_token(SHAPES[name].config(), torch.bfloat16) == num_bytes
-    assert kv_bytes_per_token(SHAPES[name].config(), torch.float32) == 2 * num_bytes
+    narrow, wide = (
+        load_model(name, torch.device("meta"), dtype).model for dtype in (torch.bfloat16, torch.float32)
+    )
+    assert kv_bytes_per_token(narrow) == num_bytes
+    assert kv_bytes_per_token(wide) == 2 * num_bytes
 
 
 def test_a_cached_token_takes_the_bytes_that_the_cache_really_grows_by(tiny: ModelUnderTest) -> None:
     cache = tiny.model(input_ids=torch.tensor([[1, 2, 3]])).past_key_values
     num_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    assert num_bytes == 3 * kv_bytes_per_token(tiny.model.config, torch.float32)
+    assert num_bytes == 3 * kv_bytes_per_token(tiny.model)
 
 
 @pytest.mark.parametrize("name", SHAPES)
