@@ -82,11 +82,12 @@ class EngineConfig:
     num_blocks: int | None = None  # blocks in the pool; None: as many as it takes
     max_model_len: int | None = None  # prompt + new tokens; None: what the model has positions for
     return_logits: bool = False  # fill `Completion.logits`
+    prefix_caching: bool = False  # full blocks may be shared by requests that begin alike
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name != "return_logits" and value is not None and value < 1:
+            if not isinstance(value, bool) and value is not None and value < 1:
                 raise ConfigError(f"EngineConfig.{each.name} is {value}, but must be at least 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
@@ -128,6 +129,7 @@ class Capability(StrEnum):
     # served; each running decode gets a token in each step; max_num_batched_tokens is kept
     CHUNKED_PREFILL = "chunked_prefill"  # a prompt above `max_num_batched_tokens` is fed in parts
     PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
+    PREFIX_CACHING = "prefix_caching"  # with `prefix_caching` it takes computed blocks over
 
 
 @dataclass(frozen=True, slots=True)

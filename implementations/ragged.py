@@ -40,13 +40,13 @@ from harness.api import (
 )
 from harness.errors import UnsupportedModelError
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
-from implementations.support import probe, refuse_unbatchable
+from implementations.support import probe, refuse_unbatchable, sliding_window
 
 
 class RaggedEngine:
     """First come first served over `config.max_num_seqs` slots."""
 
-    capabilities = frozenset(Capability) - {Capability.CLOSING}
+    capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.PREFIX_CACHING}
     scheduler_class = Scheduler
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
@@ -234,15 +234,6 @@ def _offsets(lens: Tensor) -> Tensor:
     """0, 1, ..., n-1 for each length n, one after the other."""
     starts = (lens.cumsum(0) - lens).repeat_interleave(lens)
     return torch.arange(int(lens.sum())) - starts
-
-
-def sliding_window(model: PreTrainedModel) -> int | None:
-    """The window of the model's sliding layers, if it has any."""
-    config = model.config.get_text_config()
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None and "sliding_attention" not in layer_types:
-        return None
-    return getattr(config, "sliding_window", None)
 
 
 def ragged(model: PreTrainedModel, config: EngineConfig) -> Engine:

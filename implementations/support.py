@@ -83,3 +83,12 @@ def probe(
 def _unsupported(engine_name: str, model: PreTrainedModel, why: str) -> UnsupportedModelError:
     kind = type(model).__name__
     return UnsupportedModelError(f"engine {engine_name!r} cannot serve {kind}: {why}")
+
+
+def sliding_window(model: PreTrainedModel) -> int | None:
+    """The window of the model's sliding layers, if it has any."""
+    config = model.config.get_text_config()
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None and "sliding_attention" not in layer_types:
+        return None
+    return getattr(config, "sliding_window", None)

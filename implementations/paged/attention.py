@@ -1,0 +1,128 @@
+"""How the engine's attention gets into a model: one function registered with transformers.
+
+`AttentionInterface` hands every layer's rotated queries and unrepeated keys and values to the function
+that the config names. Ours has no entry among transformers' masks, so no mask is built. Which batch
+they belong to cannot be passed through all models, so it lies in a context variable while a forward
+pass runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+
+from harness.errors import UnsupportedModelError
+from implementations.paged.batch import RaggedBatch
+
+NAME = "batchproof_paged"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """What a layer asks for besides queries, keys and values."""
+
+    scaling: float
+    window: int | None = None  # a query sees at most so many keys, its own included
+    softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
+    sinks: Tensor | None = None  # (num_heads,): a logit more in each head's softmax, without a value
+
+
+class Backend(Protocol):
+    """Keys and values of all running sequences, and the kernels that read them."""
+
+    def begin(self, batch: RaggedBatch) -> None:
+        """Once a step, before the forward pass."""
+        ...
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        """Keep the T fed tokens' keys and values, and let each row's queries see their sequence's.
+
+        `query` is (T, num_heads, qk_dim), `key` (T, num_kv_heads, qk_dim), `value` (T, num_kv_heads,
+        v_dim), packed as in the batch; returns (T, num_heads, v_dim).
+        """
+        ...
+
+    def poison(self, block_ids: Sequence[int], value: float) -> None:
+        """Fill free blocks, which nobody may read."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Of keys and values."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One forward pass: where attention goes, and which layers have been there."""
+
+    backend: Backend
+    seen: set[int] = field(default_factory=set)
+
+
+_CURRENT: ContextVar[_Pass] = ContextVar("the forward pass under way")
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,  # noqa: ARG001 - an engine does not train
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **unknown: Any,  # noqa: ARG001 - what else a model passes means something to other functions
+) -> tuple[Tensor, None]:
+    """`query` (1, num_heads, T, qk_dim) and so on -> (1, T, num_heads, v_dim)."""
+    current = _CURRENT.get()
+    layer = getattr(module, "layer_idx", None)
+    if layer is None or layer in current.seen:
+        raise UnsupportedModelError("a layer attends more than once, or does not say which it is")
+    if attention_mask is not None:
+        raise UnsupportedModelError("it builds an attention mask of its own")
+    current.seen.add(layer)
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    form = AttentionForm(scaling, sliding_window, softcap, s_aux)
+    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+    return current.backend.attend(layer, query, key, value, form)[None], None
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+class Attached:
+    """Puts our attention into a model for the time of a forward pass, and takes it out again."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        configs = [module.config for module in model.modules() if hasattr(module, "config")]
+        unique = {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}
+        self._configs = tuple(unique.values())
+
+    @contextmanager
+    def to(self, backend: Backend) -> Iterator[set[int]]:
+        """Yields the layers that have attended, as they do."""
+        found = [config._attn_implementation_internal for config in self._configs]
+        current = _Pass(backend)
+        token = _CURRENT.set(current)
+        try:
+            for config in self._configs:
+                config._attn_implementation_internal = NAME
+            with torch.inference_mode():
+                yield current.seen
+        finally:
+            _CURRENT.reset(token)
+            for config, own in zip(self._configs, found, strict=True):
+                config._attn_implementation_internal = own

@@ -1,0 +1,192 @@
+"""The engine: policy and tensors put together, a step on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from harness.api import (
+    Capability,
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    RowRecord,
+    StepRecord,
+    TokenEvent,
+    duplicate_id,
+)
+from implementations.paged.attention import Backend
+from implementations.paged.batch import RaggedBatch
+from implementations.paged.masking import seen_by
+from implementations.paged.runner import Flight, ModelRunner
+from implementations.paged.scheduler import Scheduler, SchedulerOutput
+from implementations.paged.sequence import PENDING, Sequence
+from implementations.paged.trace import TraceLog
+from implementations.support import sliding_window
+
+MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
+
+
+class Chosen(NamedTuple):
+    """A token, and whether it was its sequence's last. `logits` (vocab,)."""
+
+    sequence: Sequence
+    token_id: int
+    finish_reason: FinishReason | None
+    logits: Tensor | None
+
+
+class PagedEngine:
+    """The life of a request is told in the package's docstring.
+
+    `is_overlapped`: tokens are read one step late, while the device works on the next, unless one of
+    them may end its sequence. `poison`: what freed blocks are filled with, to show that nobody reads
+    them.
+    """
+
+    capabilities = frozenset(Capability) - {Capability.CLOSING}
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: EngineConfig,
+        make_backend: MakeBackend,
+        make_runner: Callable[[PreTrainedModel, Backend], ModelRunner] = ModelRunner,
+        is_overlapped: bool = False,
+        poison: float | None = None,
+    ) -> None:
+        self._config = config
+        self._window = sliding_window(model)
+        self._make_backend = make_backend
+        self._backend = make_backend(config.max_num_seqs, config.num_blocks)
+        self._runner = make_runner(model, self._backend)
+        self._scheduler = Scheduler(Limits.of(model, config), config)
+        self._is_overlapped = is_overlapped
+        self._poison = poison
+        self._in_flight: Flight | None = None  # its tokens have not been read
+        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
+        self._trace = TraceLog()
+
+    def step(self) -> list[TokenEvent]:
+        events, self._undelivered = self._undelivered, []
+        for sequence, token_id, finish_reason, _ in self._run_step():
+            events.append(TokenEvent(sequence.request_id, token_id, finish_reason))
+        return events
+
+    def _run_step(self) -> list[Chosen]:
+        """One iteration. Returns the tokens read in it: its own, or those of the step before."""
+        plan = self._scheduler.schedule()
+        if not plan.scheduled:
+            return self._land()
+        if self._poison is not None:
+            self._backend.poison(plan.freed_blocks, self._poison)
+        batch = RaggedBatch.of(plan.scheduled, self._config.block_size)
+        flight = self._runner.launch(batch)
+        chosen = self._land()  # of the step before, while the device is busy with this one
+        can_wait = self._is_overlapped and not plan.may_stop
+        token_ids = [PENDING] * len(flight.sampled) if can_wait else flight.land()
+        done = self._scheduler.update(batch.scheduled, token_ids)
+        self._record(plan, done)
+        self._in_flight = flight
+        return chosen if can_wait else chosen + self._land()
+
+    def _land(self) -> list[Chosen]:
+        """Read the tokens in flight and put them in the place of those that stand for them."""
+        flight, self._in_flight = self._in_flight, None
+        chosen: list[Chosen] = []
+        if flight is None:
+            return chosen
+        for index, (row, token_id) in enumerate(zip(flight.sampled, flight.land(), strict=True)):
+            sequence = row.sequence
+            if sequence.finish_reason is FinishReason.ABORTED:
+                continue
+            sequence.token_ids[row.context_len + row.query_len] = token_id
+            logits = None if flight.logits is None else flight.logits[index].float()
+            chosen.append(Chosen(sequence, token_id, sequence.finish_reason, logits))
+        return chosen
+
+    def _record(self, plan: SchedulerOutput, done: list[Sequence]) -> None:
+        self._trace.append(
+            [(each.sequence.request_id, *each[1:]) for each in plan.scheduled],
+            self._scheduler.waiting_ids,
+            plan.admitted,
+            tuple(sequence.request_id for sequence in done),
+            plan.preempted,
+            self._scheduler.blocks.num_free_blocks,
+            self._config.num_blocks,
+        )
+
+    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+        return seen_by(self._make_backend, rows, self._config.block_size, self._window)
+
+    def add(self, request: Request) -> None:
+        if self._is_live(request.request_id):
+            raise ValueError(duplicate_id(request.request_id))
+        refusal = self._scheduler.refusal(request)
+        if refusal is None:
+            self._scheduler.add(request)
+        else:
+            event = TokenEvent(request.request_id, None, FinishReason.ERROR, refusal)
+            self._undelivered.append(event)
+
+    def _is_live(self, request_id: str) -> bool:
+        """From the caller's side: one whose last token was not delivered yet is."""
+        flying = self._in_flight.sampled if self._in_flight is not None else ()
+        return self._scheduler.is_live(request_id) or any(
+            row.sequence.request_id == request_id for row in flying
+        )
+
+    def abort(self, request_id: str) -> None:
+        if self._scheduler.abort(request_id):
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(
+            self._scheduler.waiting
+            or self._scheduler.running
+            or self._undelivered
+            or self._in_flight is not None
+        )
+
+    @property
+    def trace(self) -> Seq[StepRecord]:
+        return self._trace
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        self._require_idle()
+        answers: list[Sequence | str] = []  # a sequence, or why it was refused
+        for request in requests:
+            answers.append(self._scheduler.refusal(request) or self._scheduler.add(request))
+        logits: dict[Sequence, list[Tensor]] = {}
+        while self.has_unfinished:
+            for each in self._run_step():
+                if self._config.return_logits and each.logits is not None:
+                    logits.setdefault(each.sequence, []).append(each.logits)
+        return [
+            Completion.refused(request.request_id, answer)
+            if isinstance(answer, str)
+            else _completion(answer, logits.get(answer))
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _require_idle(self) -> None:
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
+
+
+def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:
+    assert sequence.finish_reason is not None, "generate runs until everything is finished"
+    return Completion(
+        sequence.request_id,
+        tuple(sequence.output_token_ids),
+        sequence.finish_reason,
+        logits=torch.stack(logits) if logits else None,
+    )
