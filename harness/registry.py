@@ -24,6 +24,7 @@ BUILT_IN = {
     REFERENCE: "implementations.reference:reference",
     "static": "implementations.static:static",
     "ragged": "implementations.ragged:ragged",
+    "paged": "implementations.paged:paged",
 }
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
