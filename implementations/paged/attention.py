@@ -72,6 +72,56 @@ class _Pass:
 _CURRENT: ContextVar[_Pass] = ContextVar("the forward pass under way")
 
 
+@contextmanager
+def passing_to(backend: Backend) -> Iterator[set[int]]:
+    """While a forward pass runs. Yields the layers that have attended, as they do."""
+    current = _Pass(backend)
+    token = _CURRENT.set(current)
+    try:
+        with torch.inference_mode():
+            yield current.seen
+    finally:
+        _CURRENT.reset(token)
+
+
+# An operator of torch's, so that it stays one call when the model around it is traced or compiled.
+_LIBRARY = torch.library.Library("batchproof", "DEF")
+_LIBRARY.define(
+    "attend(Tensor query, Tensor key, Tensor value, int layer, float scaling, int? window, "
+    "float? softcap, Tensor? sinks) -> Tensor"
+)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layer: int,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """`query` (1, num_heads, T, qk_dim) and so on -> (1, T, num_heads, v_dim)."""
+    current = _CURRENT.get()
+    if layer in current.seen:
+        raise UnsupportedModelError(f"layer {layer} attends more than once")
+    current.seen.add(layer)
+    form = AttentionForm(scaling, window, softcap, sinks)
+    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+    return current.backend.attend(layer, query, key, value, form)[None]
+
+
+def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # noqa: ARG001
+    """What `_attend` returns, for compilers, which want to know without running it."""
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+for _device in ("CPU", "CUDA"):
+    _LIBRARY.impl("attend", _attend, _device)
+torch.library.register_fake("batchproof::attend", _shape)
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -85,19 +135,16 @@ def _attention(
     s_aux: Tensor | None = None,
     **unknown: Any,  # noqa: ARG001 - what else a model passes means something to other functions
 ) -> tuple[Tensor, None]:
-    """`query` (1, num_heads, T, qk_dim) and so on -> (1, T, num_heads, v_dim)."""
-    current = _CURRENT.get()
+    """What transformers calls; shapes as `_attend` has them."""
     layer = getattr(module, "layer_idx", None)
-    if layer is None or layer in current.seen:
-        raise UnsupportedModelError("a layer attends more than once, or does not say which it is")
+    if layer is None:
+        raise UnsupportedModelError("an attention layer does not say which it is")
     if attention_mask is not None:
         raise UnsupportedModelError("it builds an attention mask of its own")
-    current.seen.add(layer)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    form = AttentionForm(scaling, sliding_window, softcap, s_aux)
-    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
-    return current.backend.attend(layer, query, key, value, form)[None], None
+    attend = torch.ops.batchproof.attend.default
+    return attend(query, key, value, layer, scaling, sliding_window, softcap, s_aux), None
 
 
 AttentionInterface.register(NAME, _attention)
@@ -111,18 +158,11 @@ class Attached:
         unique = {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}
         self._configs = tuple(unique.values())
 
-    @contextmanager
-    def to(self, backend: Backend) -> Iterator[set[int]]:
-        """Yields the layers that have attended, as they do."""
-        found = [config._attn_implementation_internal for config in self._configs]
-        current = _Pass(backend)
-        token = _CURRENT.set(current)
-        try:
-            for config in self._configs:
-                config._attn_implementation_internal = NAME
-            with torch.inference_mode():
-                yield current.seen
-        finally:
-            _CURRENT.reset(token)
-            for config, own in zip(self._configs, found, strict=True):
-                config._attn_implementation_internal = own
+    def __enter__(self) -> None:
+        self._own = [config._attn_implementation_internal for config in self._configs]
+        for config in self._configs:
+            config._attn_implementation_internal = NAME
+
+    def __exit__(self, *_: object) -> None:
+        for config, own in zip(self._configs, self._own, strict=True):
+            config._attn_implementation_internal = own

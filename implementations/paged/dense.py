@@ -19,15 +19,7 @@ def attend_dense(
     the query's own, Q being K. What is not visible has no effect, to the bit, as long as it is finite.
     """
     if form.softcap is None and form.sinks is None:
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=visible,
-            is_causal=is_causal,
-            scale=form.scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        return _attend_plainly(query, key, value, form.scaling, visible, is_causal)
     if is_causal:
         visible = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
     groups = query.shape[1] // key.shape[1]
@@ -43,3 +35,23 @@ def attend_dense(
     else:
         shares = scores.softmax(dim=3)
     return (shares @ values).to(query.dtype)
+
+
+def _attend_plainly(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, visible: Tensor | None, is_causal: bool
+) -> Tensor:
+    num_sequences, num_heads, num_queries, head_size = query.shape
+    num_kv_heads = key.shape[1]
+    if num_queries == 1:  # a group of heads reads its keys once, as so many queries
+        grouped = query.reshape(num_sequences, num_kv_heads, num_heads // num_kv_heads, head_size)
+        attended = F.scaled_dot_product_attention(grouped, key, value, attn_mask=visible, scale=scaling)
+        return attended.reshape(num_sequences, num_heads, 1, value.shape[3])
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=visible,
+        is_causal=is_causal,
+        scale=scaling,
+        enable_gqa=num_heads != num_kv_heads,
+    )

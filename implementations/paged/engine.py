@@ -108,7 +108,7 @@ class PagedEngine:
             if sequence.finish_reason is FinishReason.ABORTED:
                 continue
             sequence.token_ids[row.context_len + row.query_len] = token_id
-            logits = None if flight.logits is None else flight.logits[index].float()
+            logits = flight.logits[index].float() if self._config.return_logits else None
             chosen.append(Chosen(sequence, token_id, sequence.finish_reason, logits))
         return chosen
 
@@ -168,7 +168,7 @@ class PagedEngine:
         logits: dict[Sequence, list[Tensor]] = {}
         while self.has_unfinished:
             for each in self._run_step():
-                if self._config.return_logits and each.logits is not None:
+                if each.logits is not None:
                     logits.setdefault(each.sequence, []).append(each.logits)
         return [
             Completion.refused(request.request_id, answer)

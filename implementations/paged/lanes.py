@@ -26,7 +26,10 @@ from implementations.paged.batch import Ints, RaggedBatch
 from implementations.paged.dense import attend_dense
 from implementations.paged.sequence import Sequence
 
-CALL_KEYS = 256  # a kernel call costs about as much as reading so many keys of one sequence more
+# Measured: a call for one sequence costs as much as a thousand keys do once it runs, and a key costs the
+# product over all lanes twice as much.
+CALL_KEYS = 1000
+PRODUCT_KEYS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,8 @@ def _worth_batching(seq_lens: Ints, lanes: Ints) -> Ints:
     order = np.argsort(-seq_lens, kind="stable")
     lens = seq_lens[order]
     alone = np.concatenate([[0], (CALL_KEYS + lens).cumsum()])  # cost of the k longest
-    together = np.append(CALL_KEYS + (lanes.max() + 1) * lens, 0)  # of those after them
+    num_lanes = lanes.max() + 1
+    together = np.append(CALL_KEYS + PRODUCT_KEYS * num_lanes * lens, 0)  # of those after them
     num_alone = int(np.argmin(alone + together))
     return np.sort(order[num_alone:])
 
