@@ -30,6 +30,7 @@ class Point:
     prompt_len: int
     short_cap: int
     num_steps: int
+    num_slots: int | None = None  # sequences in flight at once; None: all of them
 
     @property
     def caps(self) -> tuple[int, ...]:
@@ -43,9 +44,9 @@ class Point:
 
     @property
     def config(self) -> EngineConfig:
-        """All sequences in flight at once."""
-        budget = max(NUM_BATCHED_TOKENS, self.num_sequences)
-        return EngineConfig(max_num_seqs=self.num_sequences, max_num_batched_tokens=budget)
+        num_slots = self.num_slots or self.num_sequences
+        budget = max(NUM_BATCHED_TOKENS, num_slots)
+        return EngineConfig(max_num_seqs=num_slots, max_num_batched_tokens=budget)
 
     def requests(self, cap: int, lap: str, vocab_size: int) -> tuple[Request, ...]:
         """Pseudo-random prompts without EOS. No two calls on an engine share a prefix, so there is none
@@ -109,9 +110,19 @@ def prompt_axis(sizes: Sequence[int] = POWERS) -> Axis:
     return Axis("prompt", "s per prompt", "prompt token", "prompt tokens", fixed, tuple(points))
 
 
+def requests_axis(
+    sizes: Sequence[int] = (16, 64, 256, 1024), num_slots: int = 16, prompt_len: int = 8, cap: int = 8
+) -> Axis:
+    """Time of a queue of x requests over a few slots. An engine whose steps cost more for those that
+    wait, or are finished, grows faster than the queue."""
+    points = [Point(n, n, prompt_len, 0, cap, num_slots) for n in sizes]
+    fixed = (("slots", num_slots), ("prompt", prompt_len))
+    return Axis("requests", "s per token of all", "request", "requests", fixed, tuple(points))
+
+
 def default_axes() -> tuple[Axis, ...]:
     """What the benchmark sweeps with the tiny shape."""
-    return sequences_axis(), context_axis(), prompt_axis()
+    return sequences_axis(), context_axis(), prompt_axis(), requests_axis()
 
 
 def _text(seed: str, length: int, vocab_size: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ LABELS = {
     "sequences": "sequences in the batch",
     "context": "context of each sequence, tokens",
     "prompt": "prompt length, tokens",
+    "requests": "requests in the queue at first",
 }
 MAX_TICKS = 7
 

@@ -1,4 +1,32 @@
 """Continuous batching at speed, for any causal LM of transformers whose attention can be replaced.
+
+The life of a request:
+
+1. `engine.add` has it checked (`harness.api.Limits`, and the size of the pool) and queued.
+2. `scheduler.schedule` plans a step: every running sequence gets its next token, the oldest first, and
+   what is left of the token budget goes to prompts. A newcomer gets a *lane*, the row of the tables
+   that it owns while it runs, and *blocks* of the KV cache from the `block_manager`, those of an equal
+   prefix taken over. If blocks run out, the youngest has to give its own back and waits again.
+3. `batch.RaggedBatch` turns the plan into arrays: all fed tokens in one row (1, T), their positions,
+   and the slot of the cache each key goes to. No padding, no mask.
+4. `runner.launch` runs the model once over that row. In place of its own attention the model calls
+   `attention`, which has the *backend* keep the new keys and values and attend: `lanes` on a CPU, where
+   each sequence's cache is a slice, `blocks` elsewhere, through block tables, with kernels in Triton
+   or, without it, in torch. The head computes the rows that are sampled, and no others.
+5. `scheduler.update` books it: full blocks are published to the prefix cache, sequences that are done
+   give back lane and blocks at once, so that the next step can fill them.
+6. `engine.step` returns the events.
+
+    sequence, block_manager, scheduler, trace     policy: imports no torch
+    batch                                         policy -> arrays
+    lanes | blocks, kernels, torch_, triton_*     tensors: where keys and values are, who reads them
+    attention, runner, tracing, graphs            the model, and the host's work out of its way
+    options                                       what can be switched, and what is chosen by itself
+
+What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts by
+kernels of their own; on a CPU the forward pass is traced (`tracing`), on CUDA decode steps are recorded
+(`graphs`) and tokens read one step late, while the device works on the next, except where one may be an
+EOS: then a freed slot would be filled a step late.
 """
 
 from __future__ import annotations
@@ -9,9 +37,10 @@ from transformers import PreTrainedModel
 
 from harness.api import Engine, EngineConfig
 from implementations.paged.attention import Backend
+from implementations.paged.blocks import BlockPool
 from implementations.paged.engine import PagedEngine
 from implementations.paged.lanes import LanePool
-from implementations.paged.runner import ModelRunner
+from implementations.paged.options import PagedOptions
 from implementations.support import probe, refuse_unbatchable
 
 
@@ -19,18 +48,33 @@ def paged(
     model: PreTrainedModel,
     config: EngineConfig,
     *,
-    trace: bool = True,
+    backend: str = "auto",
+    trace: bool | None = None,
+    graphs: bool | None = None,
+    overlap: bool | None = None,
+    compile: bool | str = False,
+    prepack: bool = False,
     poison: float | None = None,
 ) -> Engine:
-    """Raises `UnsupportedModelError` for models it could not serve right."""
+    """The options are those of `PagedOptions`.
+
+    Raises `UnsupportedModelError` for a model that it could not serve right, and `ConfigError` for
+    options that contradict each other or the device.
+    """
+    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepack, poison)
+    options = asked.resolved(model.device)
     refuse_unbatchable("paged", model)
-
-    def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
-        return LanePool(num_lanes, config.block_size, num_blocks, poison or 0.0)
-
-    def build(model: PreTrainedModel, config: EngineConfig) -> PagedEngine:
-        make_runner = partial(ModelRunner, is_traced=trace and model.device.type == "cpu")
-        return PagedEngine(model, config, make_backend, make_runner, poison=poison)
-
-    probe("paged", model, build)
+    build = partial(_build, options)
+    probe(f"paged {options}", model, build)
     return build(model, config)
+
+
+def _build(options: PagedOptions, model: PreTrainedModel, config: EngineConfig) -> PagedEngine:
+    def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
+        shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
+        if options.backend == "lanes":
+            return LanePool(*shape)
+        kernels = "triton" if options.backend == "triton" else "torch"
+        return BlockPool(*shape, device=model.device, kernels=kernels)
+
+    return PagedEngine(model, config, make_backend, options)

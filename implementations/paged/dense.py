@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from implementations.paged.attention import AttentionForm
 
 
 def attend_dense(
-    query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, visible: Tensor | None, is_causal: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    form: AttentionForm,
+    visible: Tensor | None,
+    is_causal: bool,
 ) -> Tensor:
     """`query` (B, num_heads, Q, qk_dim), `key` (B, num_kv_heads, K, qk_dim), `value` with v_dim
     -> (B, num_heads, Q, v_dim).
@@ -44,9 +49,9 @@ def _attend_plainly(
     num_kv_heads = key.shape[1]
     if num_queries == 1:  # a group of heads reads its keys once, as so many queries
         grouped = query.reshape(num_sequences, num_kv_heads, num_heads // num_kv_heads, head_size)
-        attended = F.scaled_dot_product_attention(grouped, key, value, attn_mask=visible, scale=scaling)
+        attended = scaled_dot_product_attention(grouped, key, value, attn_mask=visible, scale=scaling)
         return attended.reshape(num_sequences, num_heads, 1, value.shape[3])
-    return F.scaled_dot_product_attention(
+    return scaled_dot_product_attention(
         query,
         key,
         value,

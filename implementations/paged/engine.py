@@ -25,6 +25,7 @@ from harness.api import (
 from implementations.paged.attention import Backend
 from implementations.paged.batch import RaggedBatch
 from implementations.paged.masking import seen_by
+from implementations.paged.options import PagedOptions
 from implementations.paged.runner import Flight, ModelRunner
 from implementations.paged.scheduler import Scheduler, SchedulerOutput
 from implementations.paged.sequence import PENDING, Sequence
@@ -44,12 +45,7 @@ class Chosen(NamedTuple):
 
 
 class PagedEngine:
-    """The life of a request is told in the package's docstring.
-
-    `is_overlapped`: tokens are read one step late, while the device works on the next, unless one of
-    them may end its sequence. `poison`: what freed blocks are filled with, to show that nobody reads
-    them.
-    """
+    """The life of a request is told in the package's docstring. `options` are resolved."""
 
     capabilities = frozenset(Capability) - {Capability.CLOSING}
 
@@ -58,18 +54,15 @@ class PagedEngine:
         model: PreTrainedModel,
         config: EngineConfig,
         make_backend: MakeBackend,
-        make_runner: Callable[[PreTrainedModel, Backend], ModelRunner] = ModelRunner,
-        is_overlapped: bool = False,
-        poison: float | None = None,
+        options: PagedOptions,
     ) -> None:
         self._config = config
         self._window = sliding_window(model)
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
-        self._runner = make_runner(model, self._backend)
+        self._runner = ModelRunner(model, self._backend, config, options)
         self._scheduler = Scheduler(Limits.of(model, config), config)
-        self._is_overlapped = is_overlapped
-        self._poison = poison
+        self._options = options
         self._in_flight: Flight | None = None  # its tokens have not been read
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
@@ -85,12 +78,12 @@ class PagedEngine:
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._land()
-        if self._poison is not None:
-            self._backend.poison(plan.freed_blocks, self._poison)
+        if self._options.poison is not None:
+            self._backend.poison(plan.freed_blocks, self._options.poison)
         batch = RaggedBatch.of(plan.scheduled, self._config.block_size)
         flight = self._runner.launch(batch)
         chosen = self._land()  # of the step before, while the device is busy with this one
-        can_wait = self._is_overlapped and not plan.may_stop
+        can_wait = bool(self._options.overlap) and not plan.may_stop
         token_ids = [PENDING] * len(flight.sampled) if can_wait else flight.land()
         done = self._scheduler.update(batch.scheduled, token_ids)
         self._record(plan, done)
@@ -108,7 +101,7 @@ class PagedEngine:
             if sequence.finish_reason is FinishReason.ABORTED:
                 continue
             sequence.token_ids[row.context_len + row.query_len] = token_id
-            logits = flight.logits[index].float() if self._config.return_logits else None
+            logits = None if flight.logits is None else flight.logits[index].float()
             chosen.append(Chosen(sequence, token_id, sequence.finish_reason, logits))
         return chosen
 

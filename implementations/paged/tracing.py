@@ -13,20 +13,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.jit._trace import TracerWarning
 from transformers import PreTrainedModel
 
 from implementations.paged.attention import AttentionForm, passing_to
 from implementations.paged.batch import RaggedBatch
+from implementations.paged.prepack import packed_linears
 
 # Token ids (1, T), position ids (1, T), places of the sampled tokens (S,) -> logits (S, vocab).
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Engines are built often: one trace for as long as the model lives and keeps its tensors.
-_TRACES: WeakKeyDictionary[PreTrainedModel, tuple[object, Forward | None]] = WeakKeyDictionary()
+_TRACES: WeakKeyDictionary[PreTrainedModel, dict[bool, tuple[object, Forward | None]]] = (
+    WeakKeyDictionary()
+)
 
 
 class _Nowhere:
@@ -45,14 +50,15 @@ class _Nowhere:
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
-def traced(model: PreTrainedModel, forward: Forward) -> Forward | None:
+def traced(model: PreTrainedModel, forward: Forward, is_packed: bool = False) -> Forward | None:
     """`forward` of the model as TorchScript; None if it cannot be traced soundly."""
     tensors = [*model.parameters(), *model.buffers()]
     facts = [(each.data_ptr(), each.dtype) for each in tensors]
-    known = _TRACES.get(model)
-    if known is None or known[0] != facts:
-        known = _TRACES[model] = facts, _trace(forward, model.device)
-    return known[1]
+    traces = _TRACES.setdefault(model, {})
+    if is_packed not in traces or traces[is_packed][0] != facts:
+        with packed_linears(model) if is_packed else nullcontext():
+            traces[is_packed] = facts, _trace(forward, model.device)
+    return traces[is_packed][1]
 
 
 def _trace(forward: Forward, device: torch.device) -> Forward | None:
@@ -64,6 +70,6 @@ def _trace(forward: Forward, device: torch.device) -> Forward | None:
             trace: Forward = torch.jit.trace(forward, examples, check_trace=False)
         except Exception:  # whatever a model does that TorchScript cannot: it is run as it is
             return None
-    if any(issubclass(each.category, torch.jit.TracerWarning) for each in caught):
+    if any(issubclass(each.category, TracerWarning) for each in caught):
         return None
     return trace

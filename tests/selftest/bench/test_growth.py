@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 from harness.api import Completion, Engine, EngineConfig, Request, StepRecord, TracingEngine
 from harness.bench import axes as axes_module
 from harness.bench import entrant as entrant_module
-from harness.bench.axes import Axis, context_axis, decode_point, prompt_axis, sequences_axis
+from harness.bench.axes import (
+    Axis,
+    context_axis,
+    decode_point,
+    prompt_axis,
+    requests_axis,
+    sequences_axis,
+)
 from harness.bench.drive import Round, serve_at_once
 from harness.bench.fits import (
     Line,
@@ -175,10 +182,12 @@ def test_no_two_calls_on_the_way_share_a_prompt() -> None:
 
 
 def test_the_default_axes_reach_what_the_report_shows() -> None:
-    sequences, context, prompt = axes_module.default_axes()
+    sequences, context, prompt, requests = axes_module.default_axes()
     assert [point.num_sequences for point in sequences.points] == SIZES
     assert [point.x for point in context.points] == [2**k for k in range(6, 13)]
     assert [point.prompt_len for point in prompt.points] == [2**k for k in range(6, 13)]
+    assert [point.num_sequences for point in requests.points] == [16, 64, 256, 1024]
+    assert {point.config.max_num_seqs for point in requests.points} == {16}, "the others wait"
     assert all(point.num_positions <= 8192 for axis in (context, prompt) for point in axis.points)
 
 
@@ -188,6 +197,7 @@ SMALL = (
     sequences_axis([1, 2, 4], context=12, num_steps=4),
     context_axis([16, 32, 64]),
     prompt_axis([16, 32, 64]),
+    requests_axis([4, 8, 16], num_slots=2, cap=2),
 )
 
 
@@ -236,7 +246,7 @@ def test_every_engine_has_an_entry_for_every_axis_and_the_caller_hears_of_each_s
     names, effort = ("reference", "static", "ragged"), Effort(num_laps=1)
     found = measure(*names, axes=SMALL, effort=effort, serve=serve_at_once, on_step=told.append)
     assert [(each["axis"], each["engine"]) for each in found] == [
-        (axis, name) for axis in ("sequences", "context", "prompt") for name in names
+        (axis, name) for axis in ("sequences", "context", "prompt", "requests") for name in names
     ]
     assert [each["verdict"] for each in found] == ["VALID"] * 9
     assert len(told) == num_pieces(entrants(lab, *names), SMALL, effort)

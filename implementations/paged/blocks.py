@@ -1,0 +1,196 @@
+"""Keys and values in a pool of blocks on any device, read through block tables.
+
+    tables (num_lanes + 1, columns)           keys (capacity, block_size, num_kv_heads, qk_dim)
+    lane 0   | 3 | 1 | . |                    0  trash
+    lane 1   | 2 | . | . |                    1  block 0
+    trash    | 0 | 0 | 0 |                    2  block 1 ...
+
+The tables live on the device. A step sends only what has changed in them, together with its own rows,
+in one copy. Padding rows of a captured step belong to the lane beyond the last: they write to the
+trash block, which no sequence owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from implementations.paged.attention import AttentionForm
+from implementations.paged.batch import Ints, RaggedBatch
+from implementations.paged.kernels import (
+    DecodeRows,
+    LayerCache,
+    PrefillRows,
+    Span,
+    StepRows,
+    load_kernels,
+)
+from implementations.paged.staging import Staging
+
+TRASH = 0  # where the trash block is stored; block b is stored at b + 1
+
+
+class BlockPool:
+    """A `Backend` for any device.
+
+    `num_blocks` None: it doubles whenever a block beyond its end turns up. Tables start `num_columns`
+    wide and double likewise. Both make `generation` grow: tensors have moved, graphs are void.
+    """
+
+    def __init__(
+        self,
+        num_lanes: int,
+        block_size: int,
+        num_blocks: int | None = None,
+        poison: float = 0.0,
+        *,
+        device: torch.device,
+        kernels: str = "torch",
+        num_columns: int = 16,
+    ) -> None:
+        self.generation = 0
+        self._num_lanes = num_lanes
+        self._block_size = block_size
+        self._capacity = (num_lanes if num_blocks is None else num_blocks) + 1  # with the trash block
+        self._is_fixed = num_blocks is not None
+        self._poison = poison  # what unused cells hold
+        self._kernels = load_kernels(kernels)
+        self._staging = Staging(device)
+        self._tables = torch.full((num_lanes + 1, num_columns), TRASH, dtype=torch.int32, device=device)
+        self._known: list[list[int]] = [[] for _ in range(num_lanes)]  # what the tables hold
+        self._layers: dict[int, LayerCache] = {}
+        self._rows: StepRows
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.num_bytes for each in self._layers.values())
+
+    @property
+    def trash_lane(self) -> int:
+        return self._num_lanes
+
+    @torch.inference_mode()
+    def poison(self, block_ids: Seq[int], value: float) -> None:
+        stored = [block + 1 for block in block_ids if block + 1 < self._capacity]
+        for layer in self._layers.values():
+            layer.keys[stored] = value
+            layer.values[stored] = value
+
+    @torch.inference_mode()
+    def begin(self, batch: RaggedBatch) -> None:
+        cells, blocks = self._table_changes(batch)
+        seq_lens = batch.context_lens + batch.query_lens
+        slots = self.stored_slots(batch.slot_mapping)
+        arrays = (slots, batch.lanes, batch.context_lens, seq_lens, batch.cu_seqlens_q, cells, blocks)
+        slots_, lanes, context_lens, lens, starts, cells_, blocks_ = self._staging.send(*arrays)
+        self._write_tables(cells_, blocks_)
+        num = batch.num_decodes
+        decodes = prefills = None
+        if num:
+            decodes = DecodeRows(lanes[:num], lens[:num], self._num_columns(int(seq_lens[:num].max())))
+        if num < len(seq_lens):
+            prefills = PrefillRows(lanes[num:], context_lens[num:], starts[num:], _spans(batch))
+        self._rows = StepRows(slots_, decodes, prefills)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        cache = self._layers.get(layer) or self._allocate(layer, key, value)
+        rows = self._rows
+        self._kernels.write(cache, rows.slots, key, value)
+        out = query.new_empty(*query.shape[:2], value.shape[2])
+        if rows.decodes is not None:
+            self._kernels.decode(query, cache, self._tables, rows.decodes, form, out)
+        if rows.prefills is not None:
+            self._kernels.prefill(query, cache, self._tables, rows.prefills, form, out)
+        return out
+
+    # For captured steps, which bring tensors of their own:
+
+    @torch.inference_mode()
+    def update_tables(self, batch: RaggedBatch) -> None:
+        """What `begin` does to the tables, and no more."""
+        cells, blocks = self._table_changes(batch)
+        if len(cells):
+            self._write_tables(*self._staging.send(cells, blocks))
+
+    def begin_static(self, rows: StepRows) -> None:
+        """Attend to these rows until the next `begin`; their tensors may change between steps."""
+        self._rows = rows
+
+    def graph_columns(self, seq_len: int) -> int:
+        """For how many columns of the tables to capture a step whose rows have up to `seq_len` keys."""
+        return self._kernels.graph_columns(self._num_columns(seq_len), self._tables.shape[1])
+
+    def stored_slots(self, slots: Ints) -> Ints:
+        """Where the slots of a batch are in the flattened pool."""
+        return slots + (TRASH + 1) * self._block_size
+
+    def trash_slots(self, num_slots: int) -> Ints:
+        return TRASH * self._block_size + np.arange(num_slots) % self._block_size
+
+    def _num_columns(self, seq_len: int) -> int:
+        return -(-seq_len // self._block_size)
+
+    def _table_changes(self, batch: RaggedBatch) -> tuple[Ints, Ints]:
+        """Cells of the flattened tables, and the stored blocks they should hold: what is not there yet.
+
+        A table that goes on as it was gets its new end. Any other is a newcomer's, and written anew:
+        what is left behind its end is never read.
+        """
+        tables = batch.block_tables
+        self._reserve_columns(max(map(len, tables)))
+        cells: list[int] = []
+        blocks: list[int] = []
+        for lane, table in zip(batch.lanes.tolist(), tables, strict=True):
+            known = self._known[lane]
+            first = len(known) if table[: len(known)] == known else 0
+            if first < len(table):
+                row = lane * self._tables.shape[1]
+                cells += range(row + first, row + len(table))
+                blocks += table[first:]
+                known[first:] = table[first:]
+        self._reserve_blocks(max(blocks, default=0))
+        return np.array(cells, dtype=np.int64), np.array(blocks, dtype=np.int64) + 1
+
+    def _write_tables(self, cells: Tensor, blocks: Tensor) -> None:
+        self._tables.view(-1)[cells] = blocks.int()
+
+    def _reserve_columns(self, num_columns: int) -> None:
+        old = self._tables
+        if num_columns <= old.shape[1]:
+            return
+        width = max(num_columns, 2 * old.shape[1])
+        self._tables = old.new_full((len(old), width), TRASH)
+        self._tables[:, : old.shape[1]] = old
+        self.generation += 1
+
+    def _reserve_blocks(self, highest: int) -> None:
+        """Have room for block `highest`."""
+        if highest + 1 < self._capacity:
+            return
+        assert not self._is_fixed, f"block {highest} is beyond the pool's {self._capacity - 1} blocks"
+        self._capacity = max(highest + 2, 2 * self._capacity)
+        for layer, old in self._layers.items():
+            new = self._allocate(layer, old.keys[0], old.values[0])
+            new.keys[: len(old.keys)] = old.keys
+            new.values[: len(old.values)] = old.values
+        self.generation += 1
+
+    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
+        def cells(like: Tensor) -> Tensor:
+            shape = (self._capacity, self._block_size, *like.shape[1:])
+            return like.new_full(shape, self._poison) if self._poison else like.new_zeros(shape)
+
+        self._layers[layer] = LayerCache(cells(key), cells(value))
+        return self._layers[layer]
+
+
+def _spans(batch: RaggedBatch) -> tuple[Span, ...]:
+    """Of the prefill rows."""
+    columns = (batch.lanes, batch.cu_seqlens_q[:-1], batch.query_lens, batch.context_lens)
+    rows = zip(*(each[batch.num_decodes :].tolist() for each in columns), strict=True)
+    return tuple(Span(*row) for row in rows)
