@@ -64,17 +64,26 @@ def paged(
     asked = PagedOptions(backend, trace, graphs, overlap, compile, prepack, poison)
     options = asked.resolved(model.device)
     refuse_unbatchable("paged", model)
-    build = partial(_build, options)
+    build = partial(build_unprobed, options=options)
     probe(f"paged {options}", model, build)
     return build(model, config)
 
 
-def _build(options: PagedOptions, model: PreTrainedModel, config: EngineConfig) -> PagedEngine:
+def build_unprobed(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    options: PagedOptions,
+    engine_class: type[PagedEngine] = PagedEngine,
+    lane_pool_class: type[LanePool] = LanePool,
+    block_pool_class: type[BlockPool] = BlockPool,
+) -> PagedEngine:
+    """Put the parts together; `options` are resolved."""
+
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
         shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
         if options.backend == "lanes":
-            return LanePool(*shape)
+            return lane_pool_class(*shape)
         kernels = "triton" if options.backend == "triton" else "torch"
-        return BlockPool(*shape, device=model.device, kernels=kernels)
+        return block_pool_class(*shape, device=model.device, kernels=kernels)
 
-    return PagedEngine(model, config, make_backend, options)
+    return engine_class(model, config, make_backend, options)

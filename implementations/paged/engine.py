@@ -48,6 +48,8 @@ class PagedEngine:
     """The life of a request is told in the package's docstring. `options` are resolved."""
 
     capabilities = frozenset(Capability) - {Capability.CLOSING}
+    scheduler_class = Scheduler
+    runner_class = ModelRunner
 
     def __init__(
         self,
@@ -60,8 +62,8 @@ class PagedEngine:
         self._window = sliding_window(model)
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
-        self._runner = ModelRunner(model, self._backend, config, options)
-        self._scheduler = Scheduler(Limits.of(model, config), config)
+        self._runner = self.runner_class(model, self._backend, config, options)
+        self._scheduler = self.scheduler_class(Limits.of(model, config), config)
         self._options = options
         self._in_flight: Flight | None = None  # its tokens have not been read
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step

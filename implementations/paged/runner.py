@@ -35,6 +35,9 @@ class Flight:
 class ModelRunner:
     """Feeds packed rows to the model with our attention in place of its own."""
 
+    graphs_class = DecodeGraphs
+    last_tokens_class = LastTokens
+
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
     ) -> None:
@@ -46,13 +49,13 @@ class ModelRunner:
         self._call = _compiled(model, options.compile)
         trace = traced(model, self._plain_forward, options.prepack) if options.trace else None
         self._forward = trace or self._plain_forward
-        self._last_tokens = LastTokens(config.max_num_seqs, model.device)
+        self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
         self._graphs: DecodeGraphs | None = None
         if options.graphs:
             assert isinstance(backend, BlockPool), "the options exclude it"
             capture = CudaCapture() if model.device.type == "cuda" else call_again
             pieces = (backend, self._decode, self._last_tokens, config.max_num_seqs, model.device)
-            self._graphs = DecodeGraphs(*pieces, capture)
+            self._graphs = self.graphs_class(*pieces, capture)
 
     def launch(self, batch: RaggedBatch) -> Flight:
         """One forward pass."""

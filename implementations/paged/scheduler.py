@@ -57,8 +57,10 @@ class SchedulerOutput:
 class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
 
+    block_manager_class = BlockManager
+
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
-        self.blocks = BlockManager(
+        self.blocks = self.block_manager_class(
             config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching
         )
         self.waiting: deque[Sequence] = deque()
