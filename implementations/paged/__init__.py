@@ -35,13 +35,16 @@ from functools import partial
 
 from transformers import PreTrainedModel
 
-from harness.api import Engine, EngineConfig
+from harness.api import Engine, EngineConfig, Limits
 from implementations.paged.attention import Backend
 from implementations.paged.blocks import BlockPool
+from implementations.paged.declared import refuse_undeclared
 from implementations.paged.engine import PagedEngine
 from implementations.paged.lanes import LanePool
 from implementations.paged.options import PagedOptions
 from implementations.support import probe, refuse_unbatchable
+
+LONGEST_TABLE = 8192  # blocks that tables have room for at first
 
 
 def paged(
@@ -64,8 +67,9 @@ def paged(
     asked = PagedOptions(backend, trace, graphs, overlap, compile, prepack, poison)
     options = asked.resolved(model.device)
     refuse_unbatchable("paged", model)
+    refuse_undeclared("paged", model)
     build = partial(build_unprobed, options=options)
-    probe(f"paged {options}", model, build)
+    probe("paged", model, build, options)
     return build(model, config)
 
 
@@ -83,7 +87,12 @@ def build_unprobed(
         shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
         if options.backend == "lanes":
             return lane_pool_class(*shape)
-        kernels = "triton" if options.backend == "triton" else "torch"
-        return block_pool_class(*shape, device=model.device, kernels=kernels)
+        longest = min(Limits.of(model, config).max_model_len, LONGEST_TABLE * config.block_size)
+        return block_pool_class(
+            *shape,
+            device=model.device,
+            kernels="triton" if options.backend == "triton" else "torch",
+            num_columns=-(-longest // config.block_size),
+        )
 
     return engine_class(model, config, make_backend, options)

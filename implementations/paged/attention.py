@@ -153,7 +153,8 @@ AttentionInterface.register(NAME, _attention)
 class Attached:
     """Puts our attention into a model for the time of a forward pass, and takes it out again."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, name: str = NAME) -> None:
+        self._name = name
         configs = [module.config for module in model.modules() if hasattr(module, "config")]
         unique = {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}
         self._configs = tuple(unique.values())
@@ -161,7 +162,7 @@ class Attached:
     def __enter__(self) -> None:
         self._own = [config._attn_implementation_internal for config in self._configs]
         for config in self._configs:
-            config._attn_implementation_internal = NAME
+            config._attn_implementation_internal = self._name
 
     def __exit__(self, *_: object) -> None:
         for config, own in zip(self._configs, self._own, strict=True):

@@ -15,16 +15,17 @@ Cached and blank blocks are both *free*: a cached one is given up whenever a blo
 before it, its own tokens). The tokens themselves are the key, so equal hashes prove nothing here, and a
 content id is never used twice, so that what followed an evicted block is unreachable.
 
-**Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane, and a sequence in lane l gets the
-id of its own lane at column i for its i-th block if that is to be had. On a CPU the pool is stored lane
-by lane, so such a sequence can be read as one view; elsewhere the id of a block means nothing.
+**Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane. With `has_lanes` a sequence in
+lane l gets the id of its own lane at column i for its i-th block if that is to be had: on a CPU the
+pool is stored lane by lane, and such a sequence is one view. Elsewhere an id means nothing, and
+low ones are taken, the latest freed first, so that a pool which grows on demand stays small.
 
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from math import ceil
 
@@ -37,15 +38,21 @@ class BlockManager:
     """The one owner of block ids. `num_blocks` None: a pool that grows with the longest sequence."""
 
     def __init__(
-        self, num_blocks: int | None, block_size: int, num_lanes: int, has_prefix_cache: bool = False
+        self,
+        num_blocks: int | None,
+        block_size: int,
+        num_lanes: int,
+        has_prefix_cache: bool = False,
+        has_lanes: bool = True,
     ) -> None:
         self.block_size = block_size
         self.num_lanes = num_lanes
         self.num_columns = 0  # of the grid so far
         self._limit = num_blocks
         self._has_prefix_cache = has_prefix_cache
-        self._blank: dict[int, None] = {}  # an ordered set
-        self._cached: dict[int, None] = {}  # least recently used first
+        self._has_lanes = has_lanes
+        self._blank: OrderedDict[int, None] = OrderedDict()  # the next to be taken first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._num_users: dict[int, int] = {}  # of the used blocks
         self._published: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # -> block, content id
         self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}  # block -> under what it is published
@@ -99,9 +106,7 @@ class BlockManager:
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
         """Give the sequence what it lacks for its first `num_tokens` tokens; `can_hold` said yes."""
         for column in range(len(sequence.block_table), self.num_blocks_for(num_tokens)):
-            if self._limit is None and column >= self.num_columns:
-                self._add_columns(max(column + 1, 2 * self.num_columns))
-            block = self._take(column * self.num_lanes + sequence.lane)
+            block = self._take(column, sequence.lane)
             self._num_users[block] = 1
             sequence.block_table.append(block)
 
@@ -133,6 +138,7 @@ class BlockManager:
                 self._cached[block] = None
             else:
                 self._blank[block] = None
+                self._blank.move_to_end(block, last=False)
                 blank.append(block)
         sequence.block_table = []
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
@@ -156,17 +162,24 @@ class BlockManager:
             held, known = len(sequence.block_table), sequence.num_computed_tokens
             assert held * self.block_size >= known, f"{sequence.request_id} has tokens without a block"
 
-    def _take(self, preferred: int) -> int:
-        """A free block: the preferred one, else any blank one, else the one longest unused."""
-        if preferred in self._blank:
+    def _take(self, column: int, lane: int) -> int:
+        """A free block: the one at that place, else any blank one, else the one longest unused."""
+        preferred = column * self.num_lanes + lane
+        if self._limit is None:
+            is_short = column >= self.num_columns if self._has_lanes else self._is_used_up()
+            if is_short:
+                self._add_columns(max(column + 1, 2 * self.num_columns))
+        if self._has_lanes and preferred in self._blank:
             del self._blank[preferred]
             return preferred
         if self._blank:
-            return self._blank.popitem()[0]
-        block = next(iter(self._cached))
-        del self._cached[block]
+            return self._blank.popitem(last=False)[0]
+        block, _ = self._cached.popitem(last=False)
         del self._published[self._keys.pop(block)]
         return block
+
+    def _is_used_up(self) -> bool:
+        return not self._blank and not self._cached
 
     def _add_columns(self, num_columns: int) -> None:
         first, last = self.num_columns * self.num_lanes, num_columns * self.num_lanes

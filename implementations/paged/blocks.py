@@ -36,8 +36,8 @@ TRASH = 0  # where the trash block is stored; block b is stored at b + 1
 class BlockPool:
     """A `Backend` for any device.
 
-    `num_blocks` None: it doubles whenever a block beyond its end turns up. Tables start `num_columns`
-    wide and double likewise. Both make `generation` grow: tensors have moved, graphs are void.
+    `num_blocks` None: it grows by a quarter when a block beyond its end turns up. Tables start
+    `num_columns` wide and double. Both make `generation` grow: tensors have moved, graphs are void.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class BlockPool:
         if highest + 1 < self._capacity:
             return
         assert not self._is_fixed, f"block {highest} is beyond the pool's {self._capacity - 1} blocks"
-        self._capacity = max(highest + 2, 2 * self._capacity)
+        self._capacity = max(highest + 2, self._capacity * 5 // 4)  # memory may be short
         for layer, old in self._layers.items():
             new = self._allocate(layer, old.keys[0], old.values[0])
             new.keys[: len(old.keys)] = old.keys

@@ -63,7 +63,9 @@ class PagedEngine:
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
         self._runner = self.runner_class(model, self._backend, config, options)
-        self._scheduler = self.scheduler_class(Limits.of(model, config), config)
+        self._scheduler = self.scheduler_class(
+            Limits.of(model, config), config, has_lanes=options.backend == "lanes"
+        )
         self._options = options
         self._in_flight: Flight | None = None  # its tokens have not been read
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step

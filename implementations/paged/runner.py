@@ -19,7 +19,7 @@ from implementations.paged.blocks import BlockPool
 from implementations.paged.graphs import CudaCapture, DecodeGraphs, LastTokens, Outputs, call_again
 from implementations.paged.options import PagedOptions
 from implementations.paged.scheduler import Scheduled
-from implementations.paged.staging import read_later
+from implementations.paged.staging import Staging, read_later
 from implementations.paged.tracing import traced
 
 
@@ -50,6 +50,7 @@ class ModelRunner:
         trace = traced(model, self._plain_forward, options.prepack) if options.trace else None
         self._forward = trace or self._plain_forward
         self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
+        self._staging = Staging(model.device)
         self._graphs: DecodeGraphs | None = None
         if options.graphs:
             assert isinstance(backend, BlockPool), "the options exclude it"
@@ -64,21 +65,25 @@ class ModelRunner:
         else:
             token_ids, logits = self._run(batch)
         sampled = tuple(batch.scheduled[row] for row in batch.sampled_rows)
-        return Flight(sampled, read_later(token_ids), logits if self._wants_logits else None)
+        # The next captured step overwrites them.
+        kept = logits.clone() if self._wants_logits else None
+        return Flight(sampled, read_later(token_ids), kept)
 
     @torch.inference_mode()
     def _run(self, batch: RaggedBatch) -> Outputs:
         """Tokens (S,) and logits (S, vocab) of the sampled rows."""
         self._backend.begin(batch)
-        device = self._model.device
-        tokens, positions, last, lanes = (
-            torch.from_numpy(each).to(device)
-            for each in (batch.token_ids, batch.position_ids, batch.sampled_tokens, batch.lanes)
+        tokens, positions, last, lanes, sampled_lanes = self._staging.send(
+            batch.token_ids,
+            batch.position_ids,
+            batch.sampled_tokens,
+            batch.lanes,
+            batch.lanes[batch.sampled_rows],
         )
         num = batch.num_decodes  # only they can have tokens that the host does not know yet
         tokens[:num] = self._last_tokens.fill_in(tokens[:num], lanes[:num])
         token_ids, logits = self._sample(tokens[None], positions[None], last)
-        self._last_tokens.put(lanes[torch.from_numpy(batch.sampled_rows).to(device)], token_ids)
+        self._last_tokens.put(sampled_lanes, token_ids)
         return token_ids, logits
 
     def _decode(self, tokens: Tensor, positions: Tensor) -> Outputs:

@@ -59,9 +59,13 @@ class Scheduler:
 
     block_manager_class = BlockManager
 
-    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+    def __init__(self, limits: Limits, config: EngineConfig, has_lanes: bool = True) -> None:
         self.blocks = self.block_manager_class(
-            config.num_blocks, config.block_size, config.max_num_seqs, config.prefix_caching
+            config.num_blocks,
+            config.block_size,
+            config.max_num_seqs,
+            config.prefix_caching,
+            has_lanes,
         )
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest first

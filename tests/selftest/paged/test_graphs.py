@@ -1,0 +1,235 @@
+"""Decode steps by bucket, without a GPU: replayed by hand, or merely called again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from implementations.paged.attention import AttentionForm
+from implementations.paged.batch import RaggedBatch
+from implementations.paged.blocks import BlockPool
+from implementations.paged.graphs import (
+    Capture,
+    CudaCapture,
+    DecodeGraphs,
+    LastTokens,
+    Outputs,
+    Step,
+    buckets_up_to,
+    call_again,
+)
+from implementations.paged.scheduler import Scheduled
+from implementations.paged.sequence import PENDING, Sequence
+from tests.selftest.paged.recording import record
+from tests.selftest.paged.rehearsal import sequence
+
+CPU = torch.device("cpu")
+VOCAB, WIDTH, NUM_LANES, BLOCK_SIZE = 61, 32, 6, 4
+FORMS = AttentionForm(0.3, window=5, softcap=3.0), AttentionForm(0.3, sinks=torch.ones(4))
+
+
+@dataclass
+class Model:
+    """Two layers of attention with random weights over a pool."""
+
+    pool: BlockPool
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.embedding = torch.randn(VOCAB, WIDTH, generator=generator)
+        self.weights = torch.randn(2, 4, WIDTH, WIDTH, generator=generator) / WIDTH**0.5
+
+    def forward(self, token_ids: Tensor, positions: Tensor) -> Outputs:
+        hidden = self.embedding[token_ids[0]] + torch.sin(positions[0, :, None] / 3.0)
+        for layer, (to_query, to_key, to_value, to_hidden) in enumerate(self.weights):
+            query, key, value = (
+                (hidden @ each).unflatten(1, (-1, 8))
+                for each in (to_query, to_key[:, :16], to_value[:, :16])
+            )
+            mixed = self.pool.attend(layer, query, key, value, FORMS[layer])
+            hidden = hidden + mixed.flatten(1) @ to_hidden
+        logits = hidden @ self.embedding.T
+        return logits.argmax(dim=1), logits
+
+
+@dataclass
+class Bench:
+    """A pool, the model, and its sequences, fed step by step, eagerly or by graph."""
+
+    capture: Capture | None = None
+    num_blocks: int | None = 60
+    num_columns: int = 16
+    num_captures: int = 0
+    sequences: dict[str, Sequence] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pool = BlockPool(
+            NUM_LANES,
+            BLOCK_SIZE,
+            self.num_blocks,
+            1e4,
+            device=CPU,
+            num_columns=self.num_columns,
+        )
+        self.model = Model(self.pool)
+        self.last_tokens = LastTokens(NUM_LANES, CPU)
+        self.free = list(range(60))
+        self.graphs = DecodeGraphs(
+            self.pool, self.model.forward, self.last_tokens, NUM_LANES, CPU, self._count
+        )
+
+    def _count(self, step: Step) -> Step:
+        self.num_captures += 1
+        return self.capture(step) if self.capture is not None else step
+
+    def batch(self, *rows: tuple[str, int]) -> RaggedBatch:
+        scheduled = []
+        for name, query_len in rows:
+            each = self.sequences[name]
+            context_len = each.num_computed_tokens
+            while len(each.block_table) * BLOCK_SIZE < context_len + query_len:
+                each.block_table.append(self.free.pop(len(self.free) // 2))
+            each.num_computed_tokens += query_len
+            scheduled.append(Scheduled(each, context_len, query_len, True))
+        return RaggedBatch.of(scheduled, BLOCK_SIZE)
+
+    @torch.inference_mode()
+    def step(self, *rows: tuple[str, int]) -> Tensor:
+        """Chooses and appends a token for each row; the logits (R, vocab)."""
+        batch = self.batch(*rows)
+        if self.capture is not None and self.graphs.can_run(batch):
+            ids, logits = self.graphs.run(batch)
+        else:
+            ids, logits = self._eager(batch)
+        for each, token_id in zip(batch.scheduled, ids.tolist(), strict=True):
+            each.sequence.token_ids.append(token_id)
+        return logits.clone()
+
+    def _eager(self, batch: RaggedBatch) -> Outputs:
+        self.pool.begin(batch)
+        lanes = torch.from_numpy(np.repeat(batch.lanes, batch.query_lens))
+        tokens = self.last_tokens.fill_in(torch.from_numpy(batch.token_ids), lanes)
+        outputs = self.model.forward(tokens[None], torch.from_numpy(batch.position_ids)[None])
+        ids, logits = (each[torch.from_numpy(batch.sampled_tokens)] for each in outputs)
+        self.last_tokens.put(torch.from_numpy(batch.lanes[batch.sampled_rows]), ids)
+        return ids, logits
+
+    def admit(self, name: str, lane: int, prompt: list[int]) -> None:
+        self.sequences[name] = sequence(name, lane)
+        self.sequences[name].token_ids = list(prompt)
+
+
+def started(capture: Capture | None, **options: Any) -> Bench:
+    """Five sequences whose prompts are computed, lane 2 being free."""
+    bench = Bench(capture, **options)
+    for lane, length in ((0, 3), (1, 9), (3, 2), (4, 16), (5, 5)):
+        bench.admit(f"s{lane}", lane, [(7 * lane + i) % VOCAB for i in range(length)])
+        bench.step((f"s{lane}", length))
+    return bench
+
+
+ROWS = (["s1"], ["s0", "s4"], ["s0", "s1", "s3", "s4", "s5"], ["s1", "s3", "s5"], ["s4"]) * 3
+
+
+@pytest.mark.parametrize("capture", [call_again, record])
+def test_a_captured_step_chooses_what_an_eager_one_chooses(capture: Capture) -> None:
+    eager, captured = started(None), started(capture)
+    for names in ROWS:
+        rows = [(name, 1) for name in names]
+        # Rows beside padding are multiplied in other shapes: rounding may differ.
+        assert torch.allclose(eager.step(*rows), captured.step(*rows), atol=1e-4)
+    for name in eager.sequences:
+        assert eager.sequences[name].token_ids == captured.sequences[name].token_ids
+    assert captured.num_captures > 1
+
+
+@pytest.mark.parametrize("capture", [call_again, record])
+def test_a_token_that_the_host_has_not_read_is_taken_from_its_lane(capture: Capture) -> None:
+    known, pending = started(capture), started(capture)
+    for names in ROWS:
+        for name in names:
+            pending.sequences[name].token_ids[-1] = PENDING
+        rows = [(name, 1) for name in names]
+        assert torch.equal(known.step(*rows), pending.step(*rows))
+
+
+def test_padding_rows_write_to_the_trash_block_alone() -> None:
+    bench = started(call_again)
+    before = [layer.keys.clone() for layer in bench.pool._layers.values()]
+    batch = bench.batch(*((name, 1) for name in ("s0", "s1", "s3", "s4", "s5")))
+    bench.graphs.run(batch)  # for up to 6 rows
+    fed = set(batch.slot_mapping.tolist())
+    for old, layer in zip(before, bench.pool._layers.values(), strict=True):
+        is_changed = (old != layer.keys).flatten(0, 1).any(dim=2).any(dim=1)
+        changed = set(is_changed.nonzero().flatten().tolist())
+        assert len(changed) == len(fed) + 1, "one row of padding"
+        assert {slot - BLOCK_SIZE for slot in changed if slot >= BLOCK_SIZE} == fed
+
+
+def test_a_capture_touches_no_sequence() -> None:
+    bench = started(record)
+    before = [layer.keys[1:].clone() for layer in bench.pool._layers.values()]
+    newest = bench.last_tokens._ids[:-1].clone()
+    bench.graphs.prepare(seq_len=60)
+    assert bench.num_captures == len(buckets_up_to(NUM_LANES))
+    after = [layer.keys[1:] for layer in bench.pool._layers.values()]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    assert torch.equal(newest, bench.last_tokens._ids[:-1])
+
+
+def test_a_graph_serves_all_steps_of_its_bucket() -> None:
+    bench = started(record)
+    bench.graphs.prepare(seq_len=17)  # 5 blocks, so for up to 8
+    num_captures = bench.num_captures
+    for names in (["s0", "s4"], ["s1", "s4"], ["s4"], ["s4", "s5", "s0"]):
+        bench.step(*((name, 1) for name in names))
+    assert bench.num_captures == num_captures
+
+
+@pytest.mark.parametrize(("num_blocks", "num_columns"), [(60, 4), (None, 16)], ids=["tables", "pool"])
+def test_graphs_are_made_anew_when_their_tensors_have_moved(
+    num_blocks: int | None, num_columns: int
+) -> None:
+    options = {"num_blocks": num_blocks, "num_columns": num_columns}
+    eager, captured = started(None, **options), started(record, **options)
+    for bench in (eager, captured):
+        bench.admit("long", 2, [5])
+        bench.step(("long", 1))
+    generation = captured.pool.generation
+    for index in range(40):
+        if index == 20 and num_blocks is None:
+            eager.free, captured.free = (list(range(100, 120)) for _ in range(2))
+        # s3 is as short then as the other was in the beginning, and would take the graphs of that time.
+        for name in ("long", "s3")[: 1 + (index >= 20)]:
+            assert torch.allclose(eager.step((name, 1)), captured.step((name, 1)), atol=1e-4)
+    assert captured.pool.generation > generation
+
+
+def test_a_step_with_a_prompt_in_it_is_not_captured() -> None:
+    bench = started(call_again)
+    bench.admit("prompt", 2, [1, 2, 3])
+    batch = bench.batch(("s0", 1), ("prompt", 3))
+    assert not bench.graphs.can_run(batch)
+    with pytest.raises(AssertionError, match="a prompt in it"):
+        bench.graphs.run(batch)
+
+
+@pytest.mark.parametrize(
+    ("max_num_seqs", "buckets"),
+    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (20, [1, 2, 4, 8, 16, 20])],
+)
+def test_the_largest_bucket_is_as_large_as_a_step_can_be(max_num_seqs: int, buckets: list[int]) -> None:
+    assert buckets_up_to(max_num_seqs) == buckets
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_a_cuda_graph_is_replayed_with_new_input() -> None:
+    given = torch.zeros(3, device="cuda")
+    replay = CudaCapture()(lambda: (given * 2,))
+    given.fill_(4.0)
+    assert replay()[0].tolist() == [8.0, 8.0, 8.0]
