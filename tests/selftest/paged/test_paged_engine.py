@@ -1,0 +1,184 @@
+"""The paged engine's own promises: what its switches change, what they leave, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+)
+
+from harness.api import Completion, EngineConfig, Request
+from harness.errors import ConfigError
+from harness.models.catalogue import load_model
+from harness.strategies import text_tokens
+from implementations.paged import paged
+from implementations.paged.tracing import traced
+
+CPU = torch.device("cpu")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lanes": {},
+    "untraced": {"trace": False},
+    "prepacked": {"prepack": True},
+    "blocks": {"backend": "blocks"},
+    "captured": {"backend": "blocks", "graphs": True},
+    "overlapped": {"overlap": True},
+    "captured and overlapped": {"backend": "blocks", "graphs": True, "overlap": True},
+    "compiled": {"compile": "eager"},
+}
+# Chunks, preemption, a former tenant's lane, and sequences of many lengths.
+CROWDED = EngineConfig(
+    max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=12, return_logits=True
+)
+
+
+def requests(vocab_size: int, num: int = 7) -> list[Request]:
+    lengths = (9, 21, 1, 14, 4, 30, 2)[:num]
+    return [
+        Request(f"r{i}", text_tokens(i, vocab_size)[:length], 3 + 4 * (i % 3))
+        for i, length in enumerate(lengths)
+    ]
+
+
+@pytest.fixture(scope="module", params=["gpt2-random", "llama-random", "mistral-window"])
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return load_model(request.param, CPU, torch.float32).model
+
+
+def same_bits(ours: Sequence[Completion], theirs: Sequence[Completion]) -> bool:
+    return all(
+        a.token_ids == b.token_ids
+        and a.logits is not None
+        and b.logits is not None
+        and torch.equal(a.logits, b.logits)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "lanes"])
+def test_every_variant_answers_alike(model: PreTrainedModel, name: str) -> None:
+    if name == "compiled" and model.config.model_type != "llama":
+        pytest.skip("the compiler is slow, and one model shows that its code is used")
+    asked = requests(model.config.vocab_size)
+    plain = paged(model, CROWDED).generate(asked)
+    engine = paged(model, CROWDED, **VARIANTS[name])
+    answers = engine.generate(asked)
+    assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
+    assert engine.generate(asked) == answers, "the second time as the first"
+    for ours, theirs in zip(answers, plain, strict=True):
+        torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lanes", "blocks", "captured and overlapped"])
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_what_stands_in_free_blocks_changes_no_bit(
+    model: PreTrainedModel, name: str, prefix_caching: bool
+) -> None:
+    config = EngineConfig(**{**_fields(CROWDED), "prefix_caching": prefix_caching})
+    asked = requests(model.config.vocab_size)
+    clean = paged(model, config, **VARIANTS[name])
+    poisoned = paged(model, config, **VARIANTS[name], poison=1e4)
+    for _ in range(2):
+        assert same_bits(clean.generate(asked), poisoned.generate(asked))
+    assert any(record.preempted for record in poisoned.trace), "nobody lost its blocks"
+
+
+def _fields(config: EngineConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in EngineConfig.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("name", ["lanes", "captured"])
+def test_the_pool_bounds_the_memory_whatever_was_served(model: PreTrainedModel, name: str) -> None:
+    engine = paged(model, CROWDED, **VARIANTS[name])
+    for _ in range(3):
+        engine.generate(requests(model.config.vocab_size))
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    block_bytes = 2 * config.num_hidden_layers * CROWDED.block_size * heads * size * 4
+    num_trash = 1 if name == "captured" else 0
+    assert engine._backend.num_bytes == (CROWDED.num_blocks + num_trash) * block_bytes
+
+
+def test_the_models_own_attention_is_back_after_a_step(model: PreTrainedModel) -> None:
+    own = model.config._attn_implementation
+    engine = paged(model, EngineConfig(), trace=False)
+    engine.add(Request("a", (1, 2, 3), 3))
+    engine.step()
+    assert model.config._attn_implementation == own
+
+
+def test_the_models_own_attention_is_back_after_an_error(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = model.config._attn_implementation
+    engine = paged(model, EngineConfig(), trace=False)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no attention today")
+
+    monkeypatch.setattr(engine._backend, "attend", broken)
+    with pytest.raises(RuntimeError, match="no attention today"):
+        engine.generate([Request("a", (1, 2, 3), 3)])
+    assert model.config._attn_implementation == own
+
+
+def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_same() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
+    torch.manual_seed(0)
+    config = MixtralConfig(**sizes, **heads, num_experts_per_tok=2, initializer_range=0.2)
+    model = MixtralForCausalLM(config).eval()
+    model.set_experts_implementation("eager")
+    model.set_attn_implementation("sdpa")
+    engine = paged(model, EngineConfig(max_num_seqs=2))
+    assert engine._runner._forward == engine._runner._plain_forward, "it was traced"
+    asked = requests(64)
+    alone = [paged(model, EngineConfig()).generate([each])[0] for each in asked]
+    assert engine.generate(asked) == alone
+
+
+def test_a_trace_is_made_anew_when_a_weight_is_replaced() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
+    model = LlamaForCausalLM(
+        LlamaConfig(**sizes, num_attention_heads=4, initializer_range=0.3, tie_word_embeddings=False)
+    ).eval()
+    asked = [Request("a", (1, 2, 3), 8)]
+    before = paged(model, EngineConfig()).generate(asked)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(64, 32))
+    after = paged(model, EngineConfig())
+    assert after.generate(asked) == paged(model, EngineConfig(), trace=False).generate(asked) != before
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"backend": "pages"}, "'pages' is none of auto, lanes, blocks, triton"),
+        ({"graphs": True}, "graphs=true needs backend=blocks or triton"),
+        ({"prepack": True, "trace": False}, "prepack=true needs trace=true"),
+        ({"compile": True, "trace": True}, "trace and compile exclude each other"),
+    ],
+)
+def test_options_that_contradict_each_other_are_named(options: dict[str, Any], rule: str) -> None:
+    model = load_model("gpt2-random", CPU, torch.float32).model
+    with pytest.raises(ConfigError, match=rule):
+        paged(model, EngineConfig(), **options)
+
+
+def test_a_forward_that_fails_under_tracing_is_run_as_it_is() -> None:
+    model = load_model("gpt2-random", CPU, torch.float32).model
+    other = load_model("llama-random", CPU, torch.float32).model
+
+    def forward(tokens: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    assert model is not other
+    assert traced(LlamaForCausalLM(other.config), forward) is None
