@@ -162,6 +162,7 @@ READERS: dict[str, Callable[[Item], Any]] = {
     "shared_prefix": _prefix,
     "arrival_rate": _decimal,
     "max_num_batched_tokens": Item.integer,
+    "prefix_caching": Item.boolean,
 }
 KEYS = tuple(READERS)
 REQUIRED = ("name", "why", "num_requests", "prompt_len", "cap", "slots", "seed")

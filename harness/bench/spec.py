@@ -68,6 +68,7 @@ class BenchSpec:
     shared_prefix: SharedPrefix | None = None
     arrival_rate: float | None = None  # requests per second, Poisson; None: all at once
     max_num_batched_tokens: int = 2048
+    prefix_caching: bool = False  # engines that can may keep prefixes
 
     def __post_init__(self) -> None:
         for field, complaint in complaints(self):
@@ -75,7 +76,7 @@ class BenchSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as a result file keeps them: ranges as [low, high]."""
-        plain = asdict(self)
+        plain = _unless_off(asdict(self))
         plain["prompt_len"] = [self.prompt_len.low, self.prompt_len.high]
         plain["cap"] = [{"share": share, "range": [r.low, r.high]} for share, r in self.cap]
         return plain
@@ -114,7 +115,11 @@ class BenchSpec:
 
     @property
     def config(self) -> EngineConfig:
-        return EngineConfig(max_num_seqs=self.slots, max_num_batched_tokens=self.max_num_batched_tokens)
+        return EngineConfig(
+            max_num_seqs=self.slots,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            prefix_caching=self.prefix_caching,
+        )
 
     @property
     def _lens(self) -> tuple[int, int]:
@@ -167,7 +172,11 @@ class BenchWorkload:
             [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
             for r in self.requests
         ]
-        given = {"requests": asked, "arrivals_s": self.arrivals_s, "config": asdict(self.config)}
+        given = {
+            "requests": asked,
+            "arrivals_s": self.arrivals_s,
+            "config": _unless_off(asdict(self.config)),
+        }
         canonical = json.dumps(given, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -188,6 +197,12 @@ class BenchWorkload:
             f"slot{'s' * (slots > 1)}, {count['num_prompt_tokens']:,} prompt tokens, "
             f"{count['max_output_tokens']:,} output tokens"
         )
+
+
+def _unless_off(plain: dict[str, Any]) -> dict[str, Any]:
+    """Without `prefix_caching` where it is off: results of before there was such a thing stay
+    comparable."""
+    return {key: value for key, value in plain.items() if key != "prefix_caching" or value}
 
 
 def _num_tokens(request: Request) -> int:
