@@ -61,7 +61,9 @@ class ModelRunner:
     def launch(self, batch: RaggedBatch) -> Flight:
         """One forward pass."""
         if self._graphs is not None and self._graphs.can_run(batch):
-            token_ids, logits = (each[batch.sampled_rows] for each in self._graphs.run(batch))
+            token_ids, logits = self._graphs.run(batch)
+            if len(batch.sampled_rows) < len(batch.scheduled):  # a chunk of one token is not sampled
+                token_ids, logits = token_ids[batch.sampled_rows], logits[batch.sampled_rows]
         else:
             token_ids, logits = self._run(batch)
         sampled = tuple(batch.scheduled[row] for row in batch.sampled_rows)
