@@ -25,7 +25,10 @@ BUILT_IN = {
     "static": "implementations.static:static",
     "ragged": "implementations.ragged:ragged",
     "paged": "implementations.paged:paged",
+    "transformers-cb": "implementations.adapters.transformers_cb:transformers_cb",
 }
+PEERS = {"transformers-cb"}  # other people's engines: they run when they are named
+BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
 FORMS = (

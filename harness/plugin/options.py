@@ -11,7 +11,7 @@ from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
 from harness.plugin import bench_options, benchmarks, diagnosing, repro, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
-from harness.registry import BUILT_IN, FORMS
+from harness.registry import BY_DEFAULT, FORMS
 from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         action="append",
         metavar="ENGINE",
-        help=f"engine to test, repeatable: {FORMS} (default: {', '.join(BUILT_IN)})",
+        help=f"engine to test, repeatable: {FORMS} (default: {', '.join(BY_DEFAULT)})",
     )
     group.addoption(
         "--model",

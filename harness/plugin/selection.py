@@ -11,7 +11,7 @@ from hypothesis import settings
 from harness.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from harness.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from harness.plugin.bench_options import BenchOptions, bench_options
-from harness.registry import BUILT_IN, REFERENCE, EngineSpec, resolve_engine
+from harness.registry import BY_DEFAULT, REFERENCE, EngineSpec, resolve_engine
 from harness.trial import Laboratory
 
 LONGEST_TIME_LIMIT_S = 86_400
@@ -46,7 +46,7 @@ def select(config: pytest.Config) -> Selection:
     profile = config.getoption("--hypothesis-profile")
     if profile and profile not in settings._profiles:
         raise UsageError(f"--hypothesis-profile {profile!r} is unknown; choose {', '.join(PROFILES)}")
-    names = config.getoption("--engine") or list(BUILT_IN)
+    names = config.getoption("--engine") or BY_DEFAULT
     if len(set(names)) < len(names):
         raise UsageError(f"--engine names the same engine twice: {', '.join(names)}")
     device = resolve_device(config.getoption("--device"))

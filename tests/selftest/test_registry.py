@@ -111,6 +111,10 @@ class Scheduled(Silent):
     capabilities = frozenset({Capability.SCHEDULING, Capability.TRACING})
 
 
+class Sharing(Silent):
+    capabilities = frozenset({Capability.PREFIX_CACHING})
+
+
 class Boaster(Silent):
     capabilities = frozenset({Capability.STEPPING})
 
@@ -133,6 +137,7 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
         (Forgetful, "has_unfinished must be a property, but is a method"),
         (Listed, "capabilities is a str, but must be a frozenset"),
         (Scheduled, "declares scheduling, which needs stepping"),
+        (Sharing, "declares prefix_caching, which needs tracing"),
     ],
 )
 def test_half_a_capability_is_a_slip_and_refused(engine: type, words: str) -> None:

@@ -1,0 +1,166 @@
+"""The adapter of transformers' continuous batching: what conformance does not show of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from time import process_time, sleep
+from typing import Any
+
+import pytest
+import torch
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from harness.api import EngineConfig, FinishReason, Request
+from harness.errors import UnsupportedModelError, UsageError
+from harness.models.catalogue import load_model
+from harness.registry import BUILT_IN, BY_DEFAULT, resolve_engine
+from harness.world import require_same, world_of
+
+Build = Callable[..., Any]
+REQUESTS = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 3), Request("c", (7, 7, 8), 5)]
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return load_model("gpt2-random", torch.device("cpu"), torch.float32).model
+
+
+@pytest.fixture
+def build(model: PreTrainedModel) -> Iterator[Build]:
+    """`build(options, **config)`: the engine with the options of `--engine`, closed in the end."""
+    made = []
+
+    def build(options: str = "", served: PreTrainedModel = model, **config: Any) -> Any:
+        factory = resolve_engine(f"transformers-cb{options}").factory
+        made.append(factory(served, EngineConfig(**config)))
+        return made[-1]
+
+    yield build
+    for engine in made:
+        engine.close()
+
+
+def right(model: PreTrainedModel, requests: list[Request]) -> Any:
+    return resolve_engine("reference").factory(model, EngineConfig()).generate(requests)
+
+
+def test_it_runs_only_when_it_is_named() -> None:
+    assert "transformers-cb" in BUILT_IN
+    assert "transformers-cb" not in BY_DEFAULT
+
+
+def test_a_thread_that_is_kept_between_calls_rests_and_ends_with_the_engine(build: Build) -> None:
+    before = threading.active_count()
+    engine = build()
+    engine.generate(REQUESTS)
+    assert threading.active_count() == before + 1
+    began = process_time()
+    sleep(0.5)
+    assert process_time() - began < 0.1
+    engine.close()
+    assert threading.active_count() == before
+
+
+def test_an_engine_that_nobody_closed_ends_with_its_last_reference(build: Build) -> None:
+    build().close()  # what is asked once for each model
+    before = threading.active_count()
+    engine = resolve_engine("implementations.adapters.transformers_cb:transformers_cb").factory
+    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
+    unclosed = engine(model, EngineConfig(max_model_len=32))
+    assert threading.active_count() == before + 1
+    del unclosed
+    assert threading.active_count() == before
+
+
+def test_a_failure_in_its_thread_is_an_error_of_the_call_and_of_no_later_one(
+    build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build()
+
+    def fail(*_given: object, **_more: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.transformer, "forward", fail)
+        with pytest.raises(RuntimeError, match="transformers failed: planted"):
+            engine.generate(REQUESTS)
+    assert engine.generate(REQUESTS) == right(model, REQUESTS)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_the_attention_is_borrowed_for_a_call_only(build: Build, implementation: str) -> None:
+    config = GPT2Config(
+        vocab_size=64, n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.2
+    )
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel._from_config(config, attn_implementation=implementation).eval()
+    torch.rand(1)
+    before = world_of(model)
+    engine = build(served=model)
+    require_same(before, world_of(model), "when the engine was built")
+    assert engine.generate(REQUESTS) == right(model, REQUESTS)
+    require_same(before, world_of(model), "during generate")
+    assert "attention paged|eager" in engine.peer or implementation == "sdpa"
+
+
+def test_a_pool_grows_with_what_is_asked(build: Build, model: PreTrainedModel) -> None:
+    engine = build(max_num_seqs=2, block_size=4)
+    engine.generate(REQUESTS[1:2])
+    small = engine.peer
+    large = [Request(f"r{i}", tuple(range(1, 40)), 9) for i in range(3)]
+    assert engine.generate(large) == right(model, large)
+    assert engine.peer != small
+
+
+def test_a_pool_that_is_given_refuses_what_it_can_never_hold(build: Build) -> None:
+    engine = build(max_num_seqs=2, block_size=2, num_blocks=5)
+    fits, too_large = Request("fits", (1, 2, 3), 8), Request("large", (1, 2, 3), 9)
+    first, second = engine.generate([too_large, fits])
+    assert (first.finish_reason, second.finish_reason) == (FinishReason.ERROR, FinishReason.LENGTH)
+    assert first.error == "it needs 6 blocks of KV cache, but the pool has 5"
+
+
+@pytest.mark.parametrize("options", ["", "?stepping=true"])
+def test_requests_that_are_cut_short_leave_no_answer_behind(
+    build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    from implementations.adapters import transformers_engine
+
+    engine = build(options)
+
+    def interrupt(*_given: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers_engine, "next_output", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(REQUESTS)
+    again = [Request(r.request_id, r.prompt_token_ids[::-1], 4) for r in REQUESTS]
+    assert engine.generate(again) == right(model, again)
+
+
+def test_what_was_cancelled_is_out_of_the_model_when_it_is_given_back(build: Build) -> None:
+    engine = build("?stepping=true&attention=eager", max_model_len=48)
+    engine.add(Request("long", tuple(range(1, 30)), 19))
+    engine.step()
+    engine.abort("long")
+    assert [event.finish_reason for event in engine.step()] == [FinishReason.ABORTED]
+    assert not engine.has_unfinished
+    engine.generate(REQUESTS)
+
+
+def test_an_attention_that_is_not_there_is_a_mistake_of_the_user(build: Build) -> None:
+    with pytest.raises(UsageError, match="attention 'flash_attention_2' cannot be had here"):
+        build("?attention=flash_attention_2")
+
+
+def test_a_model_whose_attention_is_its_own_is_refused() -> None:
+    """transformers serves it without an error, and wrongly."""
+    config = BloomConfig(
+        vocab_size=64, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.2, pad_token_id=None
+    )
+    torch.manual_seed(0)
+    model = BloomForCausalLM(config).eval()
+    with pytest.raises(UnsupportedModelError, match="BloomForCausalLM: in a batch it chooses tokens"):
+        resolve_engine("transformers-cb").factory(model, EngineConfig())
