@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from heapq import heappush
 
 from harness.api import EngineConfig, FinishReason, Limits, Request, StepRecord, TokenEvent
 from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.accounting import Miscounting
 from implementations.faulty.fault import planted
+from implementations.paged import engine as paged_engine
+from implementations.paged import scheduler as paged_scheduler
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
 
@@ -148,3 +151,38 @@ class AbortOfAFinishedRequestFreesAgain(Miscounting):
             if seq.finish_reason is not None:
                 self._freed[seq.request_id] = self._num_blocks(seq.num_computed_tokens)
         return events, record
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#40251")
+class AbortKeepsTheLane(paged_scheduler.Scheduler):
+    """The lane of a running request that is aborted is never given to anybody again."""
+
+    def abort(self, request_id: str) -> bool:
+        free_before = set(self._free_lanes)
+        was_live = super().abort(request_id)
+        self._free_lanes = sorted(free_before & set(self._free_lanes))
+        return was_live
+
+
+@planted(Promise.P13, Cause.CANCEL, "triton-inference-server/core#341", backend="blocks")
+class AbortFreesTheLaneTwice(paged_scheduler.Scheduler):
+    """The lane of a running request that is aborted is free twice, and two newcomers get it."""
+
+    def abort(self, request_id: str) -> bool:
+        free_before = set(self._free_lanes)
+        was_live = super().abort(request_id)
+        for lane in set(self._free_lanes) - free_before:
+            heappush(self._free_lanes, lane)
+        return was_live
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#34149", overlap=True)
+class TokenInFlightOutlivesTheAbort(paged_engine.PagedEngine):
+    """A token that was under way when its request was aborted is delivered all the same."""
+
+    def abort(self, request_id: str) -> None:
+        flying = self._in_flight.sampled if self._in_flight is not None else ()
+        super().abort(request_id)
+        for row in flying:
+            if row.sequence.finish_reason is FinishReason.ABORTED:
+                row.sequence.finish_reason = None

@@ -10,6 +10,8 @@ from harness.api import Completion, FinishReason
 from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
+from implementations.paged import sequence as paged_sequence
+from implementations.paged.block_manager import BlockManager
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
 
@@ -116,3 +118,13 @@ class OutputsAreMissingInALaterChunk(RaggedEngine):
                 fed[start + num_known : start + num_new] = [0] * max(0, num_new - num_known)
             start += num_new
         return fed, positions
+
+
+@planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm-gaudi#541")
+class ResumedAsADecode(BlockManager):
+    """A preempted request that comes back counts as computed: only its last token is fed again."""
+
+    def adopt(self, sequence: paged_sequence.Sequence, hits: tuple[int, ...]) -> None:
+        super().adopt(sequence, hits)
+        if sequence.output_token_ids:
+            sequence.num_computed_tokens = sequence.num_tokens - 1

@@ -7,6 +7,8 @@ from dataclasses import replace
 from harness.api import Capability
 from implementations.odd.admission import AtWill
 from implementations.odd.oddity import odd
+from implementations.paged import sequence as paged
+from implementations.paged.block_manager import BlockManager
 from implementations.ragged_scheduler import Scheduler, SchedulerOutput, Sequence
 
 
@@ -81,3 +83,38 @@ class PreemptsTheSecondOldest(AtWill):
 
     def _has_free_slot(self) -> bool:
         return not self._is_crowded and super()._has_free_slot()
+
+
+@odd
+class TakesTheHighestBlocks(BlockManager):
+    """Of the free blocks the one with the highest id is taken, so that tables run backwards."""
+
+    def _take(self, column: int, lane: int) -> int:
+        if self._limit is None and column >= self.num_columns:
+            self._add_columns(column + 1)
+        if not self._blank:
+            return super()._take(column, lane)
+        block = max(self._blank)
+        del self._blank[block]
+        return block
+
+
+@odd
+class EvictsTheLatestFirst(BlockManager):
+    """Of the blocks that the prefix cache remembers the one that was left last is given up first."""
+
+    def _take(self, column: int, lane: int) -> int:
+        if self._cached:
+            self._cached.move_to_end(next(reversed(self._cached)), last=False)
+        return super()._take(column, lane)
+
+
+@odd
+class RemembersPromptsOnly(BlockManager):
+    """Blocks that hold a generated token are never shared."""
+
+    def publish(self, sequence: paged.Sequence) -> None:
+        num_computed = sequence.num_computed_tokens
+        sequence.num_computed_tokens = min(num_computed, sequence.num_prompt_tokens)
+        super().publish(sequence)
+        sequence.num_computed_tokens = num_computed

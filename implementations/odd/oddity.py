@@ -1,8 +1,8 @@
 """What an honest oddity is, and how one gets on the list.
 
-An oddity is one engine, or a scheduler for the ragged one, that overrides as little as it can. Its
-docstring says in one line what is odd, its name in snake case is what follows `--engine odd:`. It
-claims only the capabilities whose words it keeps.
+An oddity is one engine, or a part of the ragged or of the paged one, that overrides as little as it
+can. Its docstring says in one line what is odd, its name in snake case is what follows `--engine
+odd:`. It claims only the capabilities whose words it keeps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from transformers import PreTrainedModel
 
 from harness.api import Engine, EngineConfig, EngineFactory
+from implementations.parts import engine_with, is_part
 from implementations.ragged import RaggedEngine
 from implementations.ragged_scheduler import Scheduler
 from implementations.support import probe, refuse_unbatchable
@@ -36,7 +37,7 @@ Part = TypeVar("Part", bound=Callable[..., Any])
 
 
 def odd(part: Part) -> Part:
-    """Put an engine class, a factory or a `Scheduler` on the list of oddities.
+    """Put an engine class, a factory or a part of an engine on the list of oddities.
 
     What the ragged engine can no longer claim under a scheduler, that scheduler names in `lacks`.
     """
@@ -61,7 +62,9 @@ def _factory(name: str, part: Callable[..., Any]) -> EngineFactory:
 
 
 def _engine(part: Callable[..., Any]) -> EngineFactory:
-    if not (isinstance(part, type) and issubclass(part, Scheduler)):
+    if not (isinstance(part, type) and is_part(part)):
         return cast(EngineFactory, part)
+    if not issubclass(part, Scheduler):
+        return engine_with(part)
     claims = RaggedEngine.capabilities - getattr(part, "lacks", frozenset())
     return type("Engine", (RaggedEngine,), {"scheduler_class": part, "capabilities": claims})
