@@ -73,6 +73,11 @@ class Completion:
 class EngineConfig:
     """Limits an engine works under. It ignores a field it has no use for.
 
+    `prefix_caching` off: every request computes all its keys, so that what others have asked moves no
+    bit of its logits. On, an engine with the capability may let one begin behind an equal beginning
+    that it has computed before: of others, or its own before a preemption. The last token
+    is always fed.
+
     Raises `ConfigError` if a value is out of range.
     """
 
@@ -82,7 +87,7 @@ class EngineConfig:
     num_blocks: int | None = None  # blocks in the pool; None: as many as it takes
     max_model_len: int | None = None  # prompt + new tokens; None: what the model has positions for
     return_logits: bool = False  # fill `Completion.logits`
-    prefix_caching: bool = False  # full blocks may be shared by requests that begin alike
+    prefix_caching: bool = False  # requests that begin alike may share computed keys
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -129,7 +134,8 @@ class Capability(StrEnum):
     # served; each running decode gets a token in each step; max_num_batched_tokens is kept
     CHUNKED_PREFILL = "chunked_prefill"  # a prompt above `max_num_batched_tokens` is fed in parts
     PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
-    PREFIX_CACHING = "prefix_caching"  # with `prefix_caching` it takes computed blocks over
+    PREFIX_CACHING = "prefix_caching"  # with `EngineConfig.prefix_caching` a request whose beginning
+    # is cached starts behind it: its first row after an admission has a context_len above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,7 @@ class RowRecord:
     """One sequence's share of a step. `context_len + query_len` keys are visible to its last query."""
 
     request_id: str
-    context_len: int  # keys cached before the step
+    context_len: int  # keys cached before the step, those taken over from others included
     query_len: int  # tokens fed in the step, at positions context_len ... context_len + query_len - 1
     is_sampled: bool  # a token was chosen for it; False for a chunk that does not end the prompt
 
@@ -193,7 +199,8 @@ class RowRecord:
 class StepRecord:
     """One forward pass, or one `step` of an engine that makes several.
 
-    Ids in the order the engine holds them; blocks counted when it is over.
+    Ids in the order the engine holds them; blocks counted when it is over. A block that several share
+    counts once; one that only a prefix cache remembers is free.
     """
 
     rows: tuple[RowRecord, ...]

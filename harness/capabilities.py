@@ -27,6 +27,7 @@ NEEDS = {
     Capability.SCHEDULING: {Capability.STEPPING, Capability.TRACING},
     Capability.CHUNKED_PREFILL: {Capability.TRACING},
     Capability.PREEMPTION: {Capability.TRACING},
+    Capability.PREFIX_CACHING: {Capability.TRACING},
 }
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 

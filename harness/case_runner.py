@@ -20,6 +20,7 @@ from harness.case_schema import Case, RequestSpec
 from harness.compare import check_completions, check_order, check_tokens
 from harness.conduct import check_conduct
 from harness.errors import EngineHang
+from harness.prefixes import Computed
 from harness.promises import Promise
 from harness.refusals import require_refused
 from harness.trial import Trial
@@ -64,7 +65,8 @@ def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: 
             if Capability.TRACING in trial.capabilities:
                 done = sum(map(len, traces))
                 traces.append(tuple(engine.trace)[done:])  # type: ignore[attr-defined]
-                _check_trace(trial, case, workload, outcomes[-1], traces[-1])
+                earlier = trial.computed_before(engine)
+                _check_trace(trial, case, workload, outcomes[-1], traces[-1], earlier)
     with trial.reporting(workloads[-1]):
         _check_events(case, traces)
         if case.promise is Promise.P16:
@@ -146,7 +148,12 @@ def _check_aborted(
 
 
 def _check_trace(
-    trial: Trial, case: Case, workload: Workload, outcome: Outcome, records: Sequence[StepRecord]
+    trial: Trial,
+    case: Case,
+    workload: Workload,
+    outcome: Outcome,
+    records: Sequence[StepRecord],
+    earlier: Sequence[Computed],
 ) -> None:
     """`harness/conduct.py`; with aborts, which leave no mark in a trace, only the end."""
     if workload.aborts:
@@ -166,7 +173,7 @@ def _check_trace(
                 f"are free, not all",
             )
         return
-    check_conduct(workload, outcome, records, trial.capabilities)
+    check_conduct(workload, outcome, records, trial.capabilities, earlier)
 
 
 def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:
@@ -178,6 +185,7 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:
         "slot_reuse": happened.has_slot_reuse(records, case.config.max_num_seqs)
         or not expect.slot_reuse,
         "mixed_step": happened.has_mixed_step(records) or not expect.mixed_step,
+        "prefix_hit": happened.has_prefix_hit(records) or not expect.prefix_hit,
     }
     for event, did in did_happen.items():
         if not did:

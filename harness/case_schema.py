@@ -78,6 +78,12 @@ class Item:
             raise self.wrong("true; leave it out if it need not happen")
         return True
 
+    def boolean(self) -> bool:
+        value = self.node.value.lower() if self.kind == "bool" else ""
+        if value not in ("true", "false"):
+            raise self.wrong("true or false")
+        return bool(value == "true")
+
     def choice(self, choices: Iterable[str]) -> str:
         value = self.text()
         if value not in choices:
@@ -242,6 +248,7 @@ class CaseExpectation:
     chunked: bool = False
     slot_reuse: bool = False
     mixed_step: bool = False
+    prefix_hit: bool = False
     max_steps: int | None = None
 
     @property
@@ -288,5 +295,6 @@ class Case:
             Capability.PREEMPTION: self.expect.preemption,
             Capability.CHUNKED_PREFILL: self.expect.chunked,
             Capability.SCHEDULING: self.expect.mixed_step,
+            Capability.PREFIX_CACHING: self.expect.prefix_hit,
         }
         return tuple(c.value for c in Capability if c in self.declared_needs or implied.get(c, False))

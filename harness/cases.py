@@ -43,7 +43,8 @@ CASE_KEYS = (
 )
 REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
-EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step")
+SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
+EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit")
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
 EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
@@ -107,9 +108,12 @@ def _link(item: Item) -> str:
 
 
 def _config(item: Item) -> EngineConfig:
-    limits = {name: each.integer() for name, each in item.mapping(CONFIG_KEYS).items()}
+    found = {
+        name: each.boolean() if name in SWITCHES else each.integer()
+        for name, each in item.mapping(CONFIG_KEYS).items()
+    }
     try:
-        return EngineConfig(**limits)  # type: ignore[arg-type]
+        return EngineConfig(**found)  # type: ignore[arg-type]
     except ConfigError as error:
         raise item.place.error(str(error)) from None
 

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from harness.api import Capability, Completion, FinishReason, StepRecord
+from harness.prefixes import Computed, ComputedPrefixes, may_share
 from harness.promises import Promise
 from harness.trace import (
     check_accounting,
@@ -28,16 +29,18 @@ def check_conduct(
     outcome: Outcome,
     records: Sequence[StepRecord],
     capabilities: AbstractSet[Capability],
+    earlier: Sequence[Computed] = (),
 ) -> None:
-    """`records`: what this workload added to the trace. Aborts leave no mark in a trace, so workloads
-    with aborts are judged by the tests of P13."""
+    """`records`: what this workload added to the trace; `earlier`: what workloads before it have
+    computed on the same engine. Aborts leave no mark in a trace, so workloads with aborts are judged by
+    the tests of P13."""
     if workload.aborts:
         return
     served, answers = _served(workload, outcome.completions)
     if workload.needs_stepping:
         check_stream(served, outcome)
     if Capability.TRACING in capabilities:
-        check_trace(served, answers, records, capabilities)
+        check_trace(served, answers, records, capabilities, earlier)
 
 
 def check_trace(
@@ -45,10 +48,13 @@ def check_trace(
     completions: Sequence[Completion],
     records: Sequence[StepRecord],
     capabilities: AbstractSet[Capability],
+    earlier: Sequence[Computed] = (),
 ) -> None:
     """All rules of `harness/trace.py` that the engine's capabilities call for."""
     has_scheduling = Capability.SCHEDULING in capabilities
-    check_positions(records, workload)
+    can_share = may_share(workload.config, capabilities)
+    prefixes = ComputedPrefixes(workload, completions, earlier) if can_share else None
+    check_positions(records, workload, prefixes)
     check_limits(records, workload, has_scheduling)
     if has_scheduling:
         check_scheduling(records, workload, Capability.CHUNKED_PREFILL in capabilities)

@@ -67,7 +67,7 @@ def workload_as_yaml(workload: Workload, promise: str, name: str = Pasted.name) 
 
 def _config(config: EngineConfig) -> list[str]:
     return [
-        f"{each.name}: {getattr(config, each.name)}"
+        f"{each.name}: {str(getattr(config, each.name)).lower()}"
         for each in fields(EngineConfig)
         if each.name != "return_logits" and getattr(config, each.name) != each.default
     ]

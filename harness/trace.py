@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from harness.api import Completion, RowRecord, StepRecord
+from harness.causes import Cause
+from harness.prefixes import ComputedPrefixes
 from harness.promises import Promise
 from harness.verdict import ConformanceFailure, rule
 from harness.workloads import Workload
@@ -65,19 +67,32 @@ class _Replay:
 
 
 @rule("positions")
-def check_positions(trace: Sequence[StepRecord], workload: Workload) -> None:
-    """P7: each row continues where its cache ends; a token is sampled exactly when all are fed."""
+def check_positions(
+    trace: Sequence[StepRecord], workload: Workload, prefixes: ComputedPrefixes | None = None
+) -> None:
+    """P7: each row continues where its cache ends; a token is sampled exactly when all are fed.
+
+    `prefixes`: what a request may begin behind; None: nothing.
+    """
     replay = _Replay(workload)
     for step, record in enumerate(trace):
         replay.begin(step, record)
-        for row in record.rows:
-            _check_row(step, row, replay)
+        rows = record.rows
+        if prefixes is not None:  # a row may begin behind what a shorter one of its own step computes
+            rows = tuple(sorted(rows, key=lambda row: row.context_len))
+        for row in rows:
+            _check_row(step, row, replay, prefixes)
         replay.end(record)
 
 
-def _check_row(step: int, row: RowRecord, replay: _Replay) -> None:
+def _check_row(step: int, row: RowRecord, replay: _Replay, prefixes: ComputedPrefixes | None) -> None:
     where = f"step {step}, request {row.request_id!r}"
     cached, known = replay.num_cached.get(row.request_id, 0), replay.num_known(row.request_id)
+    if prefixes is not None:
+        if not cached and row.context_len > 0:
+            _check_hit(where, row, prefixes)
+            cached = row.context_len
+        prefixes.note(row)
     if row.context_len != cached:
         raise ConformanceFailure(
             Promise.P7,
@@ -93,6 +108,18 @@ def _check_row(step: int, row: RowRecord, replay: _Replay) -> None:
             Promise.P7,
             f"{where}: is_sampled is {row.is_sampled}, but "
             f"{row.context_len + row.query_len} of {known} tokens are fed",
+        )
+
+
+@rule("prefix")
+def _check_hit(where: str, row: RowRecord, prefixes: ComputedPrefixes) -> None:
+    """The first row after an admission may begin behind a prefix that was computed before."""
+    if not prefixes.hold(row.request_id, row.context_len):
+        raise ConformanceFailure(
+            Promise.P7,
+            f"{where}: it begins behind {row.context_len} tokens that nobody has computed",
+            request_id=row.request_id,
+            cause=Cause.STALE,
         )
 
 
@@ -195,13 +222,15 @@ def _check_refill(
 def _surely_fits_pool(
     head: str, record: StepRecord, replay: _Replay, previous: StepRecord | None
 ) -> bool:
-    """In the engine's favour: room for all that the step fed and for the head's whole life."""
+    """In the engine's favour: room for all that the step fed, or took over from the free blocks that a
+    prefix cache remembers, and for the head's whole life."""
     if record.num_total_blocks is None:
         return True
     free = record.num_total_blocks if previous is None else previous.num_free_blocks
     size = replay.workload.config.block_size
     request = replay.requests[head]
-    fed = sum(ceil(row.query_len / size) + 1 for row in record.rows)
+    ends = {row.request_id: row.context_len + row.query_len for row in record.rows}
+    fed = sum(ceil((end - replay.num_cached.get(each, 0)) / size) + 1 for each, end in ends.items())
     needed = ceil((len(request.prompt_token_ids) + request.max_new_tokens) / size)
     return free is not None and free >= fed + needed
 

@@ -25,6 +25,7 @@ from harness.errors import EngineHang, OracleError, UnsupportedModelError
 from harness.models.catalogue import ModelUnderTest, load_model
 from harness.oracle import Oracle
 from harness.paste import workload_as_yaml
+from harness.prefixes import Computed, ComputedPrefixes, may_share
 from harness.promises import Promise
 from harness.registry import EngineSpec, reference_factory
 from harness.timelimit import time_limit
@@ -195,10 +196,16 @@ class Trial:
         self._runs.append(Run(serial, workload))
         self.ledger.num_runs += 1
         before = settings_of(self.subject.model)
+        can_share = may_share(workload.config, self.capabilities)
+        num_records = len(self.trace_of(engine)) if can_share else 0
         with self.reporting(workload, "the engine raised"):
             outcome = run(engine, workload, self.lab.time_limit_s)
             require_same(before, settings_of(self.subject.model), "while the engine worked")
-        self._runs[-1] = Run(serial, workload, outcome.completions)
+        computed: tuple[Computed, ...] = ()
+        if can_share:
+            records = self.trace_of(engine)[num_records:]
+            computed = ComputedPrefixes(workload, outcome.completions).note_all(records).computed
+        self._runs[-1] = Run(serial, workload, outcome.completions, computed)
         with self.reporting(workload):
             self._require_logits(workload, outcome)
         return outcome
@@ -225,8 +232,15 @@ class Trial:
         with self.reporting(workload):
             self.judge(workload.requests, outcome)
             records = self.trace_of(engine)[num_records:]
-            check_conduct(workload, outcome, records, self.capabilities)
+            earlier = self.computed_before(engine)
+            check_conduct(workload, outcome, records, self.capabilities, earlier)
         return outcome
+
+    def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
+        """By this engine, in the runs before its last: what that may have begun behind."""
+        serial = self._serials[id(engine)]
+        *before, _ = (run for run in self._runs if run.serial == serial)
+        return tuple(each for run in before for each in run.computed)
 
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
         """Since it was built; empty for an engine without the capability."""

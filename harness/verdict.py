@@ -16,6 +16,7 @@ from harness.promises import Promise
 
 if TYPE_CHECKING:
     from harness.api import Completion
+    from harness.prefixes import Computed
     from harness.workloads import Workload
 
 
@@ -26,6 +27,7 @@ class Run:
     serial: int
     workload: Workload
     completions: tuple[Completion, ...] = ()  # empty if it did not come to an end
+    computed: tuple[Computed, ...] = ()  # what later runs may begin behind, where they may at all
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from harness.campaign.progress import Progress
 from harness.campaign.watches import watch
 from harness.models.catalogue import DTYPES
 from harness.provenance import provenance
-from harness.registry import BUILT_IN, ODD_PREFIX, oddities
+from harness.registry import BY_DEFAULT, ODD_PREFIX, oddities
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "engines",
         nargs="*",
         metavar="ENGINE",
-        help=f"{', '.join(BUILT_IN)} and {ODD_PREFIX}NAME (default: all of them)",
+        help=f"{', '.join(BY_DEFAULT)} and {ODD_PREFIX}NAME (default: all of them)",
     )
     parser.add_argument(
         "--workloads",
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 without an alarm, else 1. What is less than all engines, or was stopped with Ctrl-C, is written
     beside the whole: honest-partial.json and .md."""
-    known = [*BUILT_IN, *(f"{ODD_PREFIX}{name}" for name in oddities())]
+    known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
     engines = choices.chosen(arguments.engines, known, "honest engine")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
     table = HonestTable(engines, dtypes, arguments.workloads, arguments.seed, arguments.examples)

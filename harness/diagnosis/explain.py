@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.api import Capability
+from harness.diagnosis.adopted import prefix_mistakes
 from harness.diagnosis.foreign import leak_mistakes, routing_mistakes, stale_mistakes
 from harness.diagnosis.masks import mask_mistakes
 from harness.diagnosis.mistake import Mistake, Suspect
@@ -106,6 +107,7 @@ def explain(
     # Alone, or in a packed batch, there are no pads: they are thought of last.
     has_pads = is_right_alone and not suspect.is_continuous
     groups.insert(0 if has_pads else 2, (padding_mistakes,))
+    groups.insert(0, (prefix_mistakes,))
     if observed.logits is None and _are_right(calls, symptom, observed):
         groups = [WITH_RIGHT_LOGITS]
     elif observed.logits is None and is_right_alone:

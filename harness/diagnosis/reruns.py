@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from harness.api import Capability, EngineConfig, Request
 from harness.causes import Cause
 from harness.diagnosis.stage import Call, Stage, Symptom, same_answer
+from harness.prefixes import may_share
 from harness.workloads import Workload
 
 ROOMY = EngineConfig()
@@ -21,6 +22,7 @@ class Reruns:
     is_repeatable: bool | None = None
     is_right_alone: bool | None = None
     is_right_without_history: bool | None = None
+    is_right_without_prefix_cache: bool | None = None
     is_right_with_large_pool: bool | None = None
     is_right_with_whole_prompts: bool | None = None
     is_right_without_aborts: bool | None = None
@@ -94,9 +96,12 @@ def _swapped(workloads: Sequence[Workload], symptom: Symptom, new: Workload) -> 
 
 
 def _limits(case: _Case, workloads: Sequence[Workload], found: Reruns) -> None:
-    """With the pool, then the token budget, out of the way."""
+    """With the prefix cache, then the pool, then the token budget out of the way."""
     capabilities = case.stage.trial.capabilities
     config = workloads[-1].config
+    if may_share(config, capabilities):
+        unshared = [each.with_config(prefix_caching=False) for each in workloads]
+        found.is_right_without_prefix_cache = case.is_right("with prefix caching off", unshared)
     if Capability.PREEMPTION in capabilities and config.num_blocks is not None:
         large = [each.with_config(num_blocks=None) for each in workloads]
         found.is_right_with_large_pool = case.is_right("with a pool that never runs full", large)
@@ -135,6 +140,11 @@ def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> t
     """What the reruns alone say, where no mistake of the list explains the answer."""
     verdicts = (
         (found.is_repeatable is False, Cause.RACE, "the same calls give different answers"),
+        (
+            found.is_right_without_prefix_cache,
+            Cause.STALE,
+            "it is right while nothing is taken over from a prefix cache",
+        ),
         (found.is_right_without_history, Cause.STALE, "an earlier call changes the answer"),
         (found.is_right_without_aborts, Cause.CANCEL, "an abort of another request changes the answer"),
         (

@@ -22,6 +22,7 @@ from harness.compare import check_structure, check_tokens
 from harness.diagnosis.tape import plain_schedule
 from harness.errors import EngineHang
 from harness.oracle import centred
+from harness.prefixes import Computed, ComputedPrefixes, may_share
 from harness.timelimit import time_limit
 from harness.trace import check_accounting, check_positions
 from harness.trial import Trial
@@ -94,18 +95,23 @@ class Stage:
             return None
         engine = self.trial.spec.factory(self.trial.subject.model, calls[-1].config)
         num_before = 0
+        earlier: list[Computed] = []
         try:
             for each in calls:
                 num_before = len(self._trace(engine))
-                run(engine, each, HANG_TIME_LIMIT_S)
+                outcome = run(engine, each, HANG_TIME_LIMIT_S)
+                done = ComputedPrefixes(each, outcome.completions)
+                earlier += done.note_all(self._trace(engine)[num_before:]).computed
         except EngineHang:
             records = self._trace(engine)[num_before:]
         except Exception:
             return None
         else:
             return None
+        can_share = may_share(calls[-1].config, self.trial.capabilities)
+        prefixes = ComputedPrefixes(calls[-1], (), earlier) if can_share else None
         try:
-            check_positions(records, calls[-1])
+            check_positions(records, calls[-1], prefixes)
             check_accounting(records, calls[-1], is_idle_at_end=False)
         except ConformanceFailure as broken:
             return broken

@@ -8,8 +8,8 @@ would have given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,7 +46,8 @@ class Tape:
 
     `index`: its place in its sequence, which is its right position; `step`: when it was fed; `row`:
     of which row of that step; `packed`: its place in that step's packed row; `epoch`: how often its
-    sequence was preempted before; `context_len`, `query_len`: of its row.
+    sequence was preempted before; `context_len`, `query_len`: of its row; `is_adopted` (0 or 1): it was
+    not fed at all, but taken over from a prefix cache.
     """
 
     sequences: tuple[Fed, ...]
@@ -60,6 +61,7 @@ class Tape:
     epoch: Tensor
     context_len: Tensor
     query_len: Tensor
+    is_adopted: Tensor
 
     @property
     def num_cells(self) -> int:
@@ -80,7 +82,7 @@ class Tape:
         return mask if window is None else mask & (distance < window)
 
 
-Columns = tuple[int, int, int, int, int, int, int, int, int]
+Columns = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 def tape_of(
@@ -100,7 +102,7 @@ def tape_of(
                 sequences.append(Fed(request, call, tokens))
         num_outputs = dict.fromkeys(numbers.values(), 0)
         epochs = dict.fromkeys(numbers.values(), 0)
-        for record in trace:
+        for record, is_adopted in _with_what_was_adopted(trace, workload.config.prefix_caching):
             for request_id in record.preempted:
                 if request_id in numbers:
                     epochs[numbers[request_id]] += 1
@@ -113,7 +115,8 @@ def tape_of(
                     index = row.context_len + offset
                     token = sequences[seq].token_ids[index]
                     lens = (row.context_len, row.query_len)
-                    cells.append((seq, index, token, step, number, packed, epochs[seq], *lens))
+                    cell = (seq, index, token, step, number, packed, epochs[seq], *lens, is_adopted)
+                    cells.append(cell)
                     packed += 1
                 if row.is_sampled:
                     samples.append(Sample(len(cells) - 1, seq, num_outputs[seq]))
@@ -122,6 +125,24 @@ def tape_of(
     if not cells:
         return None
     return Tape(tuple(sequences), tuple(samples), *torch.tensor(cells).unbind(-1))
+
+
+def _with_what_was_adopted(
+    trace: Sequence[StepRecord], has_prefix_cache: bool
+) -> Iterator[tuple[StepRecord, bool]]:
+    """Keys that came from a prefix cache, as a step of their own before the first that sees them."""
+    begun: set[str] = set()
+    for record in trace:
+        begun -= {*record.admitted, *record.preempted}
+        adopted = tuple(
+            RowRecord(row.request_id, 0, row.context_len, False)
+            for row in record.rows
+            if has_prefix_cache and row.context_len > 0 and row.request_id not in begun
+        )
+        if adopted:
+            yield StepRecord(adopted, (), (), (), record.preempted), True
+        yield (replace(record, preempted=()) if adopted else record), False
+        begun |= {row.request_id for row in record.rows}
 
 
 def plain_schedule(workload: Workload, completions: Sequence[Completion]) -> list[StepRecord]:

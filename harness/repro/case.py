@@ -21,6 +21,7 @@ EVENTS = {
     "prompt fed in parts": "chunked",
     "prefill that shares a step with a decode": "mixed_step",
     "slot that was used again": "slot_reuse",
+    "prefix hit": "prefix_hit",
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from harness import happened, world
 from harness.api import Capability
+from harness.prefixes import may_share
 from harness.repro import literals
 from harness.repro.failed import Failed
 
@@ -20,6 +21,8 @@ HAPPENED = {
     "mixed_step": happened.has_mixed_step,
     "slot that was used again": happened.has_slot_reuse,
     "slot_reuse": happened.has_slot_reuse,
+    "prefix hit": happened.has_prefix_hit,
+    "prefix_hit": happened.has_prefix_hit,
 }
 
 NOTHING = "[]"  # is wrong if it came to an end
@@ -144,6 +147,7 @@ def _trace(expression: str) -> Callable[[Failed], Look]:
         wrong = expression.format(
             has_token_budget=failed.has(Capability.SCHEDULING),
             can_chunk=failed.has(Capability.CHUNKED_PREFILL),
+            can_share=may_share(failed.config, failed.trial.capabilities),
         )
         return Look(wrong, constants, wants_trace=True)
 
@@ -213,7 +217,8 @@ LOOKS: dict[str, Callable[[Failed], Look]] = {
     "stream": _stream,
     "cancel": _cancel,
     "names": _trace("wrong_names(trace, requests)"),
-    "positions": _trace("wrong_positions(trace, requests)"),
+    "positions": _trace("wrong_positions(trace, requests, {can_share})"),
+    "prefix": lambda _: Look("wrong_hits(served)", wants_trace=True),
     "limits": _trace("wrong_limits(trace, CONFIG, {has_token_budget})"),
     "first-come": _trace("wrong_turns(trace, ARRIVAL_ORDER)"),
     "decodes": _trace("wrong_decodes(trace, requests)"),

@@ -12,6 +12,11 @@ from harness.repro.failed import Failed
 from harness.repro.models import untouched
 
 NUM_TRIES = 20  # of what may be a matter of luck
+# Rule that looks at all calls -> what it keeps of each, and under which name.
+KEPT = {
+    "repeats": ("answers", "completions"),
+    "prefix": ("served", "(requests, completions, engine.trace[num_before:])"),
+}
 
 
 def load_model(failed: Failed, path: str) -> str:
@@ -92,11 +97,11 @@ def _serving(failed: Failed, look: Look, calls: str = "CALLS") -> list[str]:
     body = _asking(failed)
     if look.wants_trace:
         body.insert(0, "num_before = len(engine.trace)")
-    is_repeated = failed.rule == "repeats"
-    if is_repeated:
-        body.append("answers.append(completions)")
+    name, kept = KEPT.get(failed.rule, ("", ""))
+    if kept:
+        body.append(f"{name}.append({kept})")
     names = "requests, arrivals, aborts" if failed.is_stepped else "requests"
-    begin = [built, *(["answers = []"] if is_repeated else []), f"for {names} in {calls}:"]
+    begin = [built, *([f"{name} = []"] if kept else []), f"for {names} in {calls}:"]
     return [*begin, *_indented(body)]
 
 

@@ -53,12 +53,14 @@ def wrong_names(trace: Sequence[StepRecord], requests: Sequence[Request]) -> Ite
             yield f"step {step}: nobody asked for {sorted(named - known)}"
 
 
-def wrong_positions(trace: Sequence[StepRecord], requests: Sequence[Request]) -> Iterator[str]:
+def wrong_positions(
+    trace: Sequence[StepRecord], requests: Sequence[Request], can_share: bool
+) -> Iterator[str]:
     """A row goes on where its cache ends; a token is taken exactly when all that is known is fed."""
     prompts = {request.request_id: len(request.prompt_token_ids) for request in requests}
     for step, record, _, cached, given in replay(trace):
         for row in record.rows:
-            before = cached.get(row.request_id, 0)
+            before = cached.get(row.request_id, 0) or (row.context_len if can_share else 0)
             known = prompts[row.request_id] + given.get(row.request_id, 0)
             end = row.context_len + row.query_len
             if (
@@ -67,6 +69,25 @@ def wrong_positions(trace: Sequence[StepRecord], requests: Sequence[Request]) ->
                 or row.is_sampled != (end == known)
             ):
                 yield f"step {step}: {row}, but {before} of {known} tokens were fed before"
+
+
+def wrong_hits(
+    served: Sequence[tuple[Sequence[Request], Sequence[Completion], Sequence[StepRecord]]],
+) -> Iterator[str]:
+    """A request may begin behind a prefix that some request of some call has computed."""
+    computed: list[tuple[int, ...]] = []
+    num_before = 0
+    for requests, completions, trace in served:
+        answered = zip(requests, completions, strict=False)
+        tokens = {r.request_id: (*r.prompt_token_ids, *c.token_ids) for r, c in answered}
+        for step, record, _, cached, _ in replay(trace):
+            for row in sorted(record.rows, key=lambda row: row.context_len):
+                prefix = tokens[row.request_id][: row.context_len]
+                is_hit = row.context_len > 0 and not cached.get(row.request_id, 0)
+                if is_hit and not any(each[: len(prefix)] == prefix for each in computed):
+                    yield f"step {num_before + step}: {row}, but nobody has computed these"
+                computed.append(tokens[row.request_id][: row.context_len + row.query_len])
+        num_before += len(trace)
 
 
 def wrong_limits(
@@ -115,14 +136,16 @@ def wrong_slots(
     """A free slot is filled if somebody waits who surely fits, in the step and in the pool."""
     by_id = {request.request_id: request for request in requests}
     num_free = next((record.num_total_blocks for record in trace), None)
-    for step, record, running, _, given in replay(trace):
+    for step, record, running, cached, given in replay(trace):
         room = config.max_num_batched_tokens - sum(row.query_len for row in record.rows)
         free, num_free = num_free, record.num_free_blocks
         if not record.waiting or record.preempted or len(running) >= config.max_num_seqs:
             continue
         head = by_id[record.waiting[0]]
         length = len(head.prompt_token_ids) + given.get(head.request_id, 0)
-        fed = sum(ceil(row.query_len / config.block_size) + 1 for row in record.rows)
+        ends = {row.request_id: row.context_len + row.query_len for row in record.rows}
+        new = (end - cached.get(each, 0) for each, end in ends.items())
+        fed = sum(ceil(length / config.block_size) + 1 for length in new)
         life = ceil((len(head.prompt_token_ids) + head.max_new_tokens) / config.block_size)
         if record.num_total_blocks is not None and (free is None or free < fed + life):
             continue

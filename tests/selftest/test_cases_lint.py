@@ -170,6 +170,11 @@ def test_models_are_named_rarely() -> None:
             id="bool is no number",
         ),
         pytest.param(
+            with_key("config: {prefix_caching: 1}"),
+            "bad.yaml:2: prefix_caching is '1', a number, but must be true or false",
+            id="number is no bool",
+        ),
+        pytest.param(
             with_key("config: {max_num_seqs: 0}"),
             "bad.yaml:2: EngineConfig.max_num_seqs is 0, but must be at least 1",
             id="config out of range",
@@ -294,7 +299,9 @@ def test_an_ending_the_right_answer_does_not_have_is_found(tmp_path: Path, oracl
         Workload((Request("r0", (1, 2, 3), 4),)),
         Workload(
             (Request("yes", (1,), 0), Request("1", (), 2), Request("a: #b\n'é'", (-1, 300), -3)),
-            EngineConfig(max_num_seqs=2, num_blocks=9, block_size=3, max_model_len=50),
+            EngineConfig(
+                max_num_seqs=2, num_blocks=9, block_size=3, max_model_len=50, prefix_caching=True
+            ),
         ),
         Workload(
             (Request("a", (5, 6), 3, frozenset({9, 2})), Request("b", (7,), 2)),

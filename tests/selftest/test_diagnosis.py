@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-from harness.api import Capability, Completion, EngineConfig, Request
+from harness.api import Capability, Completion, Engine, EngineConfig, Request
 from harness.causes import Cause
 from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.stage import Call
@@ -23,6 +24,12 @@ from harness.registry import EngineSpec, faults, resolve_engine
 from harness.trial import Laboratory, Trial
 from harness.verdict import ConformanceFailure
 from harness.workloads import Workload
+from implementations.paged import build_unprobed
+from implementations.paged.block_manager import BlockManager
+from implementations.paged.engine import PagedEngine
+from implementations.paged.options import PagedOptions
+from implementations.paged.scheduler import Scheduler
+from implementations.paged.sequence import Sequence as PagedSequence
 from implementations.ragged import RaggedEngine
 
 LENGTHS = (9, 4, 14, 6)
@@ -159,6 +166,79 @@ def test_the_twin_without_a_mistake_is_the_reference(laboratory: Laboratory, mod
         tokens = outcome.completions[sample.seq].token_ids
         exact = centred(trial.oracle.score(request.prompt_token_ids, tokens))[sample.output]
         assert (found - exact).abs().max() < 1e-9
+
+
+def test_the_twin_is_the_reference_behind_prefixes_that_were_taken_over(laboratory: Laboratory) -> None:
+    trial = trial_of(laboratory, resolve_engine("paged"))
+    asked = workload(max_num_batched_tokens=5, prefix_caching=True)
+    calls = []
+    with trial.engine(asked.config) as engine:
+        for _ in range(2):
+            num_before = len(trial.trace_of(engine))
+            completions = trial.check(asked, engine).completions
+            calls.append((asked, completions, tuple(trial.trace_of(engine))[num_before:]))
+    tape = tape_of(calls)
+    assert tape is not None
+    assert 0 < int(tape.is_adopted.sum()) < tape.num_cells / 2
+    view = honest_view(tape, torch.tensor([sample.cell for sample in tape.samples]), None)
+    logits = centred(logits_of(trial.subject, view))
+    for sample, found in zip(tape.samples, logits, strict=True):
+        fed = tape.sequences[sample.seq]
+        answer = fed.token_ids[fed.num_prompt_tokens :]
+        exact = centred(trial.oracle.score(fed.request.prompt_token_ids, answer))[sample.output]
+        assert (found - exact).abs().max() < 1e-9
+
+
+class NobodysBlocks(BlockManager):
+    """A prompt is let in behind blocks that it happened to be given, not behind those of its tokens."""
+
+    def match(self, sequence: PagedSequence) -> tuple[int, ...]:
+        return super().match(sequence) or tuple(self._cached)[:1]
+
+
+class KnownByTheirOwnTokens(BlockManager):
+    """What came before a block is forgotten."""
+
+    def match(self, sequence: PagedSequence) -> tuple[int, ...]:
+        hits: list[int] = []
+        for start in range(0, sequence.num_tokens - self.block_size, self.block_size):
+            own = tuple(sequence.token_ids[start : start + self.block_size])
+            same = [block for block, (_, tokens) in self._keys.items() if tokens == own]
+            if not same:
+                break
+            hits.append(same[0])
+        return tuple(hits)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "prompts", "words"),
+    [
+        (NobodysBlocks, [(1, 2, 3, 4, 5), (9, 8, 7, 6, 5)], "the keys taken over are those of 'r0'"),
+        (
+            KnownByTheirOwnTokens,
+            [(1, 2, 3, 4, 5, 6, 7, 8, 9), (9, 8, 7, 6, 5), (9, 8, 7, 6, 5, 6, 7, 8, 3)],
+            "of the keys taken over, block 1 is block 1 of 'r0' (block_size 4)",
+        ),
+    ],
+)
+def test_whose_prefix_was_taken_over_is_named(
+    laboratory: Laboratory, blocks: type[BlockManager], prompts: list[tuple[int, ...]], words: str
+) -> None:
+    class WithTheseBlocks(Scheduler):
+        block_manager_class = blocks
+
+    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
+        engine_class = type("Engine", (PagedEngine,), {"scheduler_class": WithTheseBlocks})
+        options = PagedOptions().resolved(model.device)
+        return build_unprobed(model, config, options, engine_class)
+
+    trial = trial_of(laboratory, EngineSpec(blocks.__name__, factory))
+    limits = {"max_num_seqs": 1, "block_size": 4, "num_blocks": 16}
+    config = EngineConfig(**limits, return_logits=True, prefix_caching=True)
+    asked = Workload(tuple(Request(f"r{i}", each, 2) for i, each in enumerate(prompts)), config)
+    found = diagnosed(trial, asked)
+    assert (found.cause, words in found.text) == (Cause.STALE, True), found
+    assert "with prefix caching off: right" in found.evidence
 
 
 def test_without_a_trace_the_plainest_schedule_is_assumed(laboratory: Laboratory) -> None:

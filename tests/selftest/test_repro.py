@@ -132,6 +132,46 @@ def test_a_hang_is_shown_again_from_the_command_line(tmp_path: Path) -> None:
     assert play(script, HONEST) == 0
 
 
+LIAR = """
+from implementations.paged import paged
+
+
+class Engine:
+    def __init__(self, model, config):
+        self._honest = paged(model, config)
+        self.capabilities = frozenset({"tracing", "logits", "prefix_caching"})
+        self.generate, self._size = self._honest.generate, config.block_size
+
+    @property
+    def trace(self):
+        \"\"\"What was computed of the first block is told as taken over.\"\"\"
+        return [replace(each, rows=tuple(map(self._told, each.rows))) for each in self._honest.trace]
+
+    def _told(self, row):
+        if row.context_len or row.query_len <= self._size:
+            return row
+        return replace(row, context_len=self._size, query_len=row.query_len - self._size)
+"""
+
+
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_prefix_that_nobody_computed_is_shown_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was computed is a matter of all calls, not of the last alone."""
+    liar = tmp_path / "liar.py"
+    liar.write_text(f"from dataclasses import replace\n{LIAR}", encoding="utf-8")
+    arguments = ["-x", "-k", "share_prefixes", f"--model={MODEL}", "--hypothesis-seed=0"]
+    findings = hunt(f"{liar}:Engine", [*arguments, f"--repro={tmp_path / 'kept'}"])
+    assert len(findings.catches) == 1, findings.output
+    (catch,) = findings.catches
+    assert "P7 positions is broken" in catch.report
+    script = Path(catch.report.splitlines()[-1].partition(": ")[2])
+    assert play(script) == 1
+    assert "nobody has computed" in capsys.readouterr().out
+    assert play(script, "implementations.paged:paged") == 0
+
+
 def test_a_script_imports_the_engine_and_the_contract_only(tmp_path: Path) -> None:
     script = find("cap_off_by_one", "exactly_its_own_cap", tmp_path)
     again = find("cap_off_by_one", "exactly_its_own_cap", tmp_path)

@@ -6,9 +6,26 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from harness.api import Completion, EngineConfig, FinishReason, Request, RowRecord, StepRecord
-from harness.happened import has_chunk, has_mixed_step, has_preemption, has_slot_reuse
+from harness.api import (
+    Capability,
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+    RowRecord,
+    StepRecord,
+)
+from harness.conduct import check_trace
+from harness.happened import (
+    has_chunk,
+    has_mixed_step,
+    has_preemption,
+    has_prefix_hit,
+    has_shared_block,
+    has_slot_reuse,
+)
 from harness.masks import brute_force_mask, differences
+from harness.prefixes import Computed, ComputedPrefixes
 from harness.promises import Promise
 from harness.trace import (
     check_accounting,
@@ -192,6 +209,160 @@ def test_evidence_is_seen_only_where_it_is() -> None:
     assert has_chunk([step([("a", 0, 2, False)])])
     assert not has_preemption(trace)
     assert has_preemption([step([], preempted="a")])
+
+
+# d, e and f begin alike; g is another one. d is answered with 9 and 8.
+SHARING = EngineConfig(max_num_seqs=3, block_size=2, num_blocks=8, prefix_caching=True)
+ALIKE = Workload(
+    (
+        Request("d", (1, 2, 3, 4, 5), 2),
+        Request("e", (1, 2, 3, 4, 6), 1),
+        Request("f", (1, 2, 3, 4, 5, 9, 7), 1),
+        Request("g", (4, 3, 2, 1), 1),
+    ),
+    SHARING,
+)
+ANSWERS = tuple(
+    Completion(name, tokens, FinishReason.LENGTH)
+    for name, tokens in (("d", (9, 8)), ("e", (7,)), ("f", (7,)), ("g", (7,)))
+)
+D_IS_COMPUTED = step([("d", 0, 5)], admitted="d")
+
+
+def begins(trace: Sequence[StepRecord], earlier: Sequence[Computed] = ()) -> None:
+    check_positions(trace, ALIKE, ComputedPrefixes(ALIKE, ANSWERS, earlier))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param([D_IS_COMPUTED, step([("e", 4, 1)], admitted="e")], id="of another one"),
+        pytest.param([D_IS_COMPUTED, step([("e", 3, 2)], admitted="e")], id="of no whole block"),
+        pytest.param(
+            [step([("e", 4, 1), ("d", 0, 5)], admitted="de")],
+            id="of one in the same step, as vLLM does",
+        ),
+        pytest.param(
+            [D_IS_COMPUTED, step([("d", 5, 1)]), step([("f", 6, 1)], admitted="f")],
+            id="with its answer",
+        ),
+        pytest.param(
+            [
+                D_IS_COMPUTED,
+                step([("e", 4, 1)], "d", "e", preempted="d"),
+                step([("d", 4, 2)], admitted="d"),
+            ],
+            id="its own, before it was preempted",
+        ),
+        pytest.param(
+            [D_IS_COMPUTED, step([("f", 4, 1, False)], admitted="f"), step([("f", 5, 2)])],
+            id="and then in chunks",
+        ),
+    ],
+)
+def test_a_request_may_begin_behind_what_somebody_has_computed(trace: list[StepRecord]) -> None:
+    begins(trace)
+    assert has_prefix_hit(trace)
+
+
+@pytest.mark.parametrize(
+    ("trace", "words"),
+    [
+        pytest.param(
+            [D_IS_COMPUTED, step([("g", 2, 2)], admitted="g")],
+            "step 1, request 'g': it begins behind 2 tokens that nobody has computed",
+            id="other content",
+        ),
+        pytest.param(
+            [D_IS_COMPUTED, step([("f", 6, 1)], admitted="f")],
+            "step 1, request 'f': it begins behind 6 tokens",
+            id="a token that was chosen but not fed yet",
+        ),
+        pytest.param(
+            [
+                step([("d", 0, 2, False)], admitted="d"),
+                step([("e", 4, 1)], admitted="e"),
+                step([("d", 2, 3)]),
+            ],
+            "step 1, request 'e': it begins behind 4 tokens",
+            id="computed later",
+        ),
+        pytest.param(
+            [step([("d", 4, 1), ("e", 4, 1)], admitted="de")],
+            "step 0, request 'd': it begins behind 4 tokens",
+            id="each other's, which nobody computes",
+        ),
+        pytest.param(
+            [D_IS_COMPUTED, step([("e", 4, 0)], admitted="e")],
+            "query_len is 0, but 1 tokens were due",
+            id="nothing is left to feed",
+        ),
+        pytest.param(
+            [D_IS_COMPUTED, step([("e", 4, 5)], admitted="e")],
+            "query_len is 5, but 1 tokens were due",
+            id="all is fed again behind it",
+        ),
+        pytest.param(
+            [D_IS_COMPUTED, step([("d", 0, 5)], "", "", "")],
+            "context_len is 0, but 5 tokens were fed before",
+            id="in the middle of its life",
+        ),
+    ],
+)
+def test_to_begin_behind_anything_else_breaks_p7(trace: list[StepRecord], words: str) -> None:
+    with pytest.raises(ConformanceFailure, match=words) as caught:
+        begins(trace)
+    assert caught.value.promise is Promise.P7
+
+
+def test_what_earlier_workloads_have_computed_counts_as_far_as_it_was_fed() -> None:
+    trace = [step([("e", 4, 1)], admitted="e")]
+    begins(trace, [Computed((1, 2, 3, 4, 8), 4)])
+    begins(trace, [Computed((1, 2, 3), 5)])  # the rest is not known: an abort has hidden it
+    for too_little in (Computed((1, 2, 3, 4, 8), 3), Computed((1, 2, 4, 3), 4)):
+        with pytest.raises(ConformanceFailure, match="that nobody has computed"):
+            begins(trace, [too_little])
+
+
+def test_hits_are_for_engines_that_declare_them_and_configs_that_ask_for_them() -> None:
+    trace = [
+        step([("d", 0, 5)], "efg", "d", free=5),
+        step([("d", 5, 1), ("e", 4, 1), ("f", 4, 3)], "", "ef", "def", free=8),
+        step([("g", 0, 4)], "", "g", "g", free=8),
+    ]
+    capable = frozenset({Capability.TRACING, Capability.PREFIX_CACHING})
+    check_trace(ALIKE, ANSWERS, trace, capable)
+    for capabilities, workload in (
+        (capable - {Capability.PREFIX_CACHING}, ALIKE),
+        (capable, ALIKE.with_config(prefix_caching=False)),
+    ):
+        with pytest.raises(ConformanceFailure, match="context_len is 4, but 0 tokens were fed before"):
+            check_trace(workload, ANSWERS, trace, capabilities)
+
+
+def test_blocks_taken_over_were_free_before_and_leave_no_room_for_the_next() -> None:
+    """A prefix of eight blocks comes back in a pool of nine: the next request has to wait."""
+    config = EngineConfig(max_num_seqs=2, block_size=2, num_blocks=9, prefix_caching=True)
+    long, short = Request("long", tuple(range(17)), 1), Request("s", (7,), 2)
+    workload = Workload((long, short), config)
+    trace = [
+        StepRecord((RowRecord("long", 16, 1, True),), ("s",), ("long",), ("long",), (), 9, 9),
+        StepRecord((RowRecord("s", 0, 1, True),), (), ("s",), (), (), 8, 9),
+    ]
+    check_scheduling(trace, workload, can_chunk=True)
+
+
+def test_a_shared_block_shows_in_what_is_used() -> None:
+    both = [("d", 0, 5), ("e", 4, 1)]
+    assert has_shared_block([step(both, admitted="de", free=4)], 2)
+    assert not has_shared_block([step(both, admitted="de", free=2)], 2)
+    assert not has_shared_block([step(both, admitted="de", finished="e", free=5)], 2)
+
+
+def test_a_hit_is_told_from_a_later_row() -> None:
+    assert not has_prefix_hit(honest())
+    assert not has_prefix_hit([D_IS_COMPUTED, step([("d", 5, 1)])])
+    assert has_prefix_hit([D_IS_COMPUTED, step([("d", 4, 2)], admitted="d", preempted="d")])
 
 
 def test_the_mask_definition_matches_one_drawn_by_hand() -> None:

@@ -70,6 +70,7 @@ class PolicyModel:
 
     config: EngineConfig
     is_overlapped: bool = False
+    has_lanes: bool = True
     num_schedules: int = 0
     num_hits: int = 0  # requests that began behind a prefix taken over
     num_evictions: int = 0
@@ -77,7 +78,7 @@ class PolicyModel:
     policy_s: float = 0.0  # spent in the scheduler
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(LIMITS, self.config)
+        self.scheduler = Scheduler(LIMITS, self.config, self.has_lanes)
         self.live: dict[str, Asked] = {}
         self.waiting: deque[Asked] = deque()
         self.running: list[Asked] = []  # oldest first

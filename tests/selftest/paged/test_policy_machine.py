@@ -35,6 +35,7 @@ class PolicyMachine(RuleBasedStateMachine):
         num_blocks=st.one_of(st.none(), st.integers(3, 12)),
         has_prefix_cache=st.booleans(),
         is_overlapped=st.booleans(),
+        has_lanes=st.booleans(),
     )
     def build(
         self,
@@ -44,11 +45,12 @@ class PolicyMachine(RuleBasedStateMachine):
         num_blocks: int | None,
         has_prefix_cache: bool,
         is_overlapped: bool,
+        has_lanes: bool,
     ) -> None:
         config = EngineConfig(
             max_num_seqs, budget, block_size, num_blocks, prefix_caching=has_prefix_cache
         )
-        self.model = PolicyModel(config, is_overlapped)
+        self.model = PolicyModel(config, is_overlapped, has_lanes)
 
     def add(self, prompt: tuple[int, ...], cap: int, eos: frozenset[int]) -> None:
         request = Request(f"r{self.num_requests}", prompt, cap, eos)
@@ -135,7 +137,7 @@ def play(seed: int) -> PolicyModel:
         num_blocks=rng.choice([None, *range(4, 12)]),
         prefix_caching=rng.random() < 0.75,
     )
-    model = PolicyModel(config, is_overlapped=rng.random() < 0.5)
+    model = PolicyModel(config, rng.random() < 0.5, rng.random() < 0.5)
     texts = [[rng.randrange(VOCAB_SIZE) for _ in range(LONGEST_PROMPT)] for _ in range(2)]
     asked: list[Request] = []
     for turn in range(40):

@@ -1,0 +1,79 @@
+"""Preemption, chunks, shared prefixes and aborts, each right by itself, in pairs and triples.
+
+An example counts only if all of its features have happened in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import FinishReason
+from harness.cancelling import check_run_with_aborts
+from harness.crossing import Feature, crossed
+from harness.happened import has_chunk, has_preemption, has_prefix_hit
+from harness.promises import Promise
+from harness.relations import blame
+from harness.trial import Trial
+
+pytestmark = [pytest.mark.needs("tracing"), pytest.mark.one_model]
+
+SEEN = {
+    Feature.PREEMPTION: has_preemption,
+    Feature.CHUNKS: has_chunk,
+    Feature.PREFIXES: has_prefix_hit,
+}
+
+
+def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
+    """Sets of so many features, each with the capabilities it needs."""
+    return [
+        pytest.param(
+            features,
+            id="-".join(features),
+            marks=pytest.mark.needs(*(feature.capability.value for feature in features)),
+        )
+        for size in sizes
+        for features in combinations(Feature, size)
+        if (Feature.ABORTS in features) == with_aborts
+    ]
+
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.parametrize("features", crossings((2, 3), with_aborts=False))
+@given(data=st.data())
+def test_features_that_meet_keep_parity(
+    trial: Trial, features: tuple[Feature, ...], data: st.DataObject
+) -> None:
+    """Twice on one engine: what the first time has left behind is there the second time."""
+    workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
+    with trial.engine(workload.config) as engine:
+        for _ in range(2):
+            trial.check(workload, engine)
+        trace = trial.trace_of(engine)
+        trial.must_show(" and ".join(features), all(SEEN[each](trace) for each in features))
+
+
+@pytest.mark.promise(id="P13")
+@pytest.mark.parametrize("features", crossings((2, 3, 4), with_aborts=True))
+@given(data=st.data())
+def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
+    trial: Trial, features: tuple[Feature, ...], data: st.DataObject
+) -> None:
+    """Afterwards the same requests again, of which none is aborted."""
+    workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
+    with trial.engine(workload.config) as engine:
+        outcome = check_run_with_aborts(trial, workload, engine)
+        trace = trial.trace_of(engine)
+        reasons = [each.finish_reason for each in outcome.completions]
+        have_met = FinishReason.ABORTED in reasons and all(
+            SEEN[each](trace) for each in features if each in SEEN
+        )
+        trial.must_show(" and ".join(features), have_met)
+        with blame(Promise.P13, "after a request was cancelled"):
+            trial.check(replace(workload, aborts=()), engine)

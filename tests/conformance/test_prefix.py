@@ -1,0 +1,157 @@
+"""A prefix cache changes no answer: what is taken over is what would have been computed.
+
+`trial.check` also holds each trace against P7: none begins behind tokens that nobody has computed.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import Capability, EngineConfig, Request
+from harness.crossing import block_prompts, shared_prefixes
+from harness.happened import has_prefix_hit, has_shared_block
+from harness.promises import Promise
+from harness.relations import blame
+from harness.strategies import prompts, workloads
+from harness.trial import Trial
+from harness.workloads import Workload
+
+pytestmark = pytest.mark.needs("prefix_caching", "tracing")
+
+BEHIND = "behind a prefix that was taken over"
+
+
+@pytest.mark.promise(id="P1")
+@given(data=st.data())
+def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObject) -> None:
+    """A, other content in the same blocks, A again; twins; the next turn of a chat."""
+    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
+    with trial.engine(calls[0].config) as engine:
+        for call in calls:
+            trial.check(call, engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_a_warm_cache_answers_as_a_cold_one(trial: Trial, data: st.DataObject) -> None:
+    """Any workload, twice."""
+    has_steps = Capability.STEPPING in trial.capabilities
+    drawn = workloads(
+        trial.oracle,
+        trial.capabilities,
+        with_arrivals=has_steps and data.draw(st.booleans(), label="staggered"),
+        with_prefix_caching=True,
+    )
+    workload = data.draw(drawn)
+    with trial.engine(workload.config) as engine:
+        for _ in range(2):
+            trial.check(workload, engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+
+
+@pytest.mark.promise(id="P5")
+@pytest.mark.needs("stepping")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataObject) -> None:
+    """Two compute the same prefix in one step, and the first of them ends early. While the other goes
+    on, somebody else comes who may be given its blocks, and then one who takes the prefix over."""
+    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    vocab_size = trial.subject.vocab_size
+    prefix = data.draw(block_prompts(vocab_size, block_size, max_blocks=2), label="prefix")
+    foreign = prompts(vocab_size, st.integers(block_size, 3 * block_size))
+    short, long = data.draw(st.permutations([1, 10]), label="caps of the two")
+    wanted = (
+        Request("twin-0", (*prefix, 5, 6), short),
+        Request("twin-1", (*prefix, 5, 6), long),
+        Request("other", data.draw(foreign, label="other"), 4),
+        Request("heir", (*prefix, 7), 3),
+    )
+    largest = max(len(each.prompt_token_ids) + each.max_new_tokens for each in wanted)
+    roomy = largest // block_size + 4 if Capability.PREEMPTION in trial.capabilities else None
+    config = EngineConfig(max_num_seqs=3, block_size=block_size, num_blocks=roomy, prefix_caching=True)
+    with trial.engine(config) as engine, blame(Promise.P5, "beside others with the same prefix"):
+        trial.check(Workload(wanted, config, arrivals=(0, 0, 2, 4)), engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+
+
+@pytest.mark.promise(id="P7")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
+    trial: Trial, data: st.DataObject
+) -> None:
+    """The same whole blocks again: something must be left to feed. And prompts that go on with the
+    answer, whose blocks were written token by token."""
+    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    num_blocks = data.draw(st.integers(1, 4), label="blocks of the prompt")
+    vocab_size = trial.subject.vocab_size
+    prompt = data.draw(prompts(vocab_size, st.just(num_blocks * block_size)))
+    cap = 2 * block_size + 1
+    answer = trial.oracle.right_tokens(prompt, cap)
+    ends = data.draw(st.lists(st.integers(0, cap), min_size=1, max_size=3), label="answer up to")
+    again = [Request(f"after-{end}-{i}", prompt + answer[:end], 3) for i, end in enumerate(ends)]
+    config = EngineConfig(
+        max_num_seqs=2, block_size=block_size, return_logits=trial.has_logits, prefix_caching=True
+    )
+    with trial.engine(config) as engine:
+        trial.check(Workload((Request("first", prompt, cap),), config), engine)
+        with blame(Promise.P7, BEHIND):
+            trial.check(Workload((Request("same", prompt, cap), *again), config), engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+
+
+@pytest.mark.promise(id="P8")
+@pytest.mark.needs("preemption")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: st.DataObject) -> None:
+    """A fills the pool, then B does, then A comes twice: from B's blocks nothing of A may be read, and
+    what A has computed anew is as good as the first time."""
+    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    lengths = st.integers(2 * block_size + 1, 4 * block_size)
+    vocab_size = trial.subject.vocab_size
+    old = data.draw(prompts(vocab_size, lengths), label="A")
+    new = data.draw(prompts(vocab_size, lengths), label="B")
+    num_blocks = -(-(max(len(old), len(new)) + 2) // block_size)
+    config = EngineConfig(
+        max_num_seqs=1,
+        block_size=block_size,
+        num_blocks=num_blocks + data.draw(st.integers(0, 1), label="blocks to spare"),
+        return_logits=trial.has_logits,
+        prefix_caching=True,
+    )
+    hits = []
+    with trial.engine(config) as engine, blame(Promise.P8, "once its blocks had been given away"):
+        for name, prompt in (("a", old), ("b", new), ("a-again", old), ("a-once-more", old)):
+            num_before = len(trial.trace_of(engine))
+            trial.check(Workload((Request(name, prompt, 3),), config), engine)
+            hits.append(trial.trace_of(engine)[num_before].rows[0].context_len)
+    trial.must_show("prefix hit", hits[3] > 0)
+    trial.must_show("prefix that was given up and computed again", hits[2] < hits[3])
+
+
+@pytest.mark.promise(id="P11")
+@pytest.mark.needs("preemption", "stepping")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.DataObject) -> None:
+    """Sharers come and go at different times; the last one to go must give the prefix back."""
+    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    vocab_size = trial.subject.vocab_size
+    prefix = data.draw(prompts(vocab_size, st.just(2 * block_size)), label="prefix")
+    caps = data.draw(st.lists(st.integers(1, 9), min_size=3, max_size=4), label="caps")
+    wanted = tuple(Request(f"r{i}", (*prefix, i), cap) for i, cap in enumerate((9, *caps)))
+    config = EngineConfig(
+        max_num_seqs=4, block_size=block_size, num_blocks=8 * len(wanted), prefix_caching=True
+    )
+    arrivals = tuple(2 * i for i in range(len(wanted)))
+    with trial.engine(config) as engine:
+        trial.check(Workload(wanted, config, arrivals), engine)
+        trace = trial.trace_of(engine)
+        trial.must_show("prefix hit", has_prefix_hit(trace))
+        trial.must_show("block that two use at once", has_shared_block(trace, block_size))

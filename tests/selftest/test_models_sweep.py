@@ -1,0 +1,207 @@
+"""The sweep over transformers' causal LMs: what it makes small, how it judges, what it survives."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from transformers import Gemma3TextConfig
+
+from harness.__main__ import main
+from harness.api import EngineConfig
+from harness.errors import UnsupportedModelError
+from harness.models_sweep import command
+from harness.models_sweep.judge import Finding, Task, Verdict, judge
+from harness.models_sweep.page import models_page
+from harness.models_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
+from harness.models_sweep.toys import Toy, model_types, toys_of
+from harness.models_sweep.workers import Lost, work
+from harness.provenance import ROOT
+from implementations.paged import paged
+
+RESULTS = ROOT / "results" / "models.json"
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def toy(name: str) -> Toy:
+    """As the table names it."""
+    return next(each for each in toys_of(name.partition(", ")[0]) if str(each) == name)
+
+
+def in_process(
+    function: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, time_limit_s: float
+) -> Iterator[tuple[Any, Any]]:
+    """`work` without workers: importing torch once more takes longer than a toy."""
+    assert jobs
+    assert time_limit_s
+    return ((task, function(task)) for task in tasks)
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "work", in_process)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return data
+
+
+def test_the_results_name_exactly_the_mapping_of_their_version(results: dict[str, Any]) -> None:
+    if results["made"]["versions"]["transformers"] != transformers.__version__:
+        pytest.skip(f"results/models.json is of another version than {transformers.__version__}")
+    named = [each["type"] for each in results["toys"] if not each["form"]]
+    assert named == list(model_types())
+
+
+def test_the_results_hold_nothing_wrong_and_at_least_87_served_types(results: dict[str, Any]) -> None:
+    verdicts = [each["verdict"] for each in results["toys"]]
+    assert "WRONG" not in verdicts
+    assert results["is_complete"]
+    assert results["counts"]["types"]["served"] >= 87
+    assert results["counts"]["types"]["served"] == sum(
+        each["verdict"] == "served" and not each["form"] for each in results["toys"]
+    )
+
+
+def test_the_page_is_that_of_the_data(results: dict[str, Any]) -> None:
+    assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == models_page(results)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "verdict", "reason"),
+    [
+        ("gemma2", "paged", Verdict.SERVED, ""),
+        ("gpt_oss", "paged", Verdict.SERVED, ""),
+        ("phimoe, with a window", "static", Verdict.SERVED, ""),
+        ("mamba", "paged", Verdict.REFUSED, "layers of type linear_attention"),
+        ("bloom", "paged", Verdict.REFUSED, "not behind AttentionInterface"),
+        ("bart", "paged", Verdict.REFUSED, "in a batch its logits differ"),
+        ("llama4_text", "paged", Verdict.REFUSED, "layers of type chunked_attention"),
+        ("phi3, longrope", "paged", Verdict.REFUSED, "'longrope' depends on the whole batch"),
+        ("gemma3_text, one RoPE dynamic", "paged", Verdict.REFUSED, "'dynamic' depends on the whole"),
+        ("moshi", "paged", Verdict.REFUSED, "its cache keeps 5 keys, but its mask shows more"),
+        ("moshi", "reference", Verdict.UNPROVEN, "off a pass without one"),
+        ("musicgen", "paged", Verdict.UNBUILDABLE, "has no attribute 'dropout'"),
+        ("llama", "fault:mask_ignores_sequence", Verdict.WRONG, "P1: request"),
+    ],
+)
+def test_each_verdict_has_a_toy_that_gets_it(
+    name: str, engine: str, verdict: Verdict, reason: str
+) -> None:
+    finding = judge(Task(toy(name), engine))
+    assert (finding.verdict, reason in finding.reason) == (verdict, True), finding.reason
+    if verdict is Verdict.SERVED:
+        assert finding.num_tokens >= 44
+        assert finding.worst is not None
+        assert 0 < finding.worst < 8
+
+
+# transformers has the window in the mask, but does not pass it to the attention function.
+@pytest.mark.parametrize("model_type", ["phimoe", "qwen2_moe"])
+@pytest.mark.parametrize("window", [5, 64])
+def test_a_window_that_only_the_mask_knows_is_refused_at_any_size(model_type: str, window: int) -> None:
+    form = toy(f"{model_type}, with a window")
+    model = Toy(model_type, "", {**form.changes, "sliding_window": window}).build(seed=0)
+    with pytest.raises(UnsupportedModelError, match="its mask is another than it tells"):
+        paged(model, EngineConfig())
+
+
+def test_a_model_that_attends_both_ways_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="its mask is another than it tells"):
+        paged(toy("bert, both ways").build(seed=0), EngineConfig())
+
+
+def test_a_refused_model_keeps_its_attention() -> None:
+    model = toy("phimoe, with a window").build(seed=0)
+    before = model.config._attn_implementation
+    with pytest.raises(UnsupportedModelError):
+        paged(model, EngineConfig())
+    assert model.config._attn_implementation == before
+
+
+def test_a_toy_keeps_one_layer_of_each_kind_and_its_groups() -> None:
+    config = toy("gemma3_text").config()
+    assert config.layer_types == [SLIDING, FULL]
+    assert (config.sliding_window, config.num_key_value_heads) == (WINDOW, NUM_KV_HEADS)
+    assert picked_layers(Gemma3TextConfig()) == (0, 5)
+    deepseek = toy("deepseek_v3").config()
+    assert (deepseek.num_hidden_layers, deepseek.first_k_dense_replace) == (2, 1)
+    assert toy("qwen2, with a window").config().layer_types == [FULL, SLIDING]
+    assert [str(each) for each in toys_of("mistral")] == ["mistral", "mistral, without a window"]
+
+
+def test_a_toy_is_the_same_whenever_it_is_built_and_leaves_the_random_numbers_alone() -> None:
+    import torch
+
+    state = torch.get_rng_state()
+    first, second = (toy("llama").build(seed=3).state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_sweep_is_written_and_wrong_engines_fail_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--jobs=1", f"--output={tmp_path}"]
+    assert main(["models", "gpt2", "mamba", *options]) == 0
+    data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
+    assert data["counts"]["types"] == dict.fromkeys(Verdict, 0) | {"served": 1, "refused": 1}
+    assert [each["type"] for each in data["toys"]] == ["gpt2", "gpt2", "mamba"]
+    text = (tmp_path / "models-partial.md").read_text(encoding="utf-8")
+    assert (
+        f"Of 2 types of transformers {transformers.__version__}: 1 served, 1 refused, 0 WRONG." in text
+    )
+    assert "| gpt2, scaled by layer | served |" in text
+
+    assert main(["models", "gpt_bigcode", "--engine=fault:mask_ignores_sequence", *options]) == 1
+    assert "WRONG gpt_bigcode: P1: request" in capsys.readouterr().out
+
+
+def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> Iterator[tuple[Task, Finding]]:
+        yield Task(toy("gpt2"), "paged"), Finding(Verdict.SERVED)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "work", stopped)
+    assert main(["models", "gpt2", "mamba", "--jobs=1", f"--output={tmp_path}"]) == 130
+    data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
+    assert [each["type"] for each in data["toys"]] == ["gpt2"]
+    assert "INCOMPLETE" in (tmp_path / "models-partial.md").read_text(encoding="utf-8")
+    assert not (tmp_path / "models.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["lama"], "'lama' is no causal LM of this version of transformers; do you mean llama"),
+        (["--engine=paggd"], "--engine 'paggd' is no engine"),
+        (["--time-limit=never"], "'never' must be a number of seconds"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_task_that_crashes_or_hangs_is_lost_alone() -> None:
+    crashed = dict(work(os._exit, [3, 4], jobs=1, time_limit_s=60.0))
+    assert crashed == {code: Lost(f"the process died with exit code {code}") for code in (3, 4)}
+    slept = dict(work(time.sleep, [0.0, 60.0], jobs=2, time_limit_s=3.0))
+    assert slept[60.0] == Lost("no result within 3 s")
+
+
+def test_a_task_that_raises_is_lost_with_what_it_said() -> None:
+    ((_, lost),) = work(operator.index, ["one"], jobs=1, time_limit_s=60.0)
+    assert lost == Lost("it raised TypeError: 'str' object cannot be interpreted as an integer")
