@@ -46,7 +46,8 @@ class Point:
     def config(self) -> EngineConfig:
         num_slots = self.num_slots or self.num_sequences
         budget = max(NUM_BATCHED_TOKENS, num_slots)
-        return EngineConfig(max_num_seqs=num_slots, max_num_batched_tokens=budget)
+        # An engine that makes its pool when it is built learns how large: in no call is one made.
+        return EngineConfig(num_slots, budget, max_model_len=self.num_positions)
 
     def requests(self, cap: int, lap: str, vocab_size: int) -> tuple[Request, ...]:
         """Pseudo-random prompts without EOS. No two calls on an engine share a prefix, so there is none

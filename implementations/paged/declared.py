@@ -57,7 +57,7 @@ _CALLS: ContextVar[list[Call]] = ContextVar("of the pass under way")
 
 def refuse_undeclared(engine_name: str, model: PreTrainedModel) -> None:
     """Raises `UnsupportedModelError` if queries of some layer see other keys than it says."""
-    facts = (model.config.to_json_string(), model.device)
+    facts = (repr(model.config.to_dict()), model.device)
     if model not in _FOUND or _FOUND[model][0] != facts:
         _FOUND[model] = facts, next(_objections(model), None)
     why = _FOUND[model][1]
