@@ -41,22 +41,23 @@ def block_prompts(
 def shared_prefixes(
     draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability]
 ) -> tuple[Workload, ...]:
-    """Three calls to one engine: some prompts; others, in what may be the same blocks; the first again,
-    and one that goes on behind its answer, as a chat does."""
+    """Calls to one engine: some prompts; others, in what may be the same blocks; the first again,
+    beside one that goes on behind its answer. Then two turns of that chat, each alone."""
     vocab_size = oracle.subject.vocab_size
     block_size = draw(st.sampled_from([2, 3, 4]), label="block_size")
     some = st.lists(block_prompts(vocab_size, block_size), min_size=1, max_size=2)
     first, others = draw(some, label="first"), draw(some, label="others")
     first += first[: draw(st.integers(0, 1), label="twins")]
     cap = draw(st.integers(1, 2 * block_size), label="max_new_tokens")
-    turn = first[0] + oracle.right_tokens(first[0], cap) + text_tokens(TAIL, vocab_size)[:2]
-    longest = max(map(len, (*first, *others, turn)))
-    needed = ceil((longest + cap) / block_size)
+    turn = _next_turn(oracle, first[0], cap)
+    last = _next_turn(oracle, turn, cap)
+    calls = {"first": first, "other": others, "again": [*first, turn], "turn": [turn], "last": [last]}
     budgets = [2048]
     num_blocks: list[int | None] = [None]
     if Capability.CHUNKED_PREFILL in capabilities:
         budgets += [3, 5, 8]
     if Capability.PREEMPTION in capabilities:
+        needed = ceil((max(map(len, (*first, *others, last))) + cap) / block_size)
         num_blocks += range(needed, needed + 5)
     config = EngineConfig(
         max_num_seqs=draw(st.integers(1, 3)),
@@ -66,11 +67,16 @@ def shared_prefixes(
         return_logits=Capability.LOGITS in capabilities,
         prefix_caching=True,
     )
-    calls = {"first": first, "other": others, "again": [*first, turn]}
     return tuple(
         Workload(tuple(Request(f"{name}-{i}", p, cap) for i, p in enumerate(prompts)), config)
         for name, prompts in calls.items()
     )
+
+
+def _next_turn(oracle: Oracle, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
+    """What was asked, what was answered, and something new."""
+    new = text_tokens(TAIL, oracle.subject.vocab_size)[:2]
+    return (*prompt, *oracle.right_tokens(prompt, cap), *new)
 
 
 class Feature(StrEnum):
@@ -95,40 +101,34 @@ class Feature(StrEnum):
 def crossed(
     draw: st.DrawFn, oracle: Oracle, features: Collection[Feature], has_logits: bool
 ) -> Workload:
-    """Three or four requests, of which the last came later, made so that an engine which is free to do
-    each of the features comes to it. Their prompts share two blocks, whether or not they may be shared.
+    """Three requests that share a block, if they may; played twice, an honest engine comes to each of
+    the features, whatever its order of admission.
+
+    All three fit the pool when they are admitted, and two of them outgrow it, so somebody must give way
+    even if the third is aborted. Every prompt is longer than the budget.
     """
     vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from([2, 3, 4]), label="block_size")
-    shared = text_tokens(CONTENTS[0], vocab_size)[: 2 * block_size]
-    lengths = draw(st.lists(st.integers(1, block_size + 1), min_size=3, max_size=4), label="own")
-    own = [text_tokens(number + 1, vocab_size)[:length] for number, length in enumerate(lengths)]
-    cap = 3 * block_size + 1
-    wanted = tuple(Request(f"r{i}", (*shared, *rest), cap) for i, rest in enumerate(own))
-    # Some come when the first ones have been computed; all at once, the slots see to that.
-    is_stepped = Feature.ABORTS in features
-    arrivals = tuple(2 * i for i in range(len(wanted))) if is_stepped else None
+    block_size = draw(st.sampled_from([3, 4]), label="block_size")
+    shared = text_tokens(CONTENTS[0], vocab_size)[:block_size]
+    own = draw(st.lists(st.integers(1, block_size - 1), min_size=3, max_size=3), label="own tokens")
+    prompts = [(*shared, *text_tokens(i + 1, vocab_size)[:length]) for i, length in enumerate(own)]
+    growth = 3  # blocks
+    wanted = tuple(Request(f"r{i}", each, growth * block_size + 1) for i, each in enumerate(prompts))
+    num_blocks = 2 * len(wanted)
+    assert growth + 2 <= num_blocks < 2 * (growth + 2) - 1, "one life fits, two that share do not"
+    arrivals: tuple[int, ...] | None = None
     aborts: tuple[tuple[str, int], ...] = ()
     if Feature.ABORTS in features:
-        victim = draw(st.integers(0, len(wanted) - 1), label="cancelled")
-        after = draw(st.integers(1, 6), label="steps after its arrival")  # its cap is above that
-        aborts = ((f"r{victim}", 2 * victim + after),)
+        arrivals = (0, 0, 2)
+        victim = draw(st.integers(0, 2), label="cancelled")
+        after = draw(st.integers(1, 4), label="steps after its arrival")
+        aborts = ((f"r{victim}", arrivals[victim] + after),)
     config = EngineConfig(
-        max_num_seqs=2,
-        max_num_batched_tokens=draw(st.integers(3, 5)) if Feature.CHUNKS in features else 2048,
+        max_num_seqs=3,
+        max_num_batched_tokens=draw(st.integers(3, block_size)) if Feature.CHUNKS in features else 2048,
         block_size=block_size,
-        num_blocks=_small_pool(wanted, block_size) if Feature.PREEMPTION in features else None,
-        return_logits=has_logits and not is_stepped,
+        num_blocks=num_blocks if Feature.PREEMPTION in features else None,
+        return_logits=has_logits and not aborts,
         prefix_caching=Feature.PREFIXES in features,
     )
     return Workload(wanted, config, arrivals, aborts)
-
-
-def _small_pool(wanted: tuple[Request, ...], block_size: int) -> int:
-    """Blocks for one whole life, which two prompts fit into as well, and which two lives outgrow even
-    if they share what they can."""
-    lives = [len(each.prompt_token_ids) + each.max_new_tokens - 1 for each in wanted]
-    prompts = [ceil(len(each.prompt_token_ids) / block_size) for each in wanted]
-    num_blocks = max(ceil(max(lives) / block_size), 2 * max(prompts))
-    assert 2 * ceil(min(lives) / block_size) - 2 > num_blocks - 1, "else nobody would have to give way"
-    return num_blocks

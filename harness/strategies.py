@@ -102,7 +102,6 @@ def configs(
     wanted: tuple[Request, ...],
     block_size: int,
     return_logits: bool,
-    with_prefix_caching: bool = False,
 ) -> EngineConfig:
     """Limits that hold every one of the requests, but rarely all of them at once."""
     longest = max(len(request.prompt_token_ids) for request in wanted)
@@ -124,7 +123,6 @@ def configs(
         # Often the longest request fills the context to its end, whatever the block size.
         max_model_len=draw(st.sampled_from([None, None, largest])),
         return_logits=return_logits,
-        prefix_caching=with_prefix_caching and Capability.PREFIX_CACHING in capabilities,
     )
 
 
@@ -137,7 +135,6 @@ def workloads(
     max_requests: int = 6,
     with_eos: bool = True,
     with_arrivals: bool = False,
-    with_prefix_caching: bool = False,
 ) -> Workload:
     """Good requests under limits this engine can work with; `with_arrivals` staggers them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
@@ -148,7 +145,6 @@ def workloads(
             wanted,
             block_size,
             return_logits=Capability.LOGITS in capabilities and not with_arrivals,
-            with_prefix_caching=with_prefix_caching,
         )
     )
     arrivals = None

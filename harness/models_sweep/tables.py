@@ -7,6 +7,7 @@ from typing import Any
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 _ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+_ROPE_OF_THREE = {**_ROPE, "mrope_section": [4, 2, 2]}
 _STRETCHED = {"factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 32}
 _SHARED_KV = {  # the last two layers read the keys of the first two
     "num_hidden_layers": 4,
@@ -21,7 +22,7 @@ FIXES: dict[str, dict[str, Any]] = {
     "blt": {"encoder_hash_byte_group_vocab": 50},
     "blt_local_decoder": {"hidden_size_global": 64},
     "blt_local_encoder": {"hidden_size_global": 64, "vocab_size": 260},
-    "cohere_compass_text": {"rope_parameters": {FULL: _ROPE, SLIDING: _ROPE}},
+    "cohere_compass_text": {"rope_parameters": {FULL: _ROPE_OF_THREE, SLIDING: _ROPE_OF_THREE}},
     "dbrx": {"attn_config": {"rope_theta": 10_000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -76,6 +77,7 @@ FIXES: dict[str, dict[str, Any]] = {
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "bert": {"both ways": {"is_decoder": False}},
     "falcon": {"ALiBi": {"alibi": True}},
+    "gemma2": {"eager attention": {"attn_implementation": "eager"}},
     "gemma3_text": {
         "both ways": {"use_bidirectional_attention": True},
         "one RoPE dynamic": {

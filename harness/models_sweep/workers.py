@@ -98,7 +98,7 @@ class _Worker:
 def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
     """Ctrl-C reaches all processes of a terminal; the one that asked ends the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError):
+    with suppress(EOFError, BrokenPipeError):  # nobody is there to ask any more
         while True:
             task = connection.recv()
             try:

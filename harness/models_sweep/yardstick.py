@@ -32,7 +32,7 @@ class _ToyUnderTest(ModelUnderTest):
 
 
 def yardstick(name: str, model: PreTrainedModel, seed: int) -> Oracle:
-    """Raises `UnprovenError` if per-prompt generation contradicts one pass without a cache, or if the
+    """Raises `UnprovenError` if per-prompt generation contradicts one float64 pass, or if the
     model does not answer to its context."""
     try:
         oracle = Oracle(_ToyUnderTest(name, model), reference_factory())
@@ -44,7 +44,7 @@ def yardstick(name: str, model: PreTrainedModel, seed: int) -> Oracle:
     spread = _spread(model)
     if not error_unit <= MOST_ROUNDING * spread:
         raise UnprovenError(
-            f"generation with a cache is {error_unit:.2g} off a pass without one; the logits spread "
+            f"per-prompt generation is {error_unit:.2g} off one float64 pass; the logits spread "
             f"over {spread:.2g}"
         )
     _require_adequacy(oracle, seed)

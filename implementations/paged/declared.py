@@ -49,7 +49,8 @@ class Call:
     layer: int | None
     window: int | None  # as it was told
     mask: MaskFunction | None  # what the model's own attention would get; None: plainly causal
-    objection: str | None  # to what it was told besides
+    extra: str | None  # what it was told besides that not every attention function heeds
+    objection: str | None  # to anything else it was told
 
 
 _CALLS: ContextVar[list[Call]] = ContextVar("of the pass under way")
@@ -57,7 +58,7 @@ _CALLS: ContextVar[list[Call]] = ContextVar("of the pass under way")
 
 def refuse_undeclared(engine_name: str, model: PreTrainedModel) -> None:
     """Raises `UnsupportedModelError` if queries of some layer see other keys than it says."""
-    facts = (repr(model.config.to_dict()), model.device)
+    facts = (repr(model.config.to_dict()), _own_attention(model), model.device)
     if model not in _FOUND or _FOUND[model][0] != facts:
         _FOUND[model] = facts, next(_objections(model), None)
     why = _FOUND[model][1]
@@ -83,12 +84,18 @@ def _objections(model: PreTrainedModel) -> Iterator[str]:
             yield "an attention layer does not say which it is"
         if call.objection is not None:
             yield f"{where}: {call.objection}"
+        if call.extra is not None and _own_attention(model) == "sdpa":  # transformers before 5.23
+            yield f"{where}: its own attention, sdpa, leaves the {call.extra} out; eager does not"
         if call.mask is not None and not _says(call.mask, call.window, places):
             told = "" if call.window is None else f" with a window of {call.window}"
             yield f"{where}: its mask is another than it tells the attention function, causal{told}"
         kept = cached_keys.get(call.layer)
         if kept is not None and (call.window is None or kept < call.window):
             yield f"{where}: its cache keeps {kept} keys, but its mask shows more"
+
+
+def _own_attention(model: PreTrainedModel) -> str | None:
+    return model.config.get_text_config()._attn_implementation
 
 
 def _noted(model: PreTrainedModel) -> tuple[list[Call], Tensor]:
@@ -172,8 +179,8 @@ def _attention(
     scaling: float | None = None,  # noqa: ARG001 - takes notes only
     dropout: float = 0.0,  # noqa: ARG001
     sliding_window: int | None = None,
-    softcap: float | None = None,  # noqa: ARG001
-    s_aux: Tensor | None = None,  # noqa: ARG001
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -191,7 +198,9 @@ def _attention(
         objection = "it attends both ways"
     elif unknown:
         objection = f"it gives attention an argument that we do not know, {unknown[0]!r}"
-    _CALLS.get().append(Call(getattr(module, "layer_idx", None), sliding_window, mask, objection))
+    extra = "softcap" if softcap is not None else "sinks" if s_aux is not None else None
+    layer = getattr(module, "layer_idx", None)
+    _CALLS.get().append(Call(layer, sliding_window, mask, extra, objection))
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 

@@ -69,11 +69,11 @@ def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
     workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
     with trial.engine(workload.config) as engine:
         outcome = check_run_with_aborts(trial, workload, engine)
+        with blame(Promise.P13, "after a request was cancelled"):
+            trial.check(replace(workload, aborts=()), engine)
         trace = trial.trace_of(engine)
         reasons = [each.finish_reason for each in outcome.completions]
         have_met = FinishReason.ABORTED in reasons and all(
             SEEN[each](trace) for each in features if each in SEEN
         )
         trial.must_show(" and ".join(features), have_met)
-        with blame(Promise.P13, "after a request was cancelled"):
-            trial.check(replace(workload, aborts=()), engine)

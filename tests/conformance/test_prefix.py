@@ -14,7 +14,7 @@ from harness.crossing import block_prompts, shared_prefixes
 from harness.happened import has_prefix_hit, has_shared_block
 from harness.promises import Promise
 from harness.relations import blame
-from harness.strategies import prompts, workloads
+from harness.strategies import prompts, text_tokens
 from harness.trial import Trial
 from harness.workloads import Workload
 
@@ -34,27 +34,8 @@ def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObje
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 
-@pytest.mark.promise(id="P1")
-@pytest.mark.one_model
-@given(data=st.data())
-def test_a_warm_cache_answers_as_a_cold_one(trial: Trial, data: st.DataObject) -> None:
-    """Any workload, twice."""
-    has_steps = Capability.STEPPING in trial.capabilities
-    drawn = workloads(
-        trial.oracle,
-        trial.capabilities,
-        with_arrivals=has_steps and data.draw(st.booleans(), label="staggered"),
-        with_prefix_caching=True,
-    )
-    workload = data.draw(drawn)
-    with trial.engine(workload.config) as engine:
-        for _ in range(2):
-            trial.check(workload, engine)
-        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
-
-
 @pytest.mark.promise(id="P5")
-@pytest.mark.needs("stepping")
+@pytest.mark.needs("scheduling", "stepping")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataObject) -> None:
@@ -76,6 +57,8 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
     config = EngineConfig(max_num_seqs=3, block_size=block_size, num_blocks=roomy, prefix_caching=True)
     with trial.engine(config) as engine, blame(Promise.P5, "beside others with the same prefix"):
         trial.check(Workload(wanted, config, arrivals=(0, 0, 2, 4)), engine)
+        for _ in range(2):
+            trial.check(Workload(wanted[-1:], config), engine)
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 
@@ -93,7 +76,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
     prompt = data.draw(prompts(vocab_size, st.just(num_blocks * block_size)))
     cap = 2 * block_size + 1
     answer = trial.oracle.right_tokens(prompt, cap)
-    ends = data.draw(st.lists(st.integers(0, cap), min_size=1, max_size=3), label="answer up to")
+    ends = data.draw(st.lists(st.integers(1, cap), min_size=1, max_size=3), label="answer up to")
     again = [Request(f"after-{end}-{i}", prompt + answer[:end], 3) for i, end in enumerate(ends)]
     config = EngineConfig(
         max_num_seqs=2, block_size=block_size, return_logits=trial.has_logits, prefix_caching=True
@@ -113,15 +96,16 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
     """A fills the pool, then B does, then A comes twice: from B's blocks nothing of A may be read, and
     what A has computed anew is as good as the first time."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
-    lengths = st.integers(2 * block_size + 1, 4 * block_size)
-    vocab_size = trial.subject.vocab_size
-    old = data.draw(prompts(vocab_size, lengths), label="A")
-    new = data.draw(prompts(vocab_size, lengths), label="B")
-    num_blocks = -(-(max(len(old), len(new)) + 2) // block_size)
+    length = data.draw(st.integers(2 * block_size + 1, 4 * block_size), label="length of A")
+    longer = length + data.draw(st.integers(0, block_size), label="B is longer by")
+    texts = data.draw(st.lists(st.integers(0, 9), min_size=2, max_size=2, unique=True), label="texts")
+    old, new = (text_tokens(text, trial.subject.vocab_size) for text in texts)
+    old, new = old[:length], new[:longer]
+    spare = data.draw(st.integers(0, 1), label="blocks to spare")
     config = EngineConfig(
         max_num_seqs=1,
         block_size=block_size,
-        num_blocks=num_blocks + data.draw(st.integers(0, 1), label="blocks to spare"),
+        num_blocks=-(-(longer + 2) // block_size) + spare,
         return_logits=trial.has_logits,
         prefix_caching=True,
     )
@@ -135,8 +119,32 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
     trial.must_show("prefix that was given up and computed again", hits[2] < hits[3])
 
 
+@pytest.mark.promise(id="P10")
+@pytest.mark.needs("preemption")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataObject) -> None:
+    """Request after request finds the pool full of what others have left, and has to come in."""
+    block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
+    lengths = st.integers(block_size + 1, 4 * block_size)
+    drawn = prompts(trial.subject.vocab_size, lengths)
+    asked = data.draw(st.lists(drawn, min_size=3, max_size=5), label="prompts")
+    wanted = tuple(Request(f"r{i}", prompt, 3) for i, prompt in enumerate(asked))
+    config = EngineConfig(
+        max_num_seqs=data.draw(st.integers(1, 2), label="max_num_seqs"),
+        block_size=block_size,
+        num_blocks=-(-(max(map(len, asked)) + 2) // block_size),
+        return_logits=trial.has_logits,
+        prefix_caching=True,
+    )
+    with trial.engine(config) as engine:
+        for call in (wanted, wanted[:1], wanted[:1]):
+            trial.check(Workload(call, config), engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
+
+
 @pytest.mark.promise(id="P11")
-@pytest.mark.needs("preemption", "stepping")
+@pytest.mark.needs("preemption", "scheduling", "stepping")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.DataObject) -> None:
@@ -144,7 +152,7 @@ def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.Da
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
     vocab_size = trial.subject.vocab_size
     prefix = data.draw(prompts(vocab_size, st.just(2 * block_size)), label="prefix")
-    caps = data.draw(st.lists(st.integers(1, 9), min_size=3, max_size=4), label="caps")
+    caps = data.draw(st.lists(st.integers(2, 9), min_size=3, max_size=4), label="caps")
     wanted = tuple(Request(f"r{i}", (*prefix, i), cap) for i, cap in enumerate((9, *caps)))
     config = EngineConfig(
         max_num_seqs=4, block_size=block_size, num_blocks=8 * len(wanted), prefix_caching=True
