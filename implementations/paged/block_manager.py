@@ -169,9 +169,11 @@ class BlockManager:
             is_short = column >= self.num_columns if self._has_lanes else self._is_used_up()
             if is_short:
                 self._add_columns(max(column + 1, 2 * self.num_columns))
-        if self._has_lanes and preferred in self._blank:
-            del self._blank[preferred]
-            return preferred
+        if self._has_lanes and self._blank:
+            # Elsewhere the highest, whatever was freed when: what was served before moves no bit.
+            block = preferred if preferred in self._blank else max(self._blank)
+            del self._blank[block]
+            return block
         if self._blank:
             return self._blank.popitem(last=False)[0]
         block, _ = self._cached.popitem(last=False)

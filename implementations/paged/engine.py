@@ -135,13 +135,20 @@ class PagedEngine:
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: one whose last token was not delivered yet is."""
-        flying = self._in_flight.sampled if self._in_flight is not None else ()
-        return self._scheduler.is_live(request_id) or any(
-            row.sequence.request_id == request_id for row in flying
-        )
+        return self._scheduler.is_live(request_id) or bool(self._flying(request_id))
+
+    def _flying(self, request_id: str) -> list[Sequence]:
+        """The sequence of that id whose token is in flight, unless it was aborted; at most one."""
+        rows = self._in_flight.sampled if self._in_flight is not None else ()
+        own = (row.sequence for row in rows if row.sequence.request_id == request_id)
+        return [sequence for sequence in own if sequence.finish_reason is not FinishReason.ABORTED]
 
     def abort(self, request_id: str) -> None:
-        if self._scheduler.abort(request_id):
+        was_live = self._scheduler.abort(request_id)
+        for sequence in self._flying(request_id):  # done, but its last token has not been delivered
+            sequence.finish_reason = FinishReason.ABORTED
+            was_live = True
+        if was_live:
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
 
     @property

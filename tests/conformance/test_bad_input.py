@@ -159,3 +159,28 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     with trial.reporting(workload):
         require_refused(trial, completions[0], too_large, [(str(num_blocks),)])
         trial.judge(workload.requests[1:], Outcome(completions[1:]))
+
+
+@pytest.mark.needs("stepping")
+def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
+    """Also while its last token is chosen, but not delivered yet."""
+    workload = Workload((Request("twin", (3, 1, 4), 3), Request("other", (1, 5), 6)))
+    with trial.engine(workload.config) as built, trial.reporting(workload):
+        engine = cast(SteppingEngine, built)
+        for request in workload.requests:
+            engine.add(request)
+        events = engine.step()
+        while engine.has_unfinished:
+            if not any(each.request_id == "twin" and each.finish_reason for each in events):
+                try:
+                    engine.add(Request("twin", (9, 2), 4))
+                except ValueError:
+                    pass
+                else:
+                    raise ConformanceFailure(
+                        Promise.P12,
+                        "add raised no ValueError, but the last event of the id is still to come",
+                    )
+            events += engine.step()
+        completions = tuple(assemble(r.request_id, events) for r in workload.requests)
+        trial.judge(workload.requests, Outcome(completions))
