@@ -46,7 +46,7 @@ def model_of(model: PreTrainedModel) -> dict[str, Any]:
                 tensor.dtype,
                 tensor.device,
                 tuple(tensor.shape),
-                tensor.double().sum().item(),
+                _sum_of_bits(tensor),
                 tensor._version,
             )
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -55,6 +55,13 @@ def model_of(model: PreTrainedModel) -> dict[str, Any]:
         "generation config": deepcopy(model.generation_config.to_dict()),
         "forward hooks": sum(len(module._forward_hooks) for module in model.modules()),
     }
+
+
+def _sum_of_bits(tensor: torch.Tensor) -> int:
+    """Exact, so that it does not hang on the number of threads, as a sum of large floats does."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = tensor.detach().contiguous().view(integers[tensor.element_size()])
+    return int(bits.sum(dtype=torch.int64))
 
 
 def shared_of(model: PreTrainedModel) -> dict[str, Any]:
