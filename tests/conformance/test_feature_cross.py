@@ -47,7 +47,7 @@ def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
 @pytest.mark.promise(id="P1")
 @pytest.mark.parametrize("features", crossings((2, 3), with_aborts=False))
 @given(data=st.data())
-def test_features_that_meet_keep_parity(
+def test_features_that_meet_change_no_token(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject
 ) -> None:
     """Twice on one engine: what the first time has left behind is there the second time."""
