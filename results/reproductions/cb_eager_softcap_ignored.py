@@ -1,0 +1,56 @@
+"""Continuous batching of transformers drops attention softcapping (`paged|eager`): Gemma-2 gets other tokens.
+
+`eager_paged_attention_forward` (integrations/eager_paged.py) swallows `softcap` in **kwargs and never uses
+it. Gemma-2 runs with eager attention unless flash attention is there (sdpa refuses softcap), so on a CPU, or
+on a GPU without flash attention, `generate_batch` answers from uncapped scores without a word.
+Random weights; a cap of 2 stands for one that the scores reach. Exit status 1: reproduced.
+"""
+
+import torch
+import transformers
+from transformers import ContinuousBatchingConfig, Gemma2Config, Gemma2ForCausalLM, GenerationConfig
+
+NUM_TOKENS = 8
+PROMPTS = [[5, 17, 40, 3, 66], [9, 2, 71, 30, 12, 55, 8, 41, 20], [33]]
+
+
+def one_by_one(model):
+    """The plain forward pass, without a cache."""
+    found = []
+    for prompt in PROMPTS:
+        ids = list(prompt)
+        for _ in range(NUM_TOKENS):
+            with torch.no_grad():
+                ids.append(int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        found.append(ids[len(prompt):])
+    return found
+
+
+torch.manual_seed(0)
+config = Gemma2Config(
+    vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, sliding_window=64,
+    attn_logit_softcapping=2.0, final_logit_softcapping=None, max_position_embeddings=128,
+    bos_token_id=None, eos_token_id=None, pad_token_id=None, initializer_range=0.2,
+    tie_word_embeddings=False, attn_implementation="eager",
+)
+model = Gemma2ForCausalLM(config).eval()
+right = one_by_one(model)
+outputs = model.generate_batch(
+    PROMPTS,
+    generation_config=GenerationConfig(do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=-1),
+    continuous_batching_config=ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64),
+)
+given = [output.generated_tokens for output in outputs.values()]
+for layer in model.model.layers:
+    layer.self_attn.attn_logit_softcapping = None
+uncapped = one_by_one(model)
+
+print("transformers", transformers.__version__)
+for prompt, *answers in zip(PROMPTS, right, given, uncapped):
+    print("prompt", prompt)
+    for name, answer in zip(("one by one", "generate_batch", "one by one, cap removed"), answers):
+        print(f"  {name:24}", answer)
+is_wrong = given != right and given == uncapped
+print("REPRODUCED: generate_batch answers as if the model had no softcap" if is_wrong else "not reproduced")
+raise SystemExit(is_wrong)

@@ -1,0 +1,43 @@
+"""Continuous batching of transformers answers an empty prompt with its neighbour's next token.
+
+An empty prompt is accepted. It adds no row to the packed step, and the position its token is read from,
+`cumulative_seqlens_q[-1] - 1` (input_outputs.py, prepare_batch_tensors), is the last token of whoever stands
+before it in the step. So it is answered with what the model says to somebody else's prompt; the first token
+of each empty request below is that of the request added just before it. Exit status 1: reproduced.
+"""
+
+import torch
+import transformers
+from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+torch.manual_seed(0)
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )
+).eval()
+asked = {"secret 1": [61, 7, 33, 90], "empty 1": [], "secret 2": [8, 52, 17], "empty 2": []}
+
+manager = model.init_continuous_batching(
+    GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
+)
+for name, prompt in asked.items():  # before the thread starts, so that they share its first step
+    manager.add_request(prompt, request_id=name, max_new_tokens=1)
+manager.start()
+given = {}
+while len(given) < len(asked) and manager.is_running():
+    output = manager.get_result(timeout=1)
+    if output is not None:
+        given[output.request_id] = output
+manager.stop()
+
+print("transformers", transformers.__version__)
+for name in asked:
+    output = given.get(name)
+    print(f"  {name}: prompt {asked[name]} -> {output and (output.status.name, output.generated_tokens, output.error)}")
+is_leak = all(
+    given[f"empty {n}"].generated_tokens == given[f"secret {n}"].generated_tokens != [] for n in (1, 2)
+)
+print("REPRODUCED: empty prompts get the token of the request before them" if is_leak else "not reproduced")
+raise SystemExit(is_leak)
