@@ -15,7 +15,7 @@ from harness.registry import BY_DEFAULT, REFERENCE, EngineSpec, resolve_engine
 from harness.trial import Laboratory
 
 LONGEST_TIME_LIMIT_S = 86_400
-PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test; parity gets twice as many
+PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from harness.plugin.selection import LAB, SELECTION
 from harness.promises import Promise
 from harness.trial import Laboratory, Trial
 
+# Learned positions; exact arithmetic, with RoPE; a window.
+THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
+
 
 @pytest.fixture(scope="session")
 def laboratory(request: pytest.FixtureRequest) -> Laboratory:
@@ -21,9 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
-    model_names = selection.model_names
-    if metafunc.definition.get_closest_marker("one_model"):
-        model_names = model_names[:1]
+    model_names = _models_for(metafunc)
     pairs = [
         (spec, model_name)
         for spec in selection.engines
@@ -33,6 +34,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     ]
     metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
+
+
+def _models_for(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    names = metafunc.config.stash[SELECTION].model_names
+    if metafunc.definition.get_closest_marker("one_model"):
+        return names[:1]
+    is_varied = metafunc.definition.get_closest_marker("three_models")
+    if is_varied and not metafunc.config.getoption("--model"):  # a model asked for is never left out
+        return tuple(name for name in names if name in THREE_MODELS)
+    return names
 
 
 @pytest.fixture

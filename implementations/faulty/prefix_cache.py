@@ -90,7 +90,7 @@ class TwinsBlocksGoTooEarly(BlockManager):
         for block in sequence.block_table[num_before : sequence.num_published_blocks]:
             if block not in self._keys:
                 del self._num_users[block]
-                self._blank[block] = None
+                self._blank.add([block])
 
     def release(self, sequence: Sequence) -> list[int]:
         for block in sequence.block_table:

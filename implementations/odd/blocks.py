@@ -95,7 +95,7 @@ class TakesTheHighestBlocks(BlockManager):
         if not self._blank:
             return super()._take(column, lane)
         block = max(self._blank)
-        del self._blank[block]
+        self._blank.remove(block)
         return block
 
 

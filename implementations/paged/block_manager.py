@@ -17,8 +17,9 @@ content id is never used twice, so that what followed an evicted block is unreac
 
 **Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane. With `has_lanes` a sequence in
 lane l gets the id of its own lane at column i for its i-th block if that is to be had: on a CPU the
-pool is stored lane by lane, and such a sequence is one view. Elsewhere an id means nothing, and
-low ones are taken, the latest freed first, so that a pool which grows on demand stays small.
+pool is stored lane by lane, and such a sequence is one view; whatever else it needs comes from the far
+end. Elsewhere an id means nothing, and the lowest is taken, so that a pool which grows on demand stays
+small.
 
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
 """
@@ -29,6 +30,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from math import ceil
 
+from implementations.paged.blank_blocks import BlankBlocks
 from implementations.paged.sequence import Sequence
 
 ROOT = 0  # the content id of "nothing before it"
@@ -51,7 +53,7 @@ class BlockManager:
         self._limit = num_blocks
         self._has_prefix_cache = has_prefix_cache
         self._has_lanes = has_lanes
-        self._blank: OrderedDict[int, None] = OrderedDict()  # the next to be taken first
+        self._blank = BlankBlocks(is_highest_first=has_lanes)
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._num_users: dict[int, int] = {}  # of the used blocks
         self._published: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # -> block, content id
@@ -137,9 +139,8 @@ class BlockManager:
             if block in self._keys:
                 self._cached[block] = None
             else:
-                self._blank[block] = None
-                self._blank.move_to_end(block, last=False)
                 blank.append(block)
+        self._blank.add(blank)
         sequence.block_table = []
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
         sequence.num_cached_tokens = 0
@@ -169,13 +170,11 @@ class BlockManager:
             is_short = column >= self.num_columns if self._has_lanes else self._is_used_up()
             if is_short:
                 self._add_columns(max(column + 1, 2 * self.num_columns))
-        if self._has_lanes and self._blank:
-            # Elsewhere the highest, whatever was freed when: what was served before moves no bit.
-            block = preferred if preferred in self._blank else max(self._blank)
-            del self._blank[block]
-            return block
+        if self._has_lanes and preferred in self._blank:
+            self._blank.remove(preferred)
+            return preferred
         if self._blank:
-            return self._blank.popitem(last=False)[0]
+            return self._blank.pop()
         block, _ = self._cached.popitem(last=False)
         del self._published[self._keys.pop(block)]
         return block
@@ -186,4 +185,4 @@ class BlockManager:
     def _add_columns(self, num_columns: int) -> None:
         first, last = self.num_columns * self.num_lanes, num_columns * self.num_lanes
         self.num_columns = num_columns
-        self._blank.update(dict.fromkeys(range(first, min(last, self._limit or last))))
+        self._blank.add(range(first, min(last, self._limit or last)))

@@ -27,6 +27,7 @@ def parameters() -> list[object]:
     ]
 
 
+@pytest.mark.three_models
 @pytest.mark.parametrize("case", parameters())
 def test_curated_case_keeps_parity(trial: Trial, case: Case) -> None:
     if case.models and trial.subject.name not in case.models:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import FinishReason
@@ -61,6 +61,7 @@ def test_features_that_meet_change_no_token(
 
 @pytest.mark.promise(id="P13")
 @pytest.mark.parametrize("features", crossings((2, 3, 4), with_aborts=True))
+@settings(max_examples=max(2, settings().max_examples // 2))
 @given(data=st.data())
 def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject

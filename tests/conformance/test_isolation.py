@@ -18,6 +18,7 @@ from harness.workloads import Workload
 pytestmark = pytest.mark.promise(id="P5")
 
 
+@pytest.mark.three_models
 @given(data=st.data())
 def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:
     """Same lengths, caps and arrivals, other contents: all kernel shapes stay as they were, so this

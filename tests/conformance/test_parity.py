@@ -22,7 +22,6 @@ def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
     trial.check(Workload(tuple(requests), EngineConfig(max_num_seqs=2)))
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
 def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))

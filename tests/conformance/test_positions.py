@@ -17,6 +17,7 @@ from harness.workloads import Workload
 pytestmark = pytest.mark.promise(id="P7")
 
 
+@pytest.mark.three_models
 @given(data=st.data())
 def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObject) -> None:
     """Prompt + first k outputs, as a new prompt, continues the same: decoding and prefilling a token

@@ -19,6 +19,7 @@ from harness.workloads import Workload
 pytestmark = pytest.mark.promise(id="P8")
 
 
+@pytest.mark.three_models
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:
     """Bit for bit, whatever the engine served before."""
