@@ -71,8 +71,8 @@ def transformers_cb(
 def _fastest(model: PreTrainedModel, config: EngineConfig, attention: str) -> tuple[int, int]:
     """Tokens in a page and tokens in a step, within what `config` allows.
 
-    A dense mask makes each token of a step pay for all others: on a CPU 64 prompts of 256-768 tokens
-    take 1.7 times as long in steps of 2,048 as in steps of 128. For short prompts it is all the same.
+    A dense mask makes each token of a step pay for all others: on a CPU 16 prompts of 256-768 tokens
+    take 1.4 times as long in steps of 2,048 as in steps of 128. For short prompts it is all the same.
     """
     if "flash" in attention:
         return FLASH_PAGE, config.max_num_batched_tokens
