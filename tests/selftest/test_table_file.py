@@ -58,7 +58,7 @@ def counts_of(cell: dict[str, Any]) -> dict[str, int]:
     return {kind: value for kind, value in cell.items() if kind != "text" and value}
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two workers"])
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["one process", "a worker"])
 def test_the_file_says_what_the_terminal_says(
     run_suite: RunSuite, suite: Path, workers: list[str]
 ) -> None:

@@ -243,12 +243,12 @@ def test_every_engine_has_an_entry_for_every_axis_and_the_caller_hears_of_each_s
     lab: Laboratory, measure: Measure
 ) -> None:
     told: list[str] = []
-    names, effort = ("reference", "static", "ragged"), Effort(num_laps=1)
+    names, effort = ("static", "ragged"), Effort(num_laps=1)
     found = measure(*names, axes=SMALL, effort=effort, serve=serve_at_once, on_step=told.append)
     assert [(each["axis"], each["engine"]) for each in found] == [
         (axis, name) for axis in ("sequences", "context", "prompt", "requests") for name in names
     ]
-    assert [each["verdict"] for each in found] == ["VALID"] * 12
+    assert [each["verdict"] for each in found] == ["VALID"] * 8
     assert len(told) == num_pieces(entrants(lab, *names), SMALL, effort)
     assert told[0] == "growth over sequences at 1: reference"
     assert json.loads(json.dumps(found, allow_nan=False)) == found
