@@ -250,7 +250,7 @@ def test_every_engine_has_an_entry_for_every_axis_and_the_caller_hears_of_each_s
     ]
     assert [each["verdict"] for each in found] == ["VALID"] * 8
     assert len(told) == num_pieces(entrants(lab, *names), SMALL, effort)
-    assert told[0] == "growth over sequences at 1: reference"
+    assert told[0] == "growth over sequences at 1: static"
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
