@@ -39,6 +39,9 @@ COMMANDS = {
     "demo": Command("harness.demo", "show static waves against continuous batching, step by step"),
     "faults": Command("harness.campaign.faults", "the kill table: is every planted fault caught?"),
     "honest": Command("harness.campaign.honest", "no false alarms: honest engines on many workloads"),
+    "judge": Command(
+        "harness.judgement.command", "the whole suite before an engine, and a page with the verdict"
+    ),
     "models": Command(
         "harness.models_sweep.command", "which causal LMs of transformers does an engine serve right?"
     ),

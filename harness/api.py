@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from numbers import Integral
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harness.errors import ConfigError
@@ -92,7 +93,13 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if not isinstance(value, bool) and value is not None and value < 1:
+            kind = bool if isinstance(each.default, bool) else int
+            if type(value) is not kind and not (value is None and each.default is None):
+                raise ConfigError(
+                    f"EngineConfig.{each.name} is {value!r}, but must be "
+                    f"{'True or False' if kind is bool else 'a whole number'}"
+                )
+            if kind is int and value is not None and value < 1:
                 raise ConfigError(f"EngineConfig.{each.name} is {value}, but must be at least 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
@@ -262,8 +269,13 @@ class Limits:
     def refusal(self, request: Request) -> str | None:
         """Why the request cannot be served, naming value and rule; None if it can."""
         prompt, cap = request.prompt_token_ids, request.max_new_tokens
-        if not prompt:
+        if not len(prompt):
             return "the prompt is empty, but must hold at least one token"
+        numbers = (cap, *prompt, *request.eos_token_ids)
+        kinds: dict[type, object] = {type(each): each for each in numbers}  # a few, of many tokens
+        for kind, example in kinds.items():
+            if not issubclass(kind, Integral):
+                return f"{example!r} is no whole number, but token ids and caps must be"
         unknown = [token for token in prompt if not 0 <= token < self.vocab_size]
         if unknown:
             return f"prompt token {unknown[0]} is unknown: ids are 0 to {self.vocab_size - 1}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -155,12 +156,18 @@ def parse_options(text: str, query: str) -> dict[str, Any]:
         if key in options:
             raise UsageError(f"--engine {text!r}: option {key!r} is given twice")
         try:
-            options[key] = yaml.safe_load(value)
+            options[key] = _scalar(value)
         except yaml.YAMLError as error:
             raise UsageError(
                 f"--engine {text!r}: the value of {key!r}, {value!r}, is no YAML scalar"
             ) from error
     return options
+
+
+def _scalar(value: str) -> Any:
+    """As YAML reads it, and 1e6, which YAML 1.1 takes for a word, as the number it is."""
+    read = yaml.safe_load(value)
+    return float(value) if re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE) else read
 
 
 def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:

@@ -172,6 +172,8 @@ class Trial:
         with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
         self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
+        release = getattr(engine, "release", None)
+        self.ledger.release = release if isinstance(release, str) else None
         return engine
 
     def close(self, engine: Engine) -> None:

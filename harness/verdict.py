@@ -111,4 +111,5 @@ class Ledger:
     num_near_ties: int = 0  # of those, proven near-ties
     num_logits: int = 0  # answers whose logits were compared as well
     error_unit: float | None = None  # E of the model, once it was needed
+    release: str | None = None  # the engine's name and version, if it says so
     notes: list[str] = field(default_factory=list)

@@ -121,7 +121,8 @@ def _logits_of(
 
 def _last_line(error: Exception) -> str:
     """Of a report of many lines, such as TorchScript's, the one that says what happened."""
-    return next((line for line in reversed(str(error).splitlines()) if line.strip()), repr(error))
+    told, _, _ = str(error).partition("\n\nAt:\n")  # then come Python's frames
+    return next((line for line in reversed(told.splitlines()) if line.strip()), repr(error))
 
 
 def _unsupported(engine_name: str, model: PreTrainedModel, why: str) -> UnsupportedModelError:

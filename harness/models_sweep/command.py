@@ -9,14 +9,18 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from harness.api import EngineConfig
 from harness.campaign import choices
 from harness.campaign.progress import Progress
+from harness.errors import UnsupportedModelError
+from harness.models.random_models import build_llama_random
 from harness.models_sweep.judge import Finding, Task, Verdict, judge
 from harness.models_sweep.page import models_page
 from harness.models_sweep.toys import Toy, model_types, toys_of
@@ -55,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     stopped with Ctrl-C, is written beside the whole: models-partial.json and .md."""
     known = model_types()
     types = choices.chosen(arguments.types, known, "causal LM of this version of transformers")
-    resolve_engine(arguments.engine)  # says at once if there is none
+    _try(arguments.engine)
     output = choices.writable(arguments.output)
     toys = [toy for model_type in types for toy in toys_of(model_type)]
     found: dict[Toy, Finding] = {}
@@ -70,6 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
         is_whole = is_complete and types == list(known) and arguments.engine == ENGINE
         _write(data, output, is_whole)
     return _conclude(data)
+
+
+def _try(engine: str) -> None:
+    """What is wrong with the engine or its options is said at once, and once. Raises `UsageError` or
+    `ConfigError`."""
+    factory = resolve_engine(engine).factory
+    with suppress(UnsupportedModelError):  # others it may serve
+        factory(build_llama_random(), EngineConfig())
 
 
 def _fill(

@@ -7,6 +7,7 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 from harness.errors import UsageError
+from harness.judgement import journal
 from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
 from harness.plugin import bench_options, benchmarks, diagnosing, repro, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
@@ -61,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     diagnosing.add_option(group)
     group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
     group.addoption(tablefile.OPTION, metavar="FILE", help=tablefile.HELP)
+    group.addoption(journal.OPTION, metavar="FILE", help=journal.HELP)
     group.addoption(
         "--engine-time-limit",
         type=float,
@@ -97,6 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     repro.register(config)
     tablefile.register(config)
+    journal.register(config)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     # Comparisons are made in the dtype that was asked for, not in TF32.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import count
 from math import ceil
 
@@ -73,6 +74,7 @@ class TransformersEngine:
     """`peer` says which of its ways of working it is: they differ in speed severalfold."""
 
     capabilities = frozenset({Capability.CLOSING})
+    release = f"transformers {version('transformers')}"
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, tuning: Tuning) -> None:
         self._model = model

@@ -31,6 +31,7 @@ EOS: then a freed slot would be filled a step late.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from transformers import PreTrainedModel
@@ -82,17 +83,19 @@ def build_unprobed(
     block_pool_class: type[BlockPool] = BlockPool,
 ) -> PagedEngine:
     """Put the parts together; `options` are resolved."""
+    longest = Limits.of(model, config).max_model_len
+    # A block that holds the longest sequence is large enough.
+    config = replace(config, block_size=min(config.block_size, longest))
 
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
         shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
         if options.backend == "lanes":
             return lane_pool_class(*shape)
-        longest = min(Limits.of(model, config).max_model_len, LONGEST_TABLE * config.block_size)
         return block_pool_class(
             *shape,
             device=model.device,
             kernels="triton" if options.backend == "triton" else "torch",
-            num_columns=-(-longest // config.block_size),
+            num_columns=min(-(-longest // config.block_size), LONGEST_TABLE),
         )
 
     return engine_class(model, config, make_backend, options)

@@ -60,6 +60,7 @@ class PagedEngine:
     ) -> None:
         self._config = config
         self._window = sliding_window(model)
+        self._device = model.device
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
         self._runner = self.runner_class(model, self._backend, config, options)
@@ -121,11 +122,13 @@ class PagedEngine:
         )
 
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
-        return seen_by(self._make_backend, rows, self._config.block_size, self._window)
+        return seen_by(self._make_backend, rows, self._config.block_size, self._window, self._device)
 
     def add(self, request: Request) -> None:
         if self._is_live(request.request_id):
             raise ValueError(duplicate_id(request.request_id))
+        # That one of this id was aborted need not be told, and would be taken for this one's end.
+        self._undelivered = [e for e in self._undelivered if e.request_id != request.request_id]
         refusal = self._scheduler.refusal(request)
         if refusal is None:
             self._scheduler.add(request)
@@ -134,8 +137,12 @@ class PagedEngine:
             self._undelivered.append(event)
 
     def _is_live(self, request_id: str) -> bool:
-        """From the caller's side: one whose last token was not delivered yet is."""
-        return self._scheduler.is_live(request_id) or bool(self._flying(request_id))
+        """From the caller's side: one whose last token or refusal was not delivered yet is."""
+        is_refused = any(
+            event.request_id == request_id and event.finish_reason is FinishReason.ERROR
+            for event in self._undelivered
+        )
+        return is_refused or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
 
     def _flying(self, request_id: str) -> list[Sequence]:
         """The sequence of that id whose token is in flight, unless it was aborted; at most one."""
@@ -167,19 +174,33 @@ class PagedEngine:
     def generate(self, requests: Seq[Request]) -> list[Completion]:
         self._require_idle()
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
-        for request in requests:
-            answers.append(self._scheduler.refusal(request) or self._scheduler.add(request))
-        logits: dict[Sequence, list[Tensor]] = {}
-        while self.has_unfinished:
-            for each in self._run_step():
-                if each.logits is not None:
-                    logits.setdefault(each.sequence, []).append(each.logits)
+        try:
+            for request in requests:
+                answers.append(self._scheduler.refusal(request) or self._scheduler.add(request))
+            logits = self._run_all()
+        except BaseException:  # whoever asks next shall not meet what is left of it
+            self._forget_all()
+            raise
         return [
             Completion.refused(request.request_id, answer)
             if isinstance(answer, str)
             else _completion(answer, logits.get(answer))
             for request, answer in zip(requests, answers, strict=True)
         ]
+
+    def _run_all(self) -> dict[Sequence, list[Tensor]]:
+        """Until all is finished. Returns the logits, if any, of each sequence's tokens."""
+        logits: dict[Sequence, list[Tensor]] = {}
+        while self.has_unfinished:
+            for each in self._run_step():
+                if each.logits is not None:
+                    logits.setdefault(each.sequence, []).append(each.logits)
+        return logits
+
+    def _forget_all(self) -> None:
+        for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
+            self._scheduler.abort(sequence.request_id)
+        self._in_flight = None
 
     def _require_idle(self) -> None:
         if self.has_unfinished:

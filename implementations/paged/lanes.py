@@ -13,6 +13,7 @@ sequence with foreign blocks (from the prefix cache, or a pool that was too smal
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence as Seq
 
@@ -89,16 +90,31 @@ class LanePool:
         held.values[lanes, :, offsets] = value
         decodes = self._decodes
         if decodes is not None and decodes.is_dense and not self._singles:
-            return attend_decodes(decodes, held, query, form)
+            result = attend_decodes(decodes, held, query, form)
+            self._repair(decodes, held, query, form, result)
+            return result
         result = query.new_empty(*query.shape[:2], value.shape[2])
         if decodes is not None:
             queries = query.new_zeros(decodes.num_lanes, *query.shape[1:])
             queries[decodes.lanes] = query[decodes.rows]
             attended = attend_decodes(decodes, held, queries, form)
             result[decodes.rows] = attended[decodes.lanes]
+            self._repair(decodes, held, query, form, result)
         for row in self._singles:
             result[row.tokens] = attend_row(row, held, query[row.tokens], form)
         return result
+
+    def _repair(
+        self, decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor
+    ) -> None:
+        """The product reads others' cells too, with weight zero, which makes nothing of a NaN: where
+        there is one, each row is served again from its own cells alone."""
+        if not math.isnan(result[decodes.rows].sum()):
+            return
+        for row, lane in zip(decodes.rows.tolist(), decodes.lanes.tolist(), strict=True):
+            seq_len = int(decodes.seq_lens[lane])
+            alone = LaneRow(slice(row, row + 1), seq_len - 1, seq_len, lane)
+            result[alone.tokens] = attend_row(alone, held, query[alone.tokens], form)
 
     def _places(self, slots: Ints) -> tuple[Ints, Ints]:
         """Lane and offset of slots."""

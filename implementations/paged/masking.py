@@ -28,6 +28,7 @@ def seen_by(
     rows: Seq[RowRecord],
     block_size: int,
     window: int | None,
+    device: torch.device,
 ) -> Tensor:
     """Bool `(total_q, total_kv)` as `harness.api.MaskingEngine` has it; `make_backend` takes a number
     of lanes and of blocks."""
@@ -46,8 +47,8 @@ def seen_by(
     num_cached = sum(row.context_len for row in rows)
     num_keys = num_cached + sum(row.query_len for row in rows)
     if cached:
-        _attend(backend, cached, block_size, window, 0, num_keys)
-    return _attend(backend, fed, block_size, window, num_cached, num_keys)
+        _attend(backend, cached, block_size, window, 0, num_keys, device)
+    return _attend(backend, fed, block_size, window, num_cached, num_keys, device)
 
 
 def _sequence(row: RowRecord, lane: int, blocks: BlockManager) -> Sequence:
@@ -64,6 +65,7 @@ def _attend(
     window: int | None,
     first_key: int,
     num_keys: int,
+    device: torch.device,
 ) -> Tensor:
     """Feed the rows, whose keys are numbered from `first_key` on in the order given, and see what
     their queries see."""
@@ -78,7 +80,8 @@ def _attend(
     num_tokens = len(places)
     values = torch.zeros(num_tokens, -(-num_keys // HEAD_SIZE) * HEAD_SIZE)
     values[torch.arange(num_tokens), first_key + where] = 1.0
-    zeros = torch.zeros(num_tokens, 1, HEAD_SIZE)
+    values = values.to(device)
+    zeros = torch.zeros(num_tokens, 1, HEAD_SIZE, device=device)
     backend.begin(batch)
     form = AttentionForm(scaling=1.0, window=window)
     seen = [

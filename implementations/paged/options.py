@@ -22,34 +22,50 @@ class PagedOptions:
     overlap: bool | None = None  # tokens are read one step late; on CUDA
     compile: bool | str = False  # by torch.compile, with the backend named, else inductor
     prepack: bool = False  # linear layers with transposed weights; needs trace
-    poison: float | None = None  # what unused and freed blocks hold: nobody may read them
+    poison: float | None = None  # what unused and freed blocks hold: it has no effect
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a value of another type than the option's."""
+        for name in ("trace", "graphs", "overlap", "prepack"):
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, bool)):
+                raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
+        is_number = isinstance(self.poison, int | float) and not isinstance(self.poison, bool)
+        if self.poison is not None and not is_number:
+            raise ConfigError(f"engine 'paged': poison is {self.poison!r}, but must be a number")
+        backends = torch._dynamo.list_backends(exclude_tags=()) if self.compile else []
+        if not isinstance(self.compile, bool) and self.compile not in backends:
+            raise ConfigError(
+                f"engine 'paged': compile is {self.compile!r}, but must be true, false or one of "
+                f"{', '.join(backends)}"
+            )
 
     def resolved(self, device: torch.device) -> PagedOptions:
         """Without None and auto. Raises `ConfigError` naming value, rule and choices."""
-        is_cuda = device.type == "cuda"
-        by_device = ("triton" if triton_works() else "blocks") if is_cuda else "lanes"
+        is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
+        by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
             raise ConfigError(f"backend {backend!r} is none of auto, {', '.join(BACKENDS)}")
         chosen = PagedOptions(
             backend=backend,
-            trace=not (is_cuda or self.compile) if self.trace is None else self.trace,
+            trace=is_cpu and not self.compile if self.trace is None else self.trace,
             graphs=is_cuda if self.graphs is None else self.graphs,
             overlap=is_cuda if self.overlap is None else self.overlap,
             compile=self.compile,
             prepack=self.prepack,
             poison=self.poison,
         )
-        for is_wrong, why in chosen._contradictions(is_cuda):
+        for is_wrong, why in chosen._contradictions(is_cpu):
             if is_wrong:
                 raise ConfigError(f"engine 'paged' on {device.type}: {why}")
         return chosen
 
-    def _contradictions(self, is_cuda: bool) -> tuple[tuple[bool, str], ...]:
+    def _contradictions(self, is_cpu: bool) -> tuple[tuple[bool, str], ...]:
         return (
-            (is_cuda and self.backend == "lanes", "backend=lanes is for a CPU"),
+            (not is_cpu and self.backend == "lanes", "backend=lanes is for a CPU"),
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
-            (is_cuda and bool(self.trace), "trace=true is for a CPU"),
+            (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
             (bool(self.trace and self.compile), "trace and compile exclude each other"),
             (self.prepack and not self.trace, "prepack=true needs trace=true"),
             (

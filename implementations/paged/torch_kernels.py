@@ -1,5 +1,5 @@
 """Attention over a pool of blocks with torch alone: right on any device, at the price of a copy of the
-keys and values that are read. What no query may see has no effect, to the bit, if it is finite."""
+keys and values that are read. What no query may see has no effect, to the bit, not even NaN."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def decode(
     num_rows = len(rows.lanes)
     blocks = tables[rows.lanes, : rows.num_columns]
     keys, values = (_gathered(each, blocks).transpose(1, 2) for each in (cache.keys, cache.values))
+    visible = _visible_keys(rows, form.window, keys.shape[2])
+    # A weight of zero makes nothing of a NaN that others left there.
+    keys, values = (each.masked_fill_(~visible.mT, 0.0) for each in (keys, values))
     queries = query[:num_rows, :, None]
     if form.sinks is None:
         # All queries stand at the same place, so a group of heads may pass for queries of one head.
         queries = queries.reshape(num_rows, keys.shape[1], -1, query.shape[2])
-    visible = _visible_keys(rows, form.window, keys.shape[2])
     attended = attend_dense(queries, keys, values, form, visible, is_causal=False)
     out[:num_rows] = attended.reshape(out[:num_rows].shape)
 

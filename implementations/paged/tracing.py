@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,9 +28,7 @@ from implementations.paged.prepack import packed_linears
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Engines are built often: one trace for as long as the model lives and keeps its tensors.
-_TRACES: WeakKeyDictionary[PreTrainedModel, dict[bool, tuple[object, Forward | None]]] = (
-    WeakKeyDictionary()
-)
+_TRACES: WeakKeyDictionary[PreTrainedModel, tuple[object, Forward | None]] = WeakKeyDictionary()
 
 
 class _Nowhere:
@@ -52,13 +49,14 @@ class _Nowhere:
 
 def traced(model: PreTrainedModel, forward: Forward, is_packed: bool = False) -> Forward | None:
     """`forward` of the model as TorchScript; None if it cannot be traced soundly."""
+    if is_packed:  # it holds copies, and the weights may have changed where they lie
+        with packed_linears(model):
+            return _trace(forward, model.device)
     tensors = [*model.parameters(), *model.buffers()]
     facts = [(each.data_ptr(), each.dtype) for each in tensors]
-    traces = _TRACES.setdefault(model, {})
-    if is_packed not in traces or traces[is_packed][0] != facts:
-        with packed_linears(model) if is_packed else nullcontext():
-            traces[is_packed] = facts, _trace(forward, model.device)
-    return traces[is_packed][1]
+    if model not in _TRACES or _TRACES[model][0] != facts:
+        _TRACES[model] = facts, _trace(forward, model.device)
+    return _TRACES[model][1]
 
 
 def _trace(forward: Forward, device: torch.device) -> Forward | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from harness.api import Capability, EngineConfig
+from harness.api import Capability, EngineConfig, Limits, Request
 from harness.capabilities import capabilities_of
 from harness.errors import ConfigError, UsageError
 from harness.models.catalogue import load_model, resolve_device, resolve_dtype
@@ -22,6 +23,8 @@ def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def factory(model, config, depth=1):\n    return (model, config, depth)\n"
     )
+    number = resolve_engine(f"{tmp_path}/mine.py:factory?depth=1e6")
+    assert number.factory("model", "config") == ("model", "config", 1e6)  # type: ignore[arg-type,comparison-overlap]
     spec = resolve_engine(f"{tmp_path}/mine.py:factory?depth=3")
     assert spec.factory("model", "config") == ("model", "config", 3)  # type: ignore[arg-type,comparison-overlap]
     assert resolve_engine("implementations.static:static").factory is resolve_engine("static").factory
@@ -121,6 +124,30 @@ class Boaster(Silent):
 
 class Misspelled(Silent):
     capabilities = frozenset({"steppping"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("block_size", "16", "is '16', but must be a whole number"),
+        ("block_size", None, "is None, but must be a whole number"),
+        ("num_blocks", 1.5, "is 1.5, but must be a whole number"),
+        ("max_num_seqs", True, "is True, but must be a whole number"),
+        ("prefix_caching", "yes", "is 'yes', but must be True or False"),
+    ],
+)
+def test_a_limit_of_the_wrong_type_is_refused(field: str, value: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"EngineConfig.{field} {words}")):
+        EngineConfig(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "request_", [Request("a", (1, 2.5), 2), Request("a", ("x",), 2), Request("a", (1,), 2.5)]
+)
+def test_a_request_of_no_whole_numbers_is_refused(request_: Request) -> None:
+    refusal = Limits(256, 64).refusal(request_)
+    assert refusal is not None
+    assert "is no whole number, but token ids and caps must be" in refusal
 
 
 def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() -> None:

@@ -1,0 +1,103 @@
+"""`python -m harness judge ENGINE...`: the whole suite before each engine, and a page about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from harness.campaign import choices
+from harness.campaign.progress import Progress
+from harness.errors import UsageError
+from harness.judgement.journal import entries
+from harness.judgement.page import verdict_page
+from harness.judgement.session import Session
+from harness.judgement.verdict import Verdict, repeated, verdict_of
+from harness.provenance import ROOT, provenance
+
+DEFAULT_OUTPUT = ROOT / "results" / "engines"
+ENDED = (0, 1)  # pytest's statuses of a session that ran to its end
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engines", nargs="+", metavar="ENGINE", help="as for pytest --engine")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where a judgement was stopped; without, begin anew"
+    )
+    parser.add_argument(
+        "--pytest",
+        default="",
+        metavar="ARGUMENTS",
+        help="more arguments of pytest in one text, such as '--dtype=bfloat16 --model=gpt2-hash -k P5'",
+    )
+    choices.add_common(parser)
+    parser.set_defaults(output=DEFAULT_OUTPUT)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if every engine keeps what it was tested on, else 1; what is stopped with Ctrl-C is kept."""
+    if len(set(arguments.engines)) < len(arguments.engines):
+        twice = next(e for e in arguments.engines if arguments.engines.count(e) > 1)
+        raise UsageError(f"{twice!r} is named twice")
+    output = choices.writable(arguments.output)
+    verdicts = [_judge(engine, arguments, output) for engine in arguments.engines]
+    return 0 if all(each.is_complete and not each.faults for each in verdicts) else 1
+
+
+def _judge(engine: str, arguments: argparse.Namespace, output: Path) -> Verdict:
+    folder = output / _slug(engine)
+    if folder.exists() and not arguments.resume:
+        shutil.rmtree(folder)
+    folder.mkdir(exist_ok=True)
+    session = Session(engine, shlex.split(arguments.pytest), arguments.jobs, folder)
+    try:
+        progress = Progress(engine, "test", session.count(), arguments.progress)
+    except SystemExit as refused:
+        raise UsageError(str(refused)) from None
+    is_complete = False
+    try:
+        is_complete = session.run(progress) in ENDED
+    finally:  # whatever stopped it: what is done is told
+        progress.close()
+        verdict = _conclude(session, is_complete, output)
+    return verdict
+
+
+def _conclude(session: Session, is_complete: bool, output: Path) -> Verdict:
+    verdict = verdict_of(session.engine, entries(session.journal), is_complete)
+    if is_complete:
+        told = [replace(fault, repeats=repeated(fault)) for fault in verdict.faults]
+        verdict = replace(verdict, faults=told)
+    path = output / f"{_slug(verdict.release or session.engine)}.md"
+    again = shlex.join(["pytest", *session.arguments])
+    path.write_text(verdict_page(verdict, provenance(), again, output), encoding="utf-8")
+    facts = {
+        "engine": session.engine,
+        "release": verdict.release,
+        "held": verdict.held,
+        "broken": verdict.broken,
+        "untested": verdict.untested,
+        "totals": dict(verdict.totals),
+        "is_complete": is_complete,
+        "made": provenance(),
+    }
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    _tell(verdict, path)
+    return verdict
+
+
+def _tell(verdict: Verdict, path: Path) -> None:
+    print(f"{verdict.release or verdict.engine}: {len(verdict.held)} promises held", end="")
+    print(f", broken: {', '.join(verdict.broken)}" if verdict.broken else "", end="")
+    print("" if verdict.is_complete else "; INCOMPLETE")
+    print(f"written: {path}", file=sys.stderr)
+
+
+def _slug(name: str) -> str:
+    """For a file: `openvino-genai 2026.4.1` -> `openvino-genai-2026.4.1`."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]

@@ -1,0 +1,110 @@
+"""What may come the paged engine's way and must leave it as it was."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from harness.api import EngineConfig, FinishReason, Request, SteppingEngine
+from harness.errors import ConfigError
+from harness.models.catalogue import load_model
+from harness.registry import resolve_engine
+from implementations.paged import paged
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return load_model("llama-random", torch.device("cpu"), torch.float32).model
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"backend": "blocks"}, {"backend": "blocks", "graphs": True}], ids=str
+)
+def test_a_row_of_nan_leaves_nothing_behind(model: PreTrainedModel, options: dict[str, Any]) -> None:
+    """Cells behind a sequence's end are read with weight zero, which makes nothing of a NaN."""
+    model = copy.deepcopy(model)
+    model.get_input_embeddings().weight.data[7] = float("inf")
+    good = [Request("g", (20, 21), 4), Request("h", (30, 31, 32, 33, 34, 35), 4)]
+    bad = [Request("bad", (7,) * 12, 1), Request("worse", (7,) * 9, 3)]
+    for is_cached in (False, True):
+        config = EngineConfig(max_num_seqs=2, num_blocks=8, block_size=4, prefix_caching=is_cached)
+        engine = paged(model, config, **options)
+        before = engine.generate(good)
+        engine.generate(bad)
+        assert engine.generate(good) == before
+        beside = engine.generate([good[0], bad[1], good[1], bad[0]])
+        assert [beside[0], beside[2]] == before
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"backend": "blocks"}, {"backend": "blocks", "graphs": True}], ids=str
+)
+def test_free_blocks_may_hold_nan(model: PreTrainedModel, options: dict[str, Any]) -> None:
+    config = EngineConfig(max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=12)
+    asked = [Request(f"r{i}", tuple(range(i + 1, 3 * i + 3)), 9 - i) for i in range(6)]
+    poisoned = paged(model, config, poison=float("nan"), **options)
+    assert poisoned.generate(asked) == paged(model, config, **options).generate(asked)
+
+
+def test_packed_weights_follow_the_model(model: PreTrainedModel) -> None:
+    model = copy.deepcopy(model)
+    asked = [Request("a", (1, 2, 3), 6)]
+    paged(model, EngineConfig(), prepack=True)
+    for parameter in model.parameters():
+        parameter.data.copy_(parameter.data.flip(0))
+    fresh = paged(model, EngineConfig(), prepack=True).generate(asked)
+    assert fresh == resolve_engine("reference").factory(model, EngineConfig()).generate(asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"overlap": "maybe"}, "overlap is 'maybe', but must be true or false"),
+        ({"trace": 1}, "trace is 1, but must be true or false"),
+        ({"poison": "lots"}, "poison is 'lots', but must be a number"),
+        ({"poison": True}, "poison is True, but must be a number"),
+        ({"compile": "nope"}, "compile is 'nope', but must be true, false or one of"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_refused(
+    model: PreTrainedModel, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        paged(model, EngineConfig(), **options)
+
+
+def test_a_call_that_raises_leaves_the_engine_free(model: PreTrainedModel) -> None:
+    engine = paged(model, EngineConfig())
+    good = Request("good", (1, 2), 2)
+    with pytest.raises(TypeError):
+        engine.generate([good, Request("bad", None, 2)])  # type: ignore[arg-type]
+    (answer,) = engine.generate([good])
+    assert len(answer.token_ids) == 2
+
+
+def test_an_id_is_live_until_its_refusal_is_told_and_free_after_an_abort(
+    model: PreTrainedModel,
+) -> None:
+    engine = paged(model, EngineConfig())
+    assert isinstance(engine, SteppingEngine)
+    engine.add(Request("a", (), 1))
+    with pytest.raises(ValueError, match="is live already"):
+        engine.add(Request("a", (1,), 1))
+    (refusal,) = engine.step()
+    assert refusal.finish_reason is FinishReason.ERROR
+    engine.add(Request("a", (1,), 3))
+    engine.abort("a")
+    engine.add(Request("a", (1,), 1))
+    (event,) = engine.step()
+    assert event.finish_reason is FinishReason.LENGTH
+
+
+def test_a_block_larger_than_the_context_takes_no_more_memory(model: PreTrainedModel) -> None:
+    engine = paged(model, EngineConfig(block_size=10**9))
+    (answer,) = engine.generate([Request("a", (1, 2, 3), 3)])
+    assert len(answer.token_ids) == 3

@@ -1,0 +1,138 @@
+"""`python -m harness judge`: what is noted, what it adds up to, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.__main__ import main
+from harness.judgement import command
+from harness.judgement.journal import entries
+from harness.judgement.page import verdict_page
+from harness.judgement.session import Session
+from harness.judgement.verdict import repeated, verdict_of
+
+RunSuite = Callable[..., Any]
+
+SUITE = """
+import pytest
+from harness.api import Request
+from harness.promises import Promise
+from harness.verdict import ConformanceFailure
+from harness.workloads import Workload
+
+WORKLOAD = Workload((Request("a", (1, 2), 2),))
+
+
+@pytest.mark.promise(id="P1")
+def test_right(trial):
+    trial.check(WORKLOAD)
+
+
+@pytest.mark.promise(id="P5")
+@pytest.mark.parametrize("number", [1, 2])
+def test_wrong(trial, number):
+    trial.check(WORKLOAD)
+    with trial.reporting(WORKLOAD):
+        raise ConformanceFailure(Promise.P5, f"planted {number}")
+
+
+@pytest.mark.promise(id="P9")
+@pytest.mark.needs("scheduling")
+def test_schedule(trial):
+    raise AssertionError
+"""
+CRASH = {
+    "test": "tests/conformance/test_reuse.py::test_a_used_engine[mine-gpt2-hash]",
+    "outcome": "failed",
+    "told": "worker 'gw0' crashed while running it",
+}
+MADE = {"command": "python", "date": "today", "machine": {"cpu": "one", "cores": 1}}
+MADE |= {"versions": {"python": "3"}, "commit": "abc"}
+
+
+@pytest.fixture
+def journal(run_suite: RunSuite, tmp_path: Path) -> Path:
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    path = tmp_path / "journal.jsonl"
+    session = run_suite(f"--journal={path}", f"--repro={tmp_path / 'repro'}", "--diagnose-for=0")
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
+    return path
+
+
+def test_every_test_is_noted_once_and_is_not_run_again(journal: Path, run_suite: RunSuite) -> None:
+    noted = list(entries(journal))
+    assert [each["outcome"] for each in noted] == ["passed", "failed", "failed", "skipped"]
+    again = run_suite(f"--journal={journal}")
+    assert "4 deselected" in again.output
+    assert list(entries(journal)) == noted
+
+
+def test_a_line_that_was_cut_short_is_run_again(journal: Path, run_suite: RunSuite) -> None:
+    whole = journal.read_text()
+    journal.write_text(whole[:-9])
+    assert len(list(entries(journal))) == 3
+    run_suite(f"--journal={journal}")
+    assert [each["test"] for each in entries(journal)][-1].startswith("test_mini.py::test_schedule")
+
+
+def test_a_verdict_tells_what_is_held_broken_and_untested(journal: Path) -> None:
+    verdict = verdict_of("static", [*entries(journal), CRASH], is_complete=True)
+    assert (verdict.held, verdict.broken) == (["P1"], ["P5"])
+    assert "P9" in verdict.untested
+    planted, crash = verdict.faults
+    assert (planted.promise, planted.function, len(planted.tests)) == ("P5", "test_wrong", 2)
+    assert planted.script is not None
+    assert (crash.promise, crash.function) == ("?", "test_a_used_engine")
+    page = verdict_page(verdict, MADE, "pytest", journal.parent)
+    assert "breaks P5 (isolation)" in page
+    assert "holds 1 of the 2 promises it was tested on" in page
+    assert "### 1. P5 isolation is broken: planted 1" in page
+    assert "worker 'gw0' crashed" in page
+    assert "| 1 | engine 'static' has no capability 'scheduling' |" in page
+
+
+def test_a_stopped_judgement_says_so() -> None:
+    page = verdict_page(verdict_of("static", [CRASH], is_complete=False), MADE, "pytest", Path())
+    assert "**INCOMPLETE**" in page
+    assert "**Nothing was compared**" in page
+
+
+def test_a_reproduction_is_run_twice(journal: Path) -> None:
+    fault = verdict_of("static", entries(journal), is_complete=True).faults[0]
+    assert fault.script is not None
+    fault.script.write_text("raise SystemExit(1)")
+    assert repeated(fault) == ("reproduced", "reproduced")
+
+
+def test_a_judgement_is_written_and_goes_on_where_it_stopped(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "engines"
+    found: list[int] = []
+
+    def run(self: Session, _progress: object) -> int:
+        found.append(len(list(entries(self.journal))))
+        self.journal.write_text(journal.read_text())
+        return int(pytest.ExitCode.TESTS_FAILED)
+
+    monkeypatch.setattr(Session, "count", lambda _self: 4)
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(command, "repeated", lambda _fault: ("reproduced", "reproduced"))
+    arguments = ["judge", "static", f"--output={output}", "--jobs=1"]
+    assert main(arguments) == 1
+    assert main([*arguments, "--resume"]) == 1
+    assert main(arguments) == 1
+    assert found == [0, 4, 0]
+    facts = json.loads((output / "static.json").read_text())
+    assert (facts["held"], facts["broken"], facts["is_complete"]) == (["P1"], ["P5"], True)
+    assert "run alone: reproduced and reproduced" in (output / "static.md").read_text()
+
+
+def test_wrong_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "static", "static"]) == 2
+    assert "error: 'static' is named twice" in capsys.readouterr().err
