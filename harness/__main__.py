@@ -33,6 +33,9 @@ class Command:
 
 
 COMMANDS = {
+    "checkpoint": Command(
+        "harness.checkpoint_command", "write an embedded model to disk, for engines that load their own"
+    ),
     "compare": Command(
         "harness.bench.compare", "is the second of two result files slower than the first?"
     ),

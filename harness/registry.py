@@ -27,8 +27,9 @@ BUILT_IN = {
     "ragged": "implementations.ragged:ragged",
     "paged": "implementations.paged:paged",
     "transformers-cb": "implementations.adapters.transformers_cb:transformers_cb",
+    "openai": "implementations.adapters.openai:openai",
 }
-PEERS = {"transformers-cb"}  # other people's engines: they run when they are named
+PEERS = {"transformers-cb", "openai"}  # other people's engines: they run when they are named
 BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
@@ -81,6 +82,11 @@ def oddities() -> Mapping[str, Any]:
 def reference_factory() -> EngineFactory:
     """The engine whose answers are the specification."""
     return resolve_engine(REFERENCE).factory
+
+
+def words_tokenizer(vocab_size: int) -> Any:
+    """A tokenizer of one word a token, for a model on disk."""
+    return importlib.import_module("implementations.adapters.words").words_tokenizer(vocab_size)
 
 
 def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:

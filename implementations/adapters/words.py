@@ -1,0 +1,58 @@
+"""Token ids as text, for servers that take and give text only.
+
+Token n of a vocabulary of V is the word "t" and n with as many digits as V - 1 has: of 256 tokens the
+first is `t000`. Words stand apart by one space. A checkpoint with this tokenizer has no special tokens
+and no unknown word: what is no word of it is an error, so no text is ever read as something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def word_len(vocab_size: int) -> int:
+    """Characters of each word."""
+    return 1 + len(str(vocab_size - 1))
+
+
+def word_of(token_id: int, vocab_size: int) -> str:
+    """The word of a token; for an id outside of the vocabulary a word that no tokenizer knows."""
+    return f"t{token_id:0{word_len(vocab_size) - 1}d}"
+
+
+def text_of(token_ids: Sequence[int], vocab_size: int) -> str:
+    return " ".join(word_of(token_id, vocab_size) for token_id in token_ids)
+
+
+def id_of(word: str, vocab_size: int) -> int:
+    """Raises `ValueError` for anything but one word of the vocabulary."""
+    digits = word[1:]
+    if digits.isascii() and digits.isdecimal() and int(digits) < vocab_size:
+        token_id = int(digits)
+        if word == word_of(token_id, vocab_size):
+            return token_id
+    first, last = word_of(0, vocab_size), word_of(vocab_size - 1, vocab_size)
+    raise ValueError(f"{word[:80]!r} is no word of a token: words are {first} to {last}")
+
+
+def ids_of(text: str, vocab_size: int) -> list[int]:
+    """The tokens of a text. Raises `ValueError` naming the first word that is none."""
+    return [id_of(word, vocab_size) for word in text.split()]
+
+
+def words_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """To be saved beside a checkpoint, so that servers of text serve it."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and reading words needs neither)
+    from tokenizers.models import WordLevel  # noqa: PLC0415
+    from tokenizers.pre_tokenizers import WhitespaceSplit  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    vocabulary = {word_of(token_id, vocab_size): token_id for token_id in range(vocab_size)}
+    # The unknown token is not in the vocabulary: an unknown word raises.
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<none>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)

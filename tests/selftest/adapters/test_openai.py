@@ -1,0 +1,424 @@
+"""An OpenAI-compatible server as an engine: over a real socket, with a server that does what we say."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.api import Completion, EngineConfig, FinishReason, Request
+from harness.errors import EngineHang, UsageError
+from harness.hunt import hunt
+from harness.registry import BY_DEFAULT, resolve_engine
+from harness.timelimit import time_limit
+from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
+
+Build = Callable[..., Any]
+Body = dict[str, Any]
+REQUESTS = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 3), Request("c", (7, 7, 8), 5)]
+WAYS = [
+    "",
+    "&stream=true",
+    "&prompts=words&tokens=words",
+    "&tokens=ids&stream=true",
+    "&tokens=logprobs",
+]
+SIZES = SimpleNamespace(vocab_size=256, max_position_embeddings=256)
+UNUSED_MODEL = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SIZES))
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with StandIn() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def build(server: StandIn) -> Iterator[Build]:
+    """`build(options)`: the engine with more options of `--engine`, closed in the end."""
+    made = []
+
+    def build(options: str = "", **config: Any) -> Any:
+        spec = resolve_engine(f"openai?base_url={server.base_url}&model={MODEL}{options}")
+        made.append(spec.factory(UNUSED_MODEL, EngineConfig(**config)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield build
+    for engine in made:
+        engine.close()
+
+
+def right(requests: list[Request]) -> list[Completion]:
+    answers = []
+    for each in requests:
+        tokens = right_tokens(each.prompt_token_ids, each.max_new_tokens, list(each.eos_token_ids))
+        is_stopped = tokens[-1] in each.eos_token_ids
+        reason = FinishReason.STOP if is_stopped else FinishReason.LENGTH
+        answers.append(Completion(each.request_id, tuple(tokens), reason))
+    return answers
+
+
+def saying(*parts: object) -> Callable[[Handler, Body], None]:
+    """Events and then the end of the stream, or one answer."""
+
+    def behave(handler: Handler, body: Body) -> None:
+        if not body.get("stream"):
+            handler.say(200, parts[0])
+            return
+        handler.begin_stream()
+        for part in parts:
+            handler.event(part)
+
+    return behave
+
+
+def choice(text: str, **more: object) -> Body:
+    return {"choices": [{"index": 0, "text": text, **more}]}
+
+
+def test_it_runs_only_when_it_is_named() -> None:
+    assert "openai" not in BY_DEFAULT
+
+
+def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
+    engine = f"openai?base_url={server.base_url}&model={MODEL}&stream=true"
+    which = "smoke or bad_request or cancelled or live or events_add_up or twice"
+    findings = hunt(engine, ["--model=gpt2-hash", "-k", which, "--hypothesis-seed=0"])
+    assert findings.exit_status == 0, findings.output
+    assert server.most_running > 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_come_back_whatever_they_are_written_as(build: Build, way: str) -> None:
+    assert build(way).generate(REQUESTS) == right(REQUESTS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("eos", ["client", "stop_token_ids"])
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_an_answer_ends_with_its_first_eos(build: Build, way: str, eos: str, place: int) -> None:
+    token = right_tokens((1, 2, 3, 4, 5), 6)[place]
+    requests = [Request("a", (1, 2, 3, 4, 5), 6, frozenset({token})), *REQUESTS[1:]]
+    assert build(f"{way}&eos={eos}").generate(requests) == right(requests)
+
+
+def test_eos_ids_can_go_as_a_generation_config(build: Build, server: StandIn) -> None:
+    build("&eos=generation_config").generate([Request("a", (1, 2), 2, frozenset({9, 4})), REQUESTS[1]])
+    by_cap = {body["max_tokens"]: body for body in server.bodies}
+    assert by_cap[2]["generation_config"] == '{"eos_token_id": [4, 9]}'
+    assert "generation_config" not in by_cap[3]
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_an_eos_that_is_counted_but_left_out_is_put_back(
+    build: Build, server: StandIn, way: str
+) -> None:
+    usage = {"completion_tokens": 2}
+    named = choice("t007", finish_reason="stop", stop_reason=9) | {"usage": usage}
+    server.behaviour = saying(named)
+    engine = build(f"{way}&eos=stop_token_ids")
+    (completion,) = engine.generate([Request("a", (1,), 5, frozenset({9, 4}))])
+    assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.STOP)
+    server.behaviour = saying(choice("t007", finish_reason="stop") | {"usage": usage})
+    (completion,) = engine.generate([Request("a", (1,), 5, frozenset({4}))])
+    assert completion.token_ids == (7, 4)
+    (completion,) = engine.generate([Request("a", (1,), 5, frozenset({9, 4}))])
+    assert completion.token_ids == (7,), "which of the two it was nobody has said"
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_thirty_two_requests_are_under_way_at_once(build: Build, server: StandIn, way: str) -> None:
+    all_there = threading.Barrier(32, timeout=10)
+
+    def wait_for_all(handler: Handler, body: Body) -> None:
+        all_there.wait()
+        answer(handler, body)
+
+    server.behaviour = wait_for_all
+    requests = [Request(f"r{i}", (i, i + 1), 2) for i in range(64)]
+    assert build(way).generate(requests) == right(requests)
+    assert server.most_running == 32
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_one_refused_request_leaves_the_others_alone(build: Build, way: str) -> None:
+    bad = [
+        Request("empty", (), 3),
+        Request("unknown", (1, 256), 3),
+        Request("nothing", (1,), 0),
+        Request("long", (1,) * 255, 2),
+    ]
+    twin = Request("a", (3,), 2)
+    *refused, a, b, c, second = build(way).generate([*bad, *REQUESTS, twin])
+    assert [a, b, c] == right(REQUESTS)
+    assert [each.finish_reason for each in [*refused, second]] == [FinishReason.ERROR] * 5
+    words = ["the prompt is empty", "token 256 is unknown", "max_new_tokens is 0", "context holds 256"]
+    for completion, word in zip(refused, words, strict=True):
+        assert word in (completion.error or "")
+    assert "request_id 'a' is live already" in second.error
+
+
+def test_a_context_narrower_than_the_servers_is_kept_here(build: Build, server: StandIn) -> None:
+    engine = build("&stream=true", max_model_len=8)
+    long, *fitting = engine.generate(REQUESTS)
+    assert long.error == "5 prompt tokens + max_new_tokens 6 = 11, but the context holds 8"
+    assert fitting == right(REQUESTS[1:])
+    assert len(server.bodies) == 2
+    engine.add(REQUESTS[0])
+    (event,) = engine.step()
+    assert (event.finish_reason, event.error) == (FinishReason.ERROR, long.error)
+    assert not engine.has_unfinished
+
+
+ONE = REQUESTS[:1]
+NO_WORD = "which is no word of a token (t000 to t255)"
+NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
+    "no JSON": (
+        "",
+        saying(b"<html>busy</html>"),
+        "answered HTTP 200 with what is no JSON: '<html>",
+    ),
+    "a list": ("", saying([1, 2]), "answered with a list, but should with an object"),
+    "no choices": ("", saying({"object": "x"}), "without the one choice there should be: \"{'object'"),
+    "an error and 200": ("", saying({"error": {"message": "oom"}}), "answered with an error: "),
+    "a strange word": ("", saying(choice("t001 hello", finish_reason="stop")), f"'hello', {NO_WORD}"),
+    "merged words": ("", saying(choice("t001t002", finish_reason="stop")), f"'t001t002', {NO_WORD}"),
+    "an unknown token": ("", saying(choice("t300", finish_reason="stop")), f"'t300', {NO_WORD}"),
+    "half a word": ("", saying(choice("t001 t0", finish_reason="length")), f"'t0', {NO_WORD}"),
+    "no reason": ("", saying(choice("t001 t002")), "after 2 of 6 tokens without a finish_reason"),
+    "a strange reason": (
+        "",
+        saying(choice("t001", finish_reason="bored")),
+        "gave the finish_reason 'bored', but should give stop or length",
+    ),
+    "a text that is a number": ("", saying(choice(7)), "answered with a text of type int"),  # type: ignore[arg-type]
+    "no ids": (
+        "&tokens=ids",
+        saying(choice("t001", finish_reason="stop")),
+        "answered without token_ids, which tokens=ids reads",
+    ),
+    "ids that are texts": (
+        "&tokens=ids",
+        saying(choice("", token_ids=["1"], finish_reason="stop")),
+        "answered with the token id '1', which is no integer",
+    ),
+    "a 500": (
+        "",
+        lambda h, _: h.say(500, b"Traceback: boom"),
+        "HTTP 500 Internal Server Error: 'T",
+    ),
+    "a 404": ("", lambda h, _: h.say(404, b"no such page"), "answered HTTP 404 Not Found: 'no such"),
+    "a stream cut off": (
+        "&stream=true",
+        saying(choice("t001"), choice(" t002")),
+        "ended its answer after 2 of 6 tokens without a finish_reason",
+    ),
+    "an event that is no JSON": ("&stream=true", saying("{'a'"), "what is no JSON: \"{'a'\""),
+    "a line that is no event": (
+        "&stream=true",
+        lambda h, _: h.say(200, b"hello\n"),
+        "sent a line that is no server-sent event: 'hello'",
+    ),
+    "an error in a stream": (
+        "&stream=true",
+        saying(choice("t001"), {"error": "worker died"}),
+        "answered with an error: 'worker died'",
+    ),
+    "words merged across events": (
+        "&stream=true",
+        saying(choice("t001"), choice("t002")),
+        f"'t001t002', {NO_WORD}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_is_named(build: Build, server: StandIn, kind: str) -> None:
+    options, server.behaviour, words = NONSENSE[kind]
+    with pytest.raises(RuntimeError) as caught:
+        build(options).generate(ONE)
+    message = str(caught.value)
+    assert message.startswith(f"POST {server.base_url}/completions: the server ")
+    assert words in message
+    assert "(request 'a')" in message
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_a_server_that_dies_in_mid_run_is_one_error_that_keeps_the_answers(
+    build: Build, server: StandIn, way: str
+) -> None:
+    def die(handler: Handler, body: Body) -> None:
+        if len(server.bodies) <= 5:
+            answer(handler, body)
+        elif body.get("stream"):
+            handler.begin_stream()
+            handler.event(choice("t001"))
+        # Nothing more: the connection ends.
+
+    server.behaviour = die
+    requests = [Request(f"r{i}", (i, i + 1), 3) for i in range(40)]
+    with pytest.raises(RuntimeError) as caught:
+        build(f"{way}&concurrency=4").generate(requests)
+    answered = caught.value.completions  # type: ignore[attr-defined]
+    assert 2 <= len(answered) <= 5
+    assert set(answered) <= set(right(requests))
+    assert f"Of 40 requests {len(answered)} were answered" in str(caught.value)
+    assert "were not sent any more" in str(caught.value)
+
+
+def test_a_server_that_is_gone_is_said_to_be(build: Build, server: StandIn) -> None:
+    engine = build("&stream=true")
+    server.shutdown()
+    server.socket.close()
+    with pytest.raises(RuntimeError, match="the server is not there: connection refused"):
+        engine.generate(REQUESTS)
+    engine.add(REQUESTS[0])
+    with pytest.raises(RuntimeError, match="connection refused"):
+        engine.step()
+    assert not engine.has_unfinished
+    with pytest.raises(UsageError, match=r"no such engine there: GET .*/models: the server is not"):
+        build()
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_a_server_that_says_nothing_runs_into_a_limit(build: Build, server: StandIn, way: str) -> None:
+    released = threading.Event()
+    server.behaviour = lambda _handler, _body: released.wait(10) and None
+    before = threading.active_count()
+    began = time.monotonic()
+    engine = build(f"{way}&timeout_s=30")
+    with pytest.raises(EngineHang, match="did not return within"), time_limit(0.3, "generate"):
+        engine.generate(REQUESTS)
+    with pytest.raises(RuntimeError, match=r"sent nothing for 0.2 s \(timeout_s\)"):
+        build(f"{way}&timeout_s=0.2").generate(REQUESTS)
+    assert time.monotonic() - began < 5
+    released.set()
+    wait_until(lambda: threading.active_count() <= before, "no thread is left behind")
+
+
+def test_a_stepped_request_comes_token_by_token(build: Build, server: StandIn) -> None:
+    server.token_s = 0.02
+    engine = build("&stream=true")
+    for request in REQUESTS:
+        engine.add(request)
+    with pytest.raises(ValueError, match="request_id 'a' is live already"):
+        engine.add(REQUESTS[0])
+    events, num_steps = [], 0
+    while engine.has_unfinished:
+        events += engine.step()
+        num_steps += 1
+    assert num_steps > 3
+    assert engine.step() == []
+    for each in right(REQUESTS):
+        own = [event for event in events if event.request_id == each.request_id]
+        assert tuple(event.token_id for event in own) == each.token_ids
+        assert [event.finish_reason for event in own[:-1]] == [None] * (len(own) - 1)
+        assert own[-1].finish_reason is each.finish_reason
+
+
+def test_a_cancelled_request_is_a_closed_connection_to_the_server(
+    build: Build, server: StandIn
+) -> None:
+    server.token_s = 0.02
+    engine = build("&stream=true")
+    engine.add(Request("long", (1, 2, 3), 200))
+    engine.add(Request("short", (4,), 6))
+    first = engine.step()
+    assert first
+    engine.abort("long")
+    engine.add(Request("long", (5,), 2))  # the id is free again
+    events = []
+    while engine.has_unfinished:
+        events += engine.step()
+    told = [event for event in events if event.request_id == "long"]
+    assert told[0].finish_reason is FinishReason.ABORTED
+    assert tuple(event.token_id for event in told[1:]) == right([Request("long", (5,), 2)])[0].token_ids
+    wait_until(lambda: server.num_running == 0, "the server is done with all")
+    assert server.num_hung_up == 1
+
+
+def test_closing_hangs_up_on_all(build: Build, server: StandIn) -> None:
+    server.token_s = 0.02
+    engine = build("&stream=true")
+    for number in range(3):
+        engine.add(Request(f"r{number}", (number,), 200))
+    engine.step()
+    engine.close()
+    wait_until(lambda: server.num_running == 0, "the server is done with all")
+    assert server.num_hung_up == 3
+
+
+def test_a_stream_that_ends_early_is_an_error_of_its_request(build: Build, server: StandIn) -> None:
+    server.behaviour = saying(choice("t001"), choice("", finish_reason="stop"))
+    engine = build("&stream=true")
+    engine.add(REQUESTS[0])
+    events = []
+    while engine.has_unfinished:
+        events += engine.step()
+    assert [event.finish_reason for event in events] == [None, FinishReason.ERROR]
+    assert "finish_reason stop after 1 of 6 tokens, and the last is no EOS" in events[-1].error
+
+
+def test_what_is_extra_goes_into_every_body(
+    build: Build, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    build('&extra={"ignore_eos":true,"temperature":null}&api_key_env=MY_KEY').generate(ONE)
+    assert server.bodies[0]["ignore_eos"] is True
+    assert "temperature" not in server.bodies[0]
+    assert server.keys == ["Bearer secret"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("&prompts=texts", "prompts is 'texts', but must be one of ids, words"),
+        ("&tokens=no", "tokens is False, but must be one of auto, ids, logprobs, words"),
+        (
+            "&eos=server",
+            "eos is 'server', but must be one of client, stop_token_ids, gen",
+        ),
+        ("&concurrency=0", "concurrency is 0, but must be a whole number of at least 1"),
+        ("&timeout_s=-1", "timeout_s is -1, but must be a number of seconds above 0"),
+        ("&extra=[1]", "extra is .*, but must be a JSON object"),
+        ("&api_key_env=NO_SUCH_KEY", "api_key_env is 'NO_SUCH_KEY', but there is no such environment"),
+        ("&speed=9", "unknown option 'speed'"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(build: Build, options: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        build(options)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1"])
+def test_a_base_url_that_is_none_is_refused(url: str) -> None:
+    spec = resolve_engine(f"openai?base_url={url}&model=x")
+    with pytest.raises(UsageError, match=r"base_url .* must read http"):
+        spec.factory(UNUSED_MODEL, EngineConfig())  # type: ignore[arg-type]
+
+
+def test_a_server_must_be_named() -> None:
+    with pytest.raises(UsageError, match="openai needs to know its server"):
+        resolve_engine("openai").factory(UNUSED_MODEL, EngineConfig())  # type: ignore[arg-type]
+
+
+def test_a_model_that_the_server_does_not_list_is_refused(build: Build, server: StandIn) -> None:
+    server.listed = ["tiny", "small"]
+    with pytest.raises(UsageError, match="lists no model 'gpt2-hash': there is tiny, small; with"):
+        build()
+    build("&listed=false").generate(ONE)
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < end, f"not within 5 s: {what}"
+        time.sleep(0.01)

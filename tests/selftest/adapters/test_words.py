@@ -1,0 +1,74 @@
+"""Token ids as words, and a checkpoint that servers of text can serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from harness.__main__ import main
+from harness.models.catalogue import EMBEDDED
+from implementations.adapters.words import ids_of, text_of, word_of, words_tokenizer
+
+
+@pytest.mark.parametrize(("vocab_size", "last"), [(1, "t0"), (10, "t9"), (11, "t10"), (256, "t255")])
+def test_words_are_as_wide_as_the_last_one(vocab_size: int, last: str) -> None:
+    assert word_of(vocab_size - 1, vocab_size) == last
+    words = {word_of(token_id, vocab_size) for token_id in range(vocab_size)}
+    assert {len(word) for word in words} == {len(last)}
+    assert len(words) == vocab_size
+
+
+def test_all_tokens_survive_text_and_tokenizer() -> None:
+    token_ids = [*range(256), 0, 0, 255]
+    text = text_of(token_ids, 256)
+    tokenizer = words_tokenizer(256)
+    assert ids_of(text, 256) == tokenizer.encode(text) == token_ids
+    assert tokenizer.decode(token_ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("text", ["t256", "t-01", "t001t002", "t1", "hello", "x001", "t0001", "t٠٠١"])
+def test_what_is_no_word_is_named_and_never_guessed(text: str) -> None:
+    with pytest.raises(ValueError, match="is no word of a token: words are t000 to t255"):
+        ids_of(f"t000 {text}", 256)
+    with pytest.raises(Exception, match="UNK"):
+        words_tokenizer(256).encode(f"t000 {text}")
+
+
+def test_a_checkpoint_holds_the_suites_own_model(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "here"
+    assert main(["checkpoint", "gpt2-hash", str(folder)]) == 0
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    assert loaded.dtype is torch.float32
+    own = EMBEDDED["gpt2-hash"].build().state_dict()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in loaded.state_dict().items())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.encode("t001 t255") == [1, 255]
+    assert tokenizer.all_special_ids == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gpt3", "new"], "MODEL 'gpt3' is no embedded model: gpt2-hash, llama-hash"),
+        (["gpt2-hash", "full"], "holds something already, but must be empty"),
+        (["gpt2-hash", "full/file"], "cannot be made: File exists"),
+        (["gpt2-hash", "new", "--dtype=int8"], "--dtype 'int8' is unknown"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert main(["checkpoint", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
