@@ -33,9 +33,10 @@ PEERS = {"transformers-cb", "openai"}  # other people's engines: they run when t
 BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
+COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
 FORMS = (
     "a built-in name, fault:NAME, odd:NAME, pkg.mod:factory or path.py:factory, "
-    "then ?key=value&key=value"
+    "then ?key=value&key=value; or cmd:COMMAND LINE"
 )
 
 
@@ -49,6 +50,9 @@ class EngineSpec:
 
 def resolve_engine(text: str) -> EngineSpec:
     """Raises `UsageError` naming what is wrong and what there is to choose from."""
+    if text.startswith(COMMAND_PREFIX):
+        lines = importlib.import_module("implementations.adapters.lines")
+        return EngineSpec(text, lines.command_line(text.removeprefix(COMMAND_PREFIX)))
     target, _, query = text.partition("?")
     options = parse_options(text, query)
     if target in BUILT_IN:

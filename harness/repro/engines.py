@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.registry import BUILT_IN, FAULT_PREFIX, ODD_PREFIX, parse_options
+from harness.registry import BUILT_IN, COMMAND_PREFIX, FAULT_PREFIX, ODD_PREFIX, parse_options
 
 FILE_LOADER = '''
 def from_file(path: str) -> ModuleType:
@@ -29,6 +29,10 @@ class EngineText:
 
 
 def engine_text(name: str) -> EngineText:
+    if name.startswith(COMMAND_PREFIX):
+        command = name.removeprefix(COMMAND_PREFIX)
+        imports = "from implementations.adapters.lines import command_line"
+        return EngineText(imports, f"command_line({command!r})")
     target, _, query = name.partition("?")
     options = parse_options(name, query)
     target = BUILT_IN.get(target, target)

@@ -30,10 +30,22 @@ def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
     assert resolve_engine("implementations.static:static").factory is resolve_engine("static").factory
 
 
+def test_all_behind_cmd_is_a_command_line() -> None:
+    spec = resolve_engine("cmd:ls 'a b' --like=?depth=3&x=[")  # nothing is started before it is built
+    assert spec.name == "cmd:ls 'a b' --like=?depth=3&x=["
+    assert resolve_engine(spec.name).name == spec.name
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nonesuch", ["'nonesuch'", "reference, static, ragged"]),
+        ("nonesuch", ["'nonesuch'", "reference, static, ragged", "cmd:COMMAND LINE"]),
+        ("cmd:nonesuch -x", ["'cmd:nonesuch -x'", "no program 'nonesuch' on the PATH"]),
+        ("cmd:./nonesuch -x", ["there is no program './nonesuch'"]),
+        ("cmd:{tmp}/none.py", ["none.py' is not executable; chmod +x it"]),
+        ("cmd:{tmp}", ["is not executable"]),
+        ("cmd: ", ["no command line (it is empty)"]),
+        ("cmd:python 'x", ["no command line (No closing quotation)"]),
         ("fault:nonesuch", ["no planted fault"]),
         ("nonesuch.mod:factory", ["ModuleNotFoundError"]),
         ("nonesuch.py:factory", ["no file 'nonesuch.py'"]),

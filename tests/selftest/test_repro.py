@@ -249,6 +249,7 @@ def test_engines_are_named_as_a_script_needs_them(tmp_path: Path) -> None:
     assert engine_text("static").imports == "from implementations.static import static"
     assert engine_text("fault:cap_off_by_one").expression == 'FAULTS["cap_off_by_one"].factory'
     assert engine_text("pkg.mod:make?depth=2&kind=a").expression == "partial(make, depth=2, kind='a')"
+    assert engine_text("cmd:./mine 'a:b?c'").expression == """command_line("./mine 'a:b?c'")"""
     path = tmp_path / "mine.py"
     path.write_text("def factory(model, config):\n    return 7\n", encoding="utf-8")
     text = engine_text(f"{path}:factory")

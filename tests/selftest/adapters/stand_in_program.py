@@ -1,0 +1,75 @@
+"""A program that stands in for an engine behind a pipe, in plain Python without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.api import Completion, FinishReason, Request
+
+# Answers at once, and right but for the tokens. What a test puts behind it changes one thing.
+PROGRAM = """
+import json, os, signal, sys, time
+
+OUT = sys.stdout
+HELLO = {"name": "stand-in", "version": "0.1"}
+engines, live = {}, []
+
+def completion(request):
+    cap = request["max_new_tokens"]
+    return {"request_id": request["request_id"], "token_ids": [7] * cap, "finish_reason": "length"}
+
+def generate(question):
+    return {"completions": [completion(each) for each in question["requests"]]}
+
+def hello(question):
+    return HELLO
+
+def build(question):
+    engines[question["engine"]] = question
+    return {}
+
+def close(question):
+    del engines[question["engine"]]
+    return {}
+
+def say(text):
+    OUT.write(text)
+    OUT.flush()
+
+def main():
+    for line in sys.stdin:
+        question = json.loads(line)
+        say(json.dumps(globals()[question["op"]](question)) + "\\n")
+"""
+STEPPING = """
+HELLO["capabilities"] = ["stepping"]
+def add(question):
+    request = question["request"]
+    if request["request_id"] in [each["request_id"] for each in live]:
+        return {"live": True}
+    live.append(request)
+    return {}
+def step(question):
+    done = live.pop(0)
+    return {"events": [{"request_id": done["request_id"], "token_id": 7, "finish_reason": "length"}]}
+def abort(question):
+    live[:] = [each for each in live if each["request_id"] != question["request_id"]]
+    return {}
+def has_unfinished(question):
+    return {"has_unfinished": bool(live)}
+"""
+PLAIN = "plain = generate"  # to be called by what takes its place
+REQUESTS = [Request("a", (1, 2), 3), Request("b", (9,), 1, frozenset({5, 4}))]
+ANSWERS = [
+    Completion("a", (7, 7, 7), FinishReason.LENGTH),
+    Completion("b", (7,), FinishReason.LENGTH),
+]
+
+
+def generating(body: str) -> str:
+    """Do this instead of answering."""
+    return f"def generate(question):\n    {body}"
+
+
+def process_of(engine: Any) -> Any:
+    return engine._running.process

@@ -1,0 +1,293 @@
+"""An engine behind a pipe: however its program fails is told as what it is, and the next one works."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from harness.api import Capability, EngineConfig, FinishReason, Request, TokenEvent
+from harness.capabilities import capabilities_of
+from harness.errors import EngineHang
+from harness.hunt import hunt
+from harness.models.catalogue import load_model
+from harness.provenance import ROOT
+from harness.registry import resolve_engine
+from harness.timelimit import time_limit
+from harness.world import require_same, world_of
+from implementations.adapters.checkpoint import saved
+from implementations.adapters.lines.process import ProgramFailed
+from tests.selftest.adapters.stand_in_program import (
+    ANSWERS,
+    PLAIN,
+    REQUESTS,
+    STEPPING,
+    generating,
+    process_of,
+)
+
+NO_OBJECT = "answered 'generate' with a line that is no JSON object"
+# What `generate` does instead of answering -> what is told of it.
+FAILURES = {
+    "os._exit(3)": "exited with status 3 before it answered 'generate'; it wrote nothing to its stderr",
+    "sys.exit('out of cheese')": "exited with status 1 before it answered 'generate'; the last lines "
+    "of its stderr:\n    out of cheese",
+    "os.kill(os.getpid(), signal.SIGSEGV)": "was killed by SIGSEGV before it answered 'generate'",
+    "os.close(1); time.sleep(60)": "closed its stdout before it answered 'generate'",
+    "say('{\"compl'); os._exit(0)": "exited with status 0 in the middle of its answer to 'generate': "
+    "'{\"compl'",
+    "print('Loading...'); print('ready', flush=True)": f"{NO_OBJECT}: 'Loading...'",
+    "return [1]": f"{NO_OBJECT}: '[1]'",
+    "say('[' * 100_000 + chr(10))": f"{NO_OBJECT}: '[[[",
+    "OUT.buffer.write(b'\\xff\\xfe\\n')": NO_OBJECT,
+    "say('{}\\n{}\\n')": "answered 'generate' with more than one line; then came '{}",
+    "[say('0' * 10**6) for _ in range(99)]": "answered 'generate' with a line of more than 64 MB: '000",
+    "raise SystemExit(os.system('sleep 60 &'))": "exited with status 0 before it answered 'generate'",
+}
+SOME = "smoke or with_one_id_the_later"  # of the conformance tests
+Build = Callable[..., Any]
+Command = Callable[..., str]
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_requests_go_out_and_completions_come_back(build: Build) -> None:
+    engine = build(max_num_seqs=3)
+    assert engine.generate(REQUESTS) == ANSWERS
+    assert engine.capabilities == {Capability.CLOSING}
+    assert engine.release == "stand-in 0.1"
+    engine.close()
+    engine.close()
+
+
+def test_the_program_is_told_what_it_needs(build: Build, model: PreTrainedModel) -> None:
+    body = "return {'error': json.dumps([question, engines[question['engine']]], sort_keys=True)}"
+    with pytest.raises(RuntimeError) as caught:
+        build(generating(body), max_num_seqs=3).generate(REQUESTS[1:])
+    told = str(caught.value)
+    assert '"requests": [{"eos_token_ids": [4, 5], "max_new_tokens": 1, "prompt_token_ids": [9]' in told
+    assert '"max_num_seqs": 3, "num_blocks": null, "prefix_caching": false' in told
+    assert f'"dtype": "float32", "engine": 1, "model": "{saved(model)}"' in told
+
+
+def test_a_stepping_engine_is_one_that_says_so(build: Build) -> None:
+    engine = build(STEPPING)
+    assert capabilities_of("piped", lambda _: engine) == {Capability.CLOSING, Capability.STEPPING}
+    engine.add(REQUESTS[0])
+    with pytest.raises(ValueError, match="request_id 'a' is live already"):
+        engine.add(REQUESTS[0])
+    engine.add(REQUESTS[1])
+    assert engine.has_unfinished
+    assert engine.step() == [TokenEvent("a", 7, FinishReason.LENGTH)]
+    engine.abort("b")
+    assert not engine.has_unfinished
+
+
+def test_one_process_serves_many_engines_and_outlives_them(build: Build) -> None:
+    first = build(generating("return {'error': str(sorted(engines))}"))
+    second = build(None)
+    with pytest.raises(RuntimeError, match=r"^\[1, 2\]$"):
+        second.generate(REQUESTS)
+    first.close()
+    del second  # without closing it
+    third = build(None)
+    assert process_of(third) is process_of(first)
+    with pytest.raises(RuntimeError, match=r"^\[3\]$"):
+        third.generate(REQUESTS)
+
+
+@pytest.mark.parametrize("body", FAILURES)
+def test_a_failure_is_told_and_the_next_engine_has_a_new_process(body: str, build: Build) -> None:
+    once = "not os.path.exists(__file__ + '.once') and open(__file__ + '.once', 'w').close() is None"
+    failing = build(f"{PLAIN}\n{generating(f'if {once}:')}\n        {body}\n    return plain(question)")
+    bystander = build(None)
+    told = []
+    for engine in (failing, bystander, failing):
+        with pytest.raises(ProgramFailed) as caught:
+            engine.generate(REQUESTS)
+        told.append(str(caught.value))
+    assert told == told[:1] * 3, "whoever had an engine there hears the same"
+    assert told[0].startswith(f"the program '{sys.executable} -S -E ")
+    assert FAILURES[body] in told[0]
+    assert len(told[0]) < 2000
+    assert not is_there(process_of(failing)._popen.pid)
+    failing.close()  # there is nothing to give back
+    assert build(None).generate(REQUESTS) == ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("change", "op"),
+    [
+        ("def hello(question):\n    while True: pass", "hello"),
+        ("def build(question):\n    return {} if question['engine'] == 1 else time.sleep(60)", "build"),
+        (generating("time.sleep(60)"), "generate"),
+        (generating("while True: sys.stderr.write('x' * 99 + chr(10))"), "generate"),
+    ],
+)
+def test_a_hang_ends_with_the_time_limit_and_its_process(
+    change: str, op: str, build: Build, command: Command, model: PreTrainedModel
+) -> None:
+    factory = resolve_engine(f"cmd:{command(change)}").factory
+    engine = None if op == "hello" else factory(model, EngineConfig())
+    began = time.monotonic()
+    with pytest.raises(EngineHang) as caught, time_limit(0.3, "it"):
+        (engine if engine and op == "generate" else factory(model, EngineConfig())).generate(REQUESTS)
+    assert time.monotonic() - began < 5
+    first, second = str(caught.value).splitlines()[:2]
+    assert first == "it did not return within 0.3 s"
+    assert f"did not answer '{op}' within the time limit and was killed; " in second
+    assert build("").generate(REQUESTS) == ANSWERS
+
+
+def test_an_engine_that_does_not_close_is_no_endless_wait(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("implementations.adapters.lines.engine.CLOSE_LIMIT_S", 0.2)
+    engine = build("def close(question):\n    time.sleep(60)")
+    with pytest.raises(ProgramFailed, match=r"did not answer 'close' within 0\.2 s and was killed"):
+        engine.close()
+
+
+def test_an_interrupt_ends_the_process(build: Build) -> None:
+    engine = build(generating("time.sleep(60)"))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    outer = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(REQUESTS)
+    finally:
+        signal.signal(signal.SIGALRM, outer)
+    assert not is_there(process_of(engine)._popen.pid)
+    with pytest.raises(
+        ProgramFailed, match="killed by KeyboardInterrupt while it was to answer 'gener"
+    ):
+        engine.generate(REQUESTS)
+
+
+def test_a_question_that_nobody_reads_is_a_hang(build: Build) -> None:
+    stops = "def build(question):\n    say('{}' + chr(10))\n    time.sleep(60)"
+    long = Request("a", tuple(range(250)) * 1000, 1)  # more than a pipe holds
+    engine = build(stops)
+    with pytest.raises(EngineHang), time_limit(0.3, "generate"):
+        engine.generate([long])
+    with pytest.raises(
+        ProgramFailed, match="did not answer 'generate' within the time limit and was kil"
+    ):
+        engine.generate(REQUESTS)
+
+
+def test_a_long_question_and_a_talkative_program_do_not_wait_for_each_other(build: Build) -> None:
+    engine = build(
+        f"{PLAIN}\n{generating('sys.stderr.write(str(question) * 2); return plain(question)')}"
+    )
+    (answer,) = engine.generate([Request("a", tuple(range(250)) * 1000, 100_000)])
+    assert answer.token_ids == (7,) * 100_000
+
+
+def test_a_line_that_comes_late_is_not_taken_for_an_answer(build: Build) -> None:
+    engine = build("def build(question):\n    say('{}\\n')\n    time.sleep(0.1)\n    return {}")
+    assert select.select([process_of(engine)._stdout], [], [], 60)[0], "the second line never came"
+    with pytest.raises(
+        ProgramFailed, match="wrote a line that nobody had asked for, before 'generate'"
+    ):
+        engine.generate(REQUESTS)
+
+
+def test_what_the_program_has_started_ends_with_it(build: Build, tmp_path: Path) -> None:
+    beats = tmp_path / "beats"
+    starts = f"os.system('while :; do echo >> {beats}; sleep 0.02; done &')"
+    waits = f"while not os.path.exists({str(beats)!r}): time.sleep(0.01)"
+    engine = build(f"def generate(question):\n    {starts}\n    {waits}\n    os._exit(3)")
+    with pytest.raises(ProgramFailed, match="exited with status 3"):
+        engine.generate(REQUESTS)
+    size = beats.stat().st_size
+    time.sleep(0.3)
+    assert beats.stat().st_size == size
+
+
+def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(
+    command: Command,
+) -> None:
+    code = f"""
+        import sys
+        from harness.registry import resolve_engine
+        from implementations.adapters.lines.program import Program
+        command = {command(generating("pass"))!r}
+        resolve_engine("cmd:" + command)
+        running = Program(command, command.split(), ".").running()
+        print(running.process._popen.pid, "torch" in sys.modules)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pid, has_torch = run.stdout.split()
+    assert (is_there(int(pid)), has_torch) == (False, "False")
+
+
+def test_saving_a_model_leaves_the_world_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    model = load_model("llama-random", torch.device("cpu"), torch.float32).model
+    before = world_of(model)
+    folder = saved(model)
+    require_same(before, world_of(model), "by saving it")
+    assert (folder / "config.json").exists()
+    assert saved(model) == folder
+    assert capfd.readouterr() == ("", "")
+    del model
+    gc.collect()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "broken", "told"),
+    [
+        ("os.abort()", [], ("P1", "P12"), "the engine raised ProgramFailed: the program"),
+        (
+            "time.sleep(60)",
+            ["--engine-time-limit=0.2"],
+            ("P10",),
+            "generate did not return within 0.2 s",
+        ),
+    ],
+)
+def test_the_suite_reports_a_crash_and_a_hang(
+    body: str, arguments: list[str], broken: tuple[str, ...], told: str, command: Command
+) -> None:
+    engine = f"cmd:{command(generating(body))}"
+    findings = hunt(engine, ["-k", SOME, "--model=gpt2-random", "--diagnose-for=0", *arguments])
+    assert len(findings.catches) == 2, "the second test has a process of its own"
+    for catch in findings.catches:
+        assert catch.broken in broken
+        assert told in catch.report, catch.report
+
+
+def test_the_example_keeps_its_promises() -> None:
+    engine = f"cmd:{sys.executable} {ROOT}/docs/examples/piped_engine.py"
+    findings = hunt(engine, ["-k", SOME, "--model=gpt2-random"])
+    assert findings.exit_status == pytest.ExitCode.OK, findings.output
+    assert findings.num_passed == 2, findings.output
