@@ -127,7 +127,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
 
 def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype) -> PreTrainedModel:
     """`model.to`, whose wrapper in transformers hides its signature from type checkers."""
-    return cast(torch.nn.Module, model).to(device=device, dtype=dtype)  # type: ignore[return-value]
+    return cast(torch.nn.Module, model).to(device=device, dtype=dtype)
 
 
 def _tokenizer(name: str) -> PreTrainedTokenizerBase | None:
