@@ -46,6 +46,7 @@ def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
 
 @pytest.mark.promise(id="P1")
 @pytest.mark.parametrize("features", crossings((2, 3), with_aborts=False))
+@settings(max_examples=max(2, settings().max_examples // 2))
 @given(data=st.data())
 def test_features_that_meet_change_no_token(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject

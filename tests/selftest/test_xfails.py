@@ -142,9 +142,6 @@ def test_in_a_process_of_their_own(run_suite: RunSuite, listed: List) -> None:
     session = run_suite(listed(*WRONG, HANG), "-k", EXPECTED, "-n", "1")
     assert session.exit_status == pytest.ExitCode.OK, session.output
     assert session.cell("P1 parity") == "1 known 2"
-    wrong = run_suite(listed("test_mini.py::test_wong"), "-n", "1")
-    assert wrong.exit_status == pytest.ExitCode.USAGE_ERROR, wrong.output
-    assert wrong.output.count("ERROR: known.txt:3: no test has the id") == 1
 
 
 def test_an_id_may_hold_spaces(tmp_path: Path) -> None:
