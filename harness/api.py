@@ -158,6 +158,11 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     error: str | None = None
 
+    @classmethod
+    def refused(cls, request_id: str, error: str) -> TokenEvent:
+        """The one event of a bad request, as `Completion.refused` is its answer."""
+        return cls(request_id, None, FinishReason.ERROR, error)
+
 
 @runtime_checkable
 class SteppingEngine(Protocol):

@@ -163,8 +163,7 @@ class RaggedEngine:
         if refusal is None:
             self._scheduler.add(request)
         else:
-            event = TokenEvent(request.request_id, None, FinishReason.ERROR, refusal)
-            self._undelivered.append(event)
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
     def abort(self, request_id: str) -> None:
         if self._scheduler.abort(request_id):

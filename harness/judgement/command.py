@@ -14,10 +14,10 @@ from pathlib import Path
 from harness.campaign import choices
 from harness.campaign.progress import Progress
 from harness.errors import UsageError
-from harness.judgement.journal import entries
 from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
 from harness.judgement.verdict import Verdict, repeated, verdict_of
+from harness.plugin.journal import entries
 from harness.provenance import ROOT, provenance
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"
@@ -74,8 +74,8 @@ def _conclude(session: Session, is_complete: bool, output: Path) -> Verdict:
         told = [replace(fault, repeats=repeated(fault)) for fault in verdict.faults]
         verdict = replace(verdict, faults=told)
     path = output / f"{_slug(verdict.release or session.engine)}.md"
-    again = shlex.join(["pytest", *session.arguments])
-    path.write_text(verdict_page(verdict, provenance(), again, output), encoding="utf-8")
+    made, again = provenance(), shlex.join(["pytest", *session.arguments])
+    path.write_text(verdict_page(verdict, made, again, output), encoding="utf-8")
     facts = {
         "engine": session.engine,
         "release": verdict.release,
@@ -84,7 +84,7 @@ def _conclude(session: Session, is_complete: bool, output: Path) -> Verdict:
         "untested": verdict.untested,
         "totals": dict(verdict.totals),
         "is_complete": is_complete,
-        "made": provenance(),
+        "made": made,
     }
     path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     _tell(verdict, path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.campaign.modules import CONFORMANCE
 from harness.campaign.progress import Progress
-from harness.judgement.journal import entries
+from harness.plugin.journal import entries
 from harness.provenance import ROOT
 
 SECONDS_BETWEEN_LOOKS = 0.5

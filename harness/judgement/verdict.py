@@ -8,10 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.judgement.journal import REPRO_MARK
+from harness.plugin.repro import MARK
 from harness.plugin.table import Record, cell, counts, totals
 from harness.promises import Promise
 from harness.provenance import ROOT
@@ -48,7 +49,7 @@ class Verdict:
     faults: list[Fault] = field(default_factory=list)
     is_complete: bool = True
 
-    @property
+    @cached_property
     def cells(self) -> dict[str, tuple[str, Counter[str]]]:
         """Promise id -> how it reads, and what is in it; in the order of the promises."""
         found = counts(self.engine, self.records)
@@ -88,7 +89,7 @@ def _faults(entries: Iterable[dict[str, Any]]) -> Iterator[Fault]:
             promise = each.get("record", {}).get("broken", UNSAID)
             groups.setdefault((promise, _function(each["test"])), []).append(each)
     for (promise, function), group in sorted(groups.items(), key=_in_order):
-        told, _, script = group[0]["told"].partition(REPRO_MARK)
+        told, _, script = group[0]["told"].partition(MARK)
         path = Path(script.strip()) if script.strip().endswith(".py") else None
         yield Fault(promise, function, told, tuple(each["test"] for each in group), path)
 

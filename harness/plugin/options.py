@@ -7,9 +7,8 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 from harness.errors import UsageError
-from harness.judgement import journal
 from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
-from harness.plugin import bench_options, benchmarks, diagnosing, repro, tablefile
+from harness.plugin import bench_options, benchmarks, diagnosing, journal, repro, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
 from harness.registry import BY_DEFAULT, FORMS

@@ -15,6 +15,7 @@ from harness.trial import Trial
 from harness.verdict import ConformanceFailure
 
 OPTION = "--repro"
+MARK = "\nrepro: "  # between a failure's text and where it lies
 HELP = "for each failure write a stand-alone script and a YAML case that show it again to DIR"
 
 
@@ -33,7 +34,7 @@ class Repro:
         if report.failed and call.excinfo is not None and isinstance(trial, Trial):
             error = _of_the_engine(call.excinfo.value)
             if error is not None:
-                report.longrepr = f"{report.longrepr}\nrepro: {self._told(error, trial, item)}"
+                report.longrepr = f"{report.longrepr}{MARK}{self._told(error, trial, item)}"
         return report
 
     def _told(self, error: ConformanceFailure | EngineHang, trial: Trial, item: pytest.Item) -> str:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 # Engines are built often: each model is written once, as it was then.
 _FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
 
 
-def saved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """A temporary folder with the model in its own dtype, and the tokenizer if one is given. It lives
-    as long as the model, and not longer than this process."""
+def saved(model: PreTrainedModel) -> Path:
+    """A temporary folder with the model in its own dtype. It lives as long as the model, and not longer
+    than this process."""
     folder = _FOLDERS.get(model)
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="batchproof-"))
@@ -29,8 +29,6 @@ def saved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = No
         with _undisturbed(model):
             model.save_pretrained(folder)
         _FOLDERS[model] = folder
-    if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
-        tokenizer.save_pretrained(folder)
     return folder
 
 

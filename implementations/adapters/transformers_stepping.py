@@ -54,8 +54,7 @@ class SteppingTransformersEngine(TransformersEngine):
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._limits.refusal(request)
         if refusal is not None:
-            event = TokenEvent(request.request_id, None, FinishReason.ERROR, refusal)
-            self._undelivered.append(event)
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
         with self._closing_on_error():
             (name,) = self._submit(self._working_manager(), [request], streaming=True)

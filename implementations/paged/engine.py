@@ -133,8 +133,7 @@ class PagedEngine:
         if refusal is None:
             self._scheduler.add(request)
         else:
-            event = TokenEvent(request.request_id, None, FinishReason.ERROR, refusal)
-            self._undelivered.append(event)
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: one whose last token or refusal was not delivered yet is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -47,14 +47,12 @@ class PagedOptions:
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
             raise ConfigError(f"backend {backend!r} is none of auto, {', '.join(BACKENDS)}")
-        chosen = PagedOptions(
+        chosen = replace(
+            self,
             backend=backend,
             trace=is_cpu and not self.compile if self.trace is None else self.trace,
             graphs=is_cuda if self.graphs is None else self.graphs,
             overlap=is_cuda if self.overlap is None else self.overlap,
-            compile=self.compile,
-            prepack=self.prepack,
-            poison=self.poison,
         )
         for is_wrong, why in chosen._contradictions(is_cpu):
             if is_wrong:

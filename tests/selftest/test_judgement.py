@@ -11,10 +11,10 @@ import pytest
 
 from harness.__main__ import main
 from harness.judgement import command
-from harness.judgement.journal import entries
 from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
 from harness.judgement.verdict import repeated, verdict_of
+from harness.plugin.journal import entries
 
 RunSuite = Callable[..., Any]
 

@@ -51,8 +51,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._gate.refusal(request)
         if refusal is not None:
-            event = TokenEvent(request.request_id, None, FinishReason.ERROR, refusal)
-            self._undelivered.append(event)
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
         stream = _Stream(request, self._exchange(request))
         stream.thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)

@@ -34,7 +34,7 @@ def tell(
                 yield TokenEvent(request_id, token)
                 held = None
     except Refused as refusal:
-        yield TokenEvent(request_id, None, FinishReason.ERROR, str(refusal))
+        yield TokenEvent.refused(request_id, str(refusal))
         return
     except Unreadable as slip:
         raise exchange.failed(str(slip)) from None

@@ -17,7 +17,6 @@ from harness.plugin.table import RECORD
 
 OPTION = "--journal"
 HELP = "note each test that is over in FILE, and leave out those that are noted there already"
-REPRO_MARK = "\nrepro: "  # as `harness/plugin/repro.py` writes it
 
 
 class Journal:
