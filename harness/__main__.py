@@ -42,6 +42,9 @@ COMMANDS = {
     "demo": Command("harness.demo", "show static waves against continuous batching, step by step"),
     "faults": Command("harness.campaign.faults", "the kill table: is every planted fault caught?"),
     "honest": Command("harness.campaign.honest", "no false alarms: honest engines on many workloads"),
+    "install": Command(
+        "harness.install_command", "released engines, each into an environment of its own"
+    ),
     "judge": Command(
         "harness.judgement.command", "the whole suite before an engine, and a page with the verdict"
     ),

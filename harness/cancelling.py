@@ -91,8 +91,7 @@ def _judge(trial: Trial, workload: Workload, outcome: Outcome) -> None:
 
 
 def _check_prefix(trial: Trial, request: Request, got: Sequence[int], right: Sequence[int]) -> None:
-    is_exact = trial.subject.oracle is not None or trial.subject.dtype_name == "float32"
-    if is_exact and list(got) != list(right[: len(got)]):
+    if trial.oracle.is_exact and list(got) != list(right[: len(got)]):
         raise ConformanceFailure(
             Promise.P13,
             f"cancelled request {request.request_id!r} had wrong tokens",

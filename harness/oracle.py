@@ -2,8 +2,8 @@
 
 Three sources, each computed once and kept:
 
-* `answer`: per-prompt greedy generation by the reference engine, in the dtype under test, with the
-  logits and the top-2 margin of every step;
+* `answer`: per-prompt greedy generation by the reference engine, in the precision under test, with
+  the logits and the top-2 margin of every step;
 * `score`: one teacher-forced float64 pass over a prompt and *an engine's own* tokens, so that after
   a flip nothing has to be forced into the engine;
 * `error`: E, the worst logit error of the reference itself against float64 of the same weights. All
@@ -29,10 +29,12 @@ from torch import Tensor
 from harness.api import EngineConfig, EngineFactory, FinishReason, Request
 from harness.errors import OracleError
 from harness.models.catalogue import ModelUnderTest
+from harness.precision import AS_SERVED, Precision
 
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
+KAPPA_INT8 = 3.0  # of a cache in 8 bits
 
 NUM_KEPT_LOGITS = 1 << 26  # floats of answers and scores that are remembered, each
 ANSWER_CHUNK = 4  # answers are worked out in multiples of this many tokens
@@ -72,9 +74,12 @@ class ErrorUnit:
 class Oracle:
     """Right answers for one model under test."""
 
-    def __init__(self, subject: ModelUnderTest, reference: EngineFactory) -> None:
+    def __init__(
+        self, subject: ModelUnderTest, reference: EngineFactory, precision: Precision = AS_SERVED
+    ) -> None:
         self.subject = subject
-        self._reference = reference(subject.model, EngineConfig(return_logits=True))
+        self.precision = precision
+        self._reference = reference(precision.coarse(subject), EngineConfig(return_logits=True))
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small: all of them are kept
@@ -86,7 +91,15 @@ class Oracle:
 
     @property
     def kappa(self) -> float:
-        return KAPPA[self.subject.dtype_name]
+        kappa = KAPPA[self.precision.of(self.subject)]
+        return min(kappa, KAPPA_INT8) if self.precision.is_cache_int8 else kappa
+
+    @property
+    def is_exact(self) -> bool:
+        """Are tokens right or wrong, near-ties so rare that none is expected in a few of them?"""
+        return self.subject.oracle is not None or (
+            self.precision.of(self.subject) == "float32" and not self.precision.is_cache_int8
+        )
 
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored, by the reference.

@@ -28,8 +28,12 @@ BUILT_IN = {
     "paged": "implementations.paged:paged",
     "transformers-cb": "implementations.adapters.transformers_cb:transformers_cb",
     "openai": "implementations.adapters.openai:openai",
+    "openvino": "implementations.adapters.released:openvino",
+    "ctranslate2": "implementations.adapters.released:ctranslate2",
+    "onnxruntime": "implementations.adapters.released:onnxruntime",
 }
-PEERS = {"transformers-cb", "openai"}  # other people's engines: they run when they are named
+# Other people's engines: they run when they are named.
+PEERS = {"transformers-cb", "openai", "openvino", "ctranslate2", "onnxruntime"}
 BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
@@ -86,6 +90,11 @@ def oddities() -> Mapping[str, Any]:
 def reference_factory() -> EngineFactory:
     """The engine whose answers are the specification."""
     return resolve_engine(REFERENCE).factory
+
+
+def released_engines() -> Any:
+    """Other people's engines that are installed on their own."""
+    return importlib.import_module("implementations.adapters.released.shelf")
 
 
 def words_tokenizer(vocab_size: int) -> Any:

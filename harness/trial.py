@@ -25,6 +25,7 @@ from harness.errors import EngineHang, OracleError, UnsupportedModelError
 from harness.models.catalogue import ModelUnderTest, load_model
 from harness.oracle import Oracle
 from harness.paste import workload_as_yaml
+from harness.precision import AS_SERVED, Precision
 from harness.prefixes import Computed, ComputedPrefixes, may_share
 from harness.promises import Promise
 from harness.registry import EngineSpec, reference_factory
@@ -44,6 +45,7 @@ class Laboratory:
     device: torch.device
     dtype: torch.dtype
     time_limit_s: float
+    precision: Precision = AS_SERVED  # of the engines; of the model unless they say otherwise
     is_watched: bool = False  # keeps what models were like when loaded: sums over all weights
     _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
     _oracles: dict[str, Oracle] = field(default_factory=dict)
@@ -72,7 +74,9 @@ class Laboratory:
 
     def oracle(self, model_name: str) -> Oracle:
         if model_name not in self._oracles:
-            self._oracles[model_name] = Oracle(self.subject(model_name), reference_factory())
+            self._oracles[model_name] = Oracle(
+                self.subject(model_name), reference_factory(), self.precision
+            )
         return self._oracles[model_name]
 
     def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:
@@ -174,6 +178,7 @@ class Trial:
         self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
+        self.ledger.conventions = [str(each) for each in getattr(engine, "notes", ())]
         return engine
 
     def close(self, engine: Engine) -> None:

@@ -112,4 +112,5 @@ class Ledger:
     num_logits: int = 0  # answers whose logits were compared as well
     error_unit: float | None = None  # E of the model, once it was needed
     release: str | None = None  # the engine's name and version, if it says so
+    conventions: list[str] = field(default_factory=list)  # and settings, in the engine's own words
     notes: list[str] = field(default_factory=list)

@@ -165,8 +165,8 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def resolve_dtype(name: str) -> torch.dtype:
+def resolve_dtype(name: str, option: str = "--dtype") -> torch.dtype:
     """Raises `UsageError` for anything but the names in `DTYPES`."""
     if name not in DTYPES:
-        raise UsageError(f"--dtype {name!r} is unknown; choose one of {', '.join(DTYPES)}")
+        raise UsageError(f"{option} {name!r} is unknown; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -11,6 +11,7 @@ from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
 from harness.plugin import bench_options, benchmarks, diagnosing, journal, repro, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
+from harness.precision import KV_CACHES
 from harness.registry import BY_DEFAULT, FORMS
 from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
@@ -52,6 +53,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"{', '.join(DTYPES)} (default: float32; benchmarks on a GPU: bfloat16)",
     )
     group.addoption(
+        "--compute-dtype",
+        default=None,
+        metavar="DTYPE",
+        help="what the engine computes in, if not in --dtype: rounding is then measured in this",
+    )
+    group.addoption(
+        "--kv-cache-dtype",
+        default="auto",
+        help=f"{' or '.join(KV_CACHES)} (default: auto, which is what the engine computes in)",
+    )
+    group.addoption(
         "--xfails",
         metavar="FILE",
         help=f"known failures of an engine, a line each: {FORM!r}. They are run; one that passes fails "
@@ -86,7 +98,13 @@ def pytest_configure(config: pytest.Config) -> None:
         selection = select(config)
         diagnosing.check_option(config)
         is_watched = selection.bench is not None
-        own = Laboratory(selection.device, selection.dtype, selection.time_limit_s, is_watched)
+        own = Laboratory(
+            selection.device,
+            selection.dtype,
+            selection.time_limit_s,
+            selection.precision,
+            is_watched,
+        )
         lab = config.stash.get(LAB, own)  # a hunt may bring one that it shares
         known_failures = read_known_failures(config.getoption("--xfails"))
         try_what_was_named(config, selection, lab)
@@ -129,5 +147,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)",
+        *([f"batchproof: computed in {selection.precision}"] if str(selection.precision) else []),
         *([f"batchproof: known failures from {xfails}"] if xfails else []),
     ]

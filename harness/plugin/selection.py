@@ -11,6 +11,7 @@ from hypothesis import settings
 from harness.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from harness.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from harness.plugin.bench_options import BenchOptions, bench_options
+from harness.precision import Precision, resolve_precision
 from harness.registry import BY_DEFAULT, REFERENCE, EngineSpec, resolve_engine
 from harness.trial import Laboratory
 
@@ -27,6 +28,7 @@ class Selection:
     model_names: tuple[str, ...]
     device: torch.device
     dtype: torch.dtype
+    precision: Precision
     time_limit_s: float
     bench: BenchOptions | None  # None in a run that is no benchmark
 
@@ -61,6 +63,9 @@ def select(config: pytest.Config) -> Selection:
         model_names=tuple(dict.fromkeys(models)),
         device=device,
         dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),
+        precision=resolve_precision(
+            config.getoption("--compute-dtype"), config.getoption("--kv-cache-dtype")
+        ),
         time_limit_s=time_limit_s,
         bench=bench,
     )

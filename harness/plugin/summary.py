@@ -8,6 +8,7 @@ could not have shown a fault.
 from __future__ import annotations
 
 from collections.abc import Generator
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -32,6 +33,15 @@ from harness.promises import Promise
 from harness.verdict import ConformanceFailure
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
+AGAIN_OPTIONS = (
+    "--engine",
+    "--model",
+    "--device",
+    "--dtype",
+    "--compute-dtype",
+    "--kv-cache-dtype",
+    "--engine-time-limit",
+)
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
 
@@ -120,13 +130,15 @@ def _tell_own(report: pytest.TestReport, record: dict[str, Any], text: str) -> N
 
 def _again(item: pytest.Item) -> str:
     options = []
-    for name in ("--engine", "--model", "--device", "--dtype", "--engine-time-limit"):
+    for name in AGAIN_OPTIONS:
         value = item.config.getoption(name)
         values = value if isinstance(value, list) else [value]
         options += [
-            f"{name}='{each}'" for each in values if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
+            f"{name}={quote(str(each))}"
+            for each in values
+            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
         ]
-    return " ".join(["again: pytest", f"'{item.nodeid}'", *options])
+    return " ".join(["again: pytest", quote(item.nodeid), *options])
 
 
 def _session_records(config: pytest.Config) -> list[Record]:

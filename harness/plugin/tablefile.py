@@ -78,6 +78,7 @@ def conformance(
         "models": models,
         "device": str(selection.device),
         "dtype": str(selection.dtype).removeprefix("torch."),
+        "precision": str(selection.precision) or "as the model",
         "torch": torch.__version__,
         "promises": {promise.id: promise.title for promise in Promise},
         "cells": {engine: _cells(counts(engine, records)) for engine in engines},

@@ -72,7 +72,7 @@ def command_line(command: str) -> EngineFactory:
 @cache
 def _program(command: str, words: tuple[str, ...], folder: str) -> Program:
     """One for all who name the same: they share its process."""
-    return Program(command, words, folder)
+    return Program(f"cmd:{command}", words, folder)
 
 
 def _why_not(first: str) -> str:

@@ -72,6 +72,11 @@ class PipedEngine:
         """In its own words, for a report."""
         return f"{self._running.hello.name} {self._running.hello.version}"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Its conventions and settings, for a report."""
+        return self._running.hello.notes
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Raises `RuntimeError` if the program fails, or says that its engine did."""
         asked = [messages.request_to_json(request) for request in requests]

@@ -23,11 +23,13 @@ class WrongAnswer(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who answers, and what it can do beyond `generate`, as it says."""
+    """Who answers, and what it can do beyond `generate`, as it says. `notes`: its conventions and
+    settings, in sentences, for a report."""
 
     name: str
     version: str
     capabilities: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def request_to_json(request: Request) -> dict[str, Any]:
@@ -53,13 +55,20 @@ def read_error(answer: Answer) -> str | None:
 
 
 def read_hello(answer: Answer) -> Hello:
-    _only(answer, "a hello", ("name", "version", "capabilities"))
-    given = answer.get("capabilities", [])
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise WrongAnswer(f"capabilities {_short(given)}, but they should be a list of names")
+    _only(answer, "a hello", ("name", "version", "capabilities", "notes"))
     return Hello(
-        _field(answer, "a hello", "name", str), _field(answer, "a hello", "version", str), tuple(given)
+        _field(answer, "a hello", "name", str),
+        _field(answer, "a hello", "version", str),
+        _texts(answer, "capabilities", "names"),
+        _texts(answer, "notes", "sentences"),
     )
+
+
+def _texts(answer: Answer, key: str, what: str) -> tuple[str, ...]:
+    given = answer.get(key, [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise WrongAnswer(f"{key} {_short(given)}, but they should be a list of {what}")
+    return tuple(given)
 
 
 def read_nothing(answer: Answer) -> None:

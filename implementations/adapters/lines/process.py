@@ -43,10 +43,10 @@ class _Broken(Exception):
 class Process:
     """`forgotten`: engines that were dropped without `close`; the next build closes them."""
 
-    def __init__(self, command: str, words: Sequence[str], folder: str) -> None:
+    def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
         self.failure: str | None = None
         self.forgotten: list[int] = []
-        self._command = command
+        self._name = name
         # A session of its own: whatever it starts can be killed with it.
         self._popen = subprocess.Popen(
             words,
@@ -89,7 +89,7 @@ class Process:
             if raised is None:
                 return read(answer)
         except WrongAnswer as wrong:
-            raise ProgramFailed(f"the program {self._command!r} answered {op!r} with {wrong}") from None
+            raise ProgramFailed(f"the program {self._name!r} answered {op!r} with {wrong}") from None
         raise RuntimeError(raised)
 
     def kill(self, what: str) -> str:
@@ -99,7 +99,7 @@ class Process:
         kill_group(self._popen)
         self._tail.read()
         self._end()
-        self.failure = f"the program {self._command!r} {what}; {self._tail}"
+        self.failure = f"the program {self._name!r} {what}; {self._tail}"
         return self.failure
 
     def _exchange(self, question: bytes, op: str, limit_s: float) -> Answer:

@@ -27,11 +27,12 @@ class Running:
 
 
 class Program:
-    """Starts its process when it is first asked for one, in the folder it was named in."""
+    """Starts its process when it is first asked for one, in the folder it was named in. `name`: what
+    follows `--engine`."""
 
-    def __init__(self, command: str, words: Sequence[str], folder: str) -> None:
+    def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
         self.engine_numbers = count(1)
-        self._command = command
+        self._name = name
         self._words = words
         self._folder = folder
         self._running: Running | None = None
@@ -44,10 +45,10 @@ class Program:
 
     def _start(self) -> Running:
         try:
-            process = Process(self._command, self._words, self._folder)
+            process = Process(self._name, self._words, self._folder)
         except OSError as error:
             raise UsageError(
-                f"--engine 'cmd:{self._command}': cannot start {self._words[0]!r}: {error.strerror}"
+                f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
             ) from error
         try:
             hello = process.ask({"op": "hello", "protocol": PROTOCOL}, read_hello)
@@ -61,6 +62,6 @@ class Program:
         for name in hello.capabilities:
             if name != STEPPING:
                 raise UsageError(
-                    f"--engine 'cmd:{self._command}': its hello declares the capability {name!r}, but "
+                    f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
                     f"protocol {PROTOCOL} knows only {STEPPING!r}"
                 )

@@ -125,7 +125,7 @@ def test_a_failure_is_told_and_the_next_engine_has_a_new_process(body: str, buil
             engine.generate(REQUESTS)
         told.append(str(caught.value))
     assert told == told[:1] * 3, "whoever had an engine there hears the same"
-    assert told[0].startswith(f"the program '{sys.executable} -S -E ")
+    assert told[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
     assert FAILURES[body] in told[0]
     assert len(told[0]) < 2000
     assert not is_there(process_of(failing)._popen.pid)

@@ -1,0 +1,116 @@
+"""Precision declared for an engine: rounding is measured in it, and it excuses nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import UsageError
+from harness.models.catalogue import load_model
+from harness.oracle import Oracle
+from harness.precision import AS_SERVED, Precision, in_8_bits, resolve_precision
+from harness.registry import reference_factory
+
+RunSuite = Callable[..., Any]
+COARSE = Precision(torch.bfloat16, is_cache_int8=True)
+
+ROUNDING = """
+from harness.precision import Precision
+from harness.api import Capability, Completion
+from implementations.reference import ReferenceEngine
+import torch
+from dataclasses import replace
+from types import SimpleNamespace
+
+
+class Rounding(ReferenceEngine):
+    capabilities = frozenset()
+
+
+def rounding(model, config):
+    return Rounding(Precision(torch.bfloat16, True).coarse(SimpleNamespace(model=model)), config)
+
+
+def lying(model, config):
+    engine = rounding(model, config)
+    generate = engine.generate
+    engine.generate = lambda requests: generate(
+        [replace(r, prompt_token_ids=r.prompt_token_ids[1:] or r.prompt_token_ids) for r in requests]
+    )
+    return engine
+"""
+
+
+SUITE = """
+import random
+import pytest
+from harness.api import Request
+from harness.workloads import Workload
+
+
+@pytest.mark.promise(id="P1")
+def test_mini(trial):
+    rng = random.Random(0)
+    size = trial.subject.vocab_size
+    prompts = [tuple(rng.randrange(size) for _ in range(rng.randint(1, 30))) for _ in range(16)]
+    trial.check(Workload(tuple(Request(str(i), p, 12) for i, p in enumerate(prompts))))
+"""
+
+
+def oracle(name: str, precision: Precision = AS_SERVED) -> Oracle:
+    subject = load_model(name, torch.device("cpu"), torch.float32)
+    return Oracle(subject, reference_factory(), precision)
+
+
+def test_what_8_bits_hold_comes_back_within_half_a_unit() -> None:
+    states = torch.randn(3, 2, 5, 16, generator=torch.Generator().manual_seed(0))
+    moved = (in_8_bits(states) - states).abs()
+    assert bool((moved <= (states.amax(-1) - states.amin(-1))[..., None] / 255 * 0.501).all())
+    assert moved.max() > 0
+    constant = torch.full((1, 1, 1, 8), 0.3)
+    assert torch.equal(in_8_bits(constant), constant)
+    twice = in_8_bits(in_8_bits(states))
+    assert torch.allclose(twice, in_8_bits(states), atol=1e-6)
+
+
+def test_the_coarser_the_engine_the_larger_the_unit() -> None:
+    fine, int8, coarse = (
+        oracle("llama-random", p).error.max_abs for p in (AS_SERVED, Precision(None, True), COARSE)
+    )
+    assert 100 * fine < int8 < coarse
+
+
+@pytest.mark.parametrize("name", ["gpt2-hash", "llama-hash"])
+def test_a_constructed_model_stands_far_above_it(name: str) -> None:
+    coarse = oracle(name, COARSE)
+    prompts = [tuple((7 * i * j + i) % coarse.subject.vocab_size for j in range(i)) for i in (1, 9, 33)]
+    for prompt in prompts:
+        assert coarse.answer(prompt, 8).token_ids == coarse.right_tokens(prompt, 8)
+
+
+def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
+    run_suite: RunSuite, tmp_path: Path
+) -> None:
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    path = tmp_path / "mine.py"
+    path.write_text(ROUNDING)
+    asked = ["--model=llama-random", "--model=gpt2-hash", "--diagnose-for=0"]
+    said = ["--compute-dtype=bfloat16", "--kv-cache-dtype=int8"]
+    kept = run_suite(*asked, *said, f"--engine={path}:rounding")
+    assert kept.exit_status == 0, kept.output
+    assert "computed in bfloat16, int8 keys and values" in kept.output
+    unsaid = run_suite(*asked, f"--engine={path}:rounding")
+    assert "1 failed, 1 passed" in unsaid.output, "on gpt2-hash its tokens are right all the same"
+    wrong = run_suite(*asked, *said, f"--engine={path}:lying")
+    assert "2 failed" in wrong.output
+
+
+def test_what_is_no_precision_is_named() -> None:
+    with pytest.raises(UsageError, match="--compute-dtype 'int4' is unknown"):
+        resolve_precision("int4", "auto")
+    with pytest.raises(UsageError, match="--kv-cache-dtype 'fp8' is unknown; choose auto, int8"):
+        resolve_precision(None, "fp8")
