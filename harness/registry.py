@@ -31,9 +31,17 @@ BUILT_IN = {
     "openvino": "implementations.adapters.released:openvino",
     "ctranslate2": "implementations.adapters.released:ctranslate2",
     "onnxruntime": "implementations.adapters.released:onnxruntime",
+    "transformers-serve": "implementations.adapters.released:transformers_serve",
 }
 # Other people's engines: they run when they are named.
-PEERS = {"transformers-cb", "openai", "openvino", "ctranslate2", "onnxruntime"}
+PEERS = {
+    "transformers-cb",
+    "openai",
+    "openvino",
+    "ctranslate2",
+    "onnxruntime",
+    "transformers-serve",
+}
 BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"

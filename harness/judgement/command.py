@@ -8,12 +8,14 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.campaign import choices
 from harness.campaign.progress import Progress
 from harness.errors import UsageError
+from harness.judgement.findings import DEFAULT_FINDINGS, Finding, read_findings
 from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
 from harness.judgement.verdict import Verdict, repeated, verdict_of
@@ -35,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ARGUMENTS",
         help="more arguments of pytest in one text, such as '--dtype=bfloat16 --model=gpt2-hash -k P5'",
     )
+    parser.add_argument(
+        "--findings",
+        type=Path,
+        default=DEFAULT_FINDINGS,
+        metavar="FILE",
+        help="what people know about failures (default: results/engines/findings.yaml)",
+    )
     choices.add_common(parser)
     parser.set_defaults(output=DEFAULT_OUTPUT)
 
@@ -44,12 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     if len(set(arguments.engines)) < len(arguments.engines):
         twice = next(e for e in arguments.engines if arguments.engines.count(e) > 1)
         raise UsageError(f"{twice!r} is named twice")
-    output = choices.writable(arguments.output)
-    verdicts = [_judge(engine, arguments, output) for engine in arguments.engines]
-    return 0 if all(each.is_complete and not each.faults for each in verdicts) else 1
+    output, findings = choices.writable(arguments.output), read_findings(arguments.findings)
+    verdicts = [_judge(engine, arguments, output, findings) for engine in arguments.engines]
+    return 0 if all(each.is_complete and not each.broken for each in verdicts) else 1
 
 
-def _judge(engine: str, arguments: argparse.Namespace, output: Path) -> Verdict:
+def _judge(
+    engine: str, arguments: argparse.Namespace, output: Path, findings: Sequence[Finding]
+) -> Verdict:
     folder = output / _slug(engine)
     if folder.exists() and not arguments.resume:
         shutil.rmtree(folder)
@@ -64,16 +75,19 @@ def _judge(engine: str, arguments: argparse.Namespace, output: Path) -> Verdict:
         is_complete = session.run(progress) in ENDED
     finally:  # whatever stopped it: what is done is told
         progress.close()
-        verdict = _conclude(session, is_complete, output)
+        verdict = _conclude(session, is_complete, output, findings)
     return verdict
 
 
-def _conclude(session: Session, is_complete: bool, output: Path) -> Verdict:
-    verdict = verdict_of(session.engine, entries(session.journal), is_complete)
+def _conclude(
+    session: Session, is_complete: bool, output: Path, findings: Sequence[Finding]
+) -> Verdict:
+    verdict = verdict_of(session.engine, entries(session.journal), is_complete, findings)
     if is_complete:
         told = [replace(fault, repeats=repeated(fault)) for fault in verdict.faults]
         verdict = replace(verdict, faults=told)
-    path = output / f"{_slug(verdict.release or session.engine)}.md"
+        _keep_only({fault.script for fault in told}, session.reproductions)
+    path = output / f"{_page_name(verdict)}.md"
     made, again = provenance(), shlex.join(["pytest", *session.arguments])
     path.write_text(verdict_page(verdict, made, again, output), encoding="utf-8")
     facts = {
@@ -81,7 +95,9 @@ def _conclude(session: Session, is_complete: bool, output: Path) -> Verdict:
         "release": verdict.release,
         "held": verdict.held,
         "broken": verdict.broken,
+        "differing": verdict.differing,
         "untested": verdict.untested,
+        "findings": [fault.title for fault in verdict.faults],
         "totals": dict(verdict.totals),
         "is_complete": is_complete,
         "made": made,
@@ -96,6 +112,21 @@ def _tell(verdict: Verdict, path: Path) -> None:
     print(f", broken: {', '.join(verdict.broken)}" if verdict.broken else "", end="")
     print("" if verdict.is_complete else "; INCOMPLETE")
     print(f"written: {path}", file=sys.stderr)
+
+
+def _page_name(verdict: Verdict) -> str:
+    """The release, and the options that make it another engine; a URL or a command line is none."""
+    target, _, query = verdict.engine.partition("?")
+    is_named = verdict.release is not None and ":" not in target and "://" not in query
+    return _slug(f"{verdict.release} {query}" if is_named else verdict.release or verdict.engine)
+
+
+def _keep_only(scripts: Collection[Path | None], folder: Path) -> None:
+    """A script for each fault: the others show the same."""
+    for script in folder.glob("*.py"):
+        if script not in scripts:
+            script.unlink()
+            script.with_suffix(".yaml").unlink(missing_ok=True)
 
 
 def _slug(name: str) -> str:

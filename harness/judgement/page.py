@@ -12,11 +12,17 @@ from harness.judgement.verdict import Fault, Verdict
 from harness.promises import Promise
 from harness.provenance import as_lines
 
+NUM_TESTS_NAMED = 3
+MOST_LINES_TOLD = 40
+
 
 def verdict_page(verdict: Verdict, made: dict[str, Any], again: str, folder: Path) -> str:
     """`again`: the command that repeats it. Scripts are named as seen from `folder`."""
     lines = [f"# {verdict.release or verdict.engine}", "", *_summary(verdict), ""]
-    lines += [*as_lines(made), f"* again: `{again}`", "", "## Promises", "", *_table(verdict), ""]
+    lines += [*as_lines(made), f"* the suite's run: `{again}`", ""]
+    if verdict.conventions:
+        lines += ["## Conventions and settings", "", *(f"* {each}" for each in verdict.conventions), ""]
+    lines += ["## Promises", "", *_table(verdict), ""]
     if verdict.faults:
         lines += ["## What was found", ""]
     for number, fault in enumerate(verdict.faults, start=1):
@@ -33,13 +39,15 @@ def _summary(verdict: Verdict) -> Iterator[str]:
         yield "**INCOMPLETE**: it was stopped before all tests had run."
         yield ""
     total = verdict.totals
-    held, broken = len(verdict.held), len(verdict.broken)
+    held, broken, differing = map(len, (verdict.held, verdict.broken, verdict.differing))
     if not total["num_requests"]:
         yield "**Nothing was compared**: this proves nothing about the engine."
         return
-    words = f"holds {held} of the {held + broken} promises it was tested on"
+    words = f"holds {held} of the {held + broken + differing} promises it was tested on"
     if broken:
-        words += f", and breaks {', '.join(f'{p} ({Promise[p].title})' for p in verdict.broken)}"
+        words += f", breaks {_named(verdict.broken)}"
+    if differing:
+        words += f", and differs by documented conventions in {_named(verdict.differing)}"
     yield (
         f"`{verdict.engine}` {words}. {total['num_requests']:,} answers with {total['num_steps']:,} "
         f"tokens were compared in {total['num_workloads']:,} workloads; {total['num_near_ties']:,} "
@@ -51,10 +59,22 @@ def _summary(verdict: Verdict) -> Iterator[str]:
         yield f"Not tested: {', '.join(verdict.untested)}{reasons}."
 
 
+def _named(promises: list[str]) -> str:
+    return ", ".join(f"{p} ({Promise[p].title})" for p in promises)
+
+
 def _table(verdict: Verdict) -> Iterator[str]:
     yield from header("promise", "verdict", "tests passed", "failed", "without the capability")
     for promise_id, (text, count) in verdict.cells.items():
-        state = "**broken**" if count["failed"] else "held" if count["passed"] else text
+        state = (
+            "**broken**"
+            if promise_id in verdict.broken
+            else "differs by design"
+            if promise_id in verdict.differing
+            else "held"
+            if count["passed"]
+            else text
+        )
         others = str(count["no cap"] or "")
         yield line(
             f"{Promise[promise_id]}", state, str(count["passed"]), str(count["failed"] or ""), others
@@ -64,12 +84,29 @@ def _table(verdict: Verdict) -> Iterator[str]:
 def _fault(number: int, fault: Fault, folder: Path) -> Iterator[str]:
     yield f"### {number}. {fault.title}"
     yield ""
-    yield f"Found by `{fault.function}` in {len(fault.tests)} tests, first `{fault.tests[0]}`."
+    if fault.finding is not None:
+        kind = "A documented convention" if fault.is_documented else "A defect"
+        yield f"{kind}. {fault.finding.cause}"
+        yield ""
+        threads = fault.finding.threads
+        yield f"In public: {', '.join(threads)}." if threads else "No public thread is known to us."
+        yield ""
+    more = len(fault.functions) - NUM_TESTS_NAMED
+    names = ", ".join(f"`{each}`" for each in fault.functions[:NUM_TESTS_NAMED])
+    yield (
+        f"Found in {len(fault.tests)} test{'s' * (len(fault.tests) > 1)}, of "
+        f"{names}{f' and {more} more' if more > 0 else ''}; first `{fault.tests[0]}`:"
+    )
     yield ""
     yield "```text"
-    yield from fault.told.splitlines()
+    lines = fault.told.splitlines()
+    yield from lines[:MOST_LINES_TOLD]
+    if len(lines) > MOST_LINES_TOLD:
+        yield f"... and {len(lines) - MOST_LINES_TOLD} more lines"
     yield "```"
-    if fault.script is not None:
-        yield ""
+    yield ""
+    if fault.script is None:
+        yield "There is no script for it."
+    else:
         repeats = " and ".join(fault.repeats) or "not run"
         yield f"Reproduction: `{os.path.relpath(fault.script, folder)}`; run alone: {repeats}."

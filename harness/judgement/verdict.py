@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness.judgement.findings import Finding, findings_of
 from harness.plugin.repro import MARK
 from harness.plugin.table import Record, cell, counts, totals
 from harness.promises import Promise
@@ -24,18 +25,24 @@ UNSAID = "?"  # a failure that names no promise: the process ended, or the harne
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """All failures of one test function that broke the same promise; the first is told."""
+    """All failures that one finding explains; else those of one test function that broke the same
+    promise. The first is told."""
 
-    promise: str
-    function: str
+    promises: tuple[str, ...]
+    functions: tuple[str, ...]
     told: str
     tests: tuple[str, ...]
+    finding: Finding | None = None
     script: Path | None = None
     repeats: tuple[str, ...] = ()  # what became of each run of the script
 
     @property
     def title(self) -> str:
-        return self.told.splitlines()[0]
+        return self.finding.title if self.finding else self.told.splitlines()[0]
+
+    @property
+    def is_documented(self) -> bool:
+        return self.finding is not None and self.finding.is_documented
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Verdict:
 
     engine: str
     release: str | None  # the engine's name and version in its own words
+    conventions: tuple[str, ...]  # and settings, in its own words
     records: list[Record]
     skips: Counter[str]  # reason -> tests
     faults: list[Fault] = field(default_factory=list)
@@ -61,43 +69,82 @@ class Verdict:
 
     @property
     def broken(self) -> list[str]:
-        return [p for p, (_, c) in self.cells.items() if c["failed"]]
+        """Not by a documented convention alone."""
+        undocumented = {p for fault in self.faults if not fault.is_documented for p in fault.promises}
+        return [p for p, (_, c) in self.cells.items() if c["failed"] and p in undocumented]
+
+    @property
+    def differing(self) -> list[str]:
+        """What fails there is documented."""
+        return [p for p, (_, c) in self.cells.items() if c["failed"] and p not in self.broken]
 
     @property
     def untested(self) -> list[str]:
-        return [p.id for p in Promise if p.id not in (*self.held, *self.broken)]
+        known = (*self.held, *self.broken, *self.differing)
+        return [p.id for p in Promise if p.id not in known]
 
     @property
     def totals(self) -> Counter[str]:
         return totals(self.engine, self.records)
 
 
-def verdict_of(engine: str, entries: Iterable[dict[str, Any]], is_complete: bool) -> Verdict:
+def verdict_of(
+    engine: str,
+    entries: Iterable[dict[str, Any]],
+    is_complete: bool,
+    findings: Sequence[Finding] = (),
+) -> Verdict:
     """Runs nothing."""
     entries = list(entries)
     records = [(each["outcome"], each["record"]) for each in entries if "record" in each]
     skips = Counter(each["told"] for each in entries if each["outcome"] == "skipped")
-    releases = (record.get("ledger", {}).get("release") for _, record in records)
-    release = next(filter(None, releases), None)
-    return Verdict(engine, release, records, skips, list(_faults(entries)), is_complete)
+    ledgers = [record.get("ledger", {}) for _, record in records]
+    release = next(filter(None, (each.get("release") for each in ledgers)), None)
+    conventions: list[str] = next(filter(None, (each.get("conventions") for each in ledgers)), [])
+    faults = list(_faults(entries, findings_of(release, findings)))
+    return Verdict(engine, release, tuple(conventions), records, skips, faults, is_complete)
 
 
-def _faults(entries: Iterable[dict[str, Any]]) -> Iterator[Fault]:
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def _faults(entries: Iterable[dict[str, Any]], findings: Sequence[Finding]) -> Iterator[Fault]:
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    known: dict[tuple[str, ...], Finding] = {}
     for each in entries:
         if each["outcome"] == "failed":
-            promise = each.get("record", {}).get("broken", UNSAID)
-            groups.setdefault((promise, _function(each["test"])), []).append(each)
-    for (promise, function), group in sorted(groups.items(), key=_in_order):
-        told, _, script = group[0]["told"].partition(MARK)
-        path = Path(script.strip()) if script.strip().endswith(".py") else None
-        yield Fault(promise, function, told, tuple(each["test"] for each in group), path)
+            finding = next((finding for finding in findings if finding.fits(each)), None)
+            key = (finding.title,) if finding else (*_promises(each), _function(each["test"]))
+            groups.setdefault(key, []).append(each)
+            if finding:
+                known[key] = finding
+    faults = (_fault(group, known.get(key)) for key, group in groups.items())
+    yield from sorted(faults, key=_in_order)
 
 
-def _in_order(item: tuple[tuple[str, str], object]) -> tuple[int, str]:
-    (promise, function), _ = item
+def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
+    told, _, script = group[0]["told"].partition(MARK)
+    path = Path(script.strip()) if script.strip().endswith(".py") else None
     ids = [each.id for each in Promise]
-    return (ids.index(promise) if promise in ids else len(ids), function)
+    promises = {promise for each in group for promise in _promises(each)}
+    return Fault(
+        tuple(sorted(promises, key=lambda p: ids.index(p) if p in ids else len(ids))),
+        tuple(dict.fromkeys(_function(each["test"]) for each in group)),
+        told,
+        tuple(each["test"] for each in group),
+        finding,
+        finding.script if finding and finding.script else path,
+    )
+
+
+def _promises(entry: dict[str, Any]) -> list[str]:
+    """Those it counts for, as in the table."""
+    record = entry.get("record", {})
+    return [record["broken"]] if "broken" in record else list(record.get("promises", (UNSAID,)))
+
+
+def _in_order(fault: Fault) -> tuple[bool, int, str]:
+    """Defects first; then as the promises go."""
+    ids = [each.id for each in Promise]
+    first = fault.promises[0]
+    return fault.is_documented, ids.index(first) if first in ids else len(ids), fault.title
 
 
 def _function(test: str) -> str:

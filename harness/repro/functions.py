@@ -26,14 +26,27 @@ def load_model(failed: Failed, path: str) -> str:
     lines = [f"torch.set_num_threads({torch.get_num_threads()})  # as when it was found"]
     if model.device.type == "cuda":
         lines.append("torch.backends.cudnn.allow_tf32 = False")
+    lines.append(f"path = {path}")
+    if failed.trial.subject.is_embedded:
+        lines += [
+            "if not path.exists():",
+            f'    make = "python -m harness checkpoint {_checkpoint(failed)}"',
+            '    print(f"CANNOT TELL: there is no model yet: {make} {path}")',
+            "    sys.exit(2)",
+        ]
     lines += [
-        f"path = {path}",
         "model = AutoModelForCausalLM.from_pretrained(",
         f'    path, dtype={dtype}, attn_implementation="{attention}"',
         ")",
         f'return model.to(device="{device}", dtype={dtype}).eval().requires_grad_(False)',
     ]
     return _function("load_model() -> PreTrainedModel", "", lines)
+
+
+def _checkpoint(failed: Failed) -> str:
+    """What makes the same weights again: they are made by code from a seed."""
+    subject = failed.trial.subject
+    return f"{subject.name} --dtype={subject.dtype_name}"
 
 
 def factory(expression: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from implementations.adapters.words import words_tokenizer
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -20,14 +22,15 @@ _FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
 
 
 def saved(model: PreTrainedModel) -> Path:
-    """A temporary folder with the model in its own dtype. It lives as long as the model, and not longer
-    than this process."""
+    """A temporary folder with the model in its own dtype, and a tokenizer of words (`words.py`). It
+    lives as long as the model, and not longer than this process."""
     folder = _FOLDERS.get(model)
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="batchproof-"))
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
         with _undisturbed(model):
             model.save_pretrained(folder)
+        words_tokenizer(model.config.get_text_config().vocab_size).save_pretrained(folder)
         _FOLDERS[model] = folder
     return folder
 

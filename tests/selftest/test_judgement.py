@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from harness.__main__ import main
+from harness.errors import UsageError
 from harness.judgement import command
+from harness.judgement.findings import DEFAULT_FINDINGS, read_findings
 from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
 from harness.judgement.verdict import repeated, verdict_of
@@ -85,15 +88,90 @@ def test_a_verdict_tells_what_is_held_broken_and_untested(journal: Path) -> None
     assert (verdict.held, verdict.broken) == (["P1"], ["P5"])
     assert "P9" in verdict.untested
     planted, crash = verdict.faults
-    assert (planted.promise, planted.function, len(planted.tests)) == ("P5", "test_wrong", 2)
+    assert (planted.promises, planted.functions) == (("P5",), ("test_wrong",))
+    assert len(planted.tests) == 2
     assert planted.script is not None
-    assert (crash.promise, crash.function) == ("?", "test_a_used_engine")
+    assert (crash.promises, crash.functions) == (("?",), ("test_a_used_engine",))
     page = verdict_page(verdict, MADE, "pytest", journal.parent)
     assert "breaks P5 (isolation)" in page
     assert "holds 1 of the 2 promises it was tested on" in page
     assert "### 1. P5 isolation is broken: planted 1" in page
     assert "worker 'gw0' crashed" in page
     assert "| 1 | engine 'static' has no capability 'scheduling' |" in page
+
+
+FINDINGS = """
+- engine: mine
+  title: The one that is meant
+  kind: documented
+  shows: ["planted 1", "gw9"]
+  cause: Its manual says so.
+  threads: [https://example.org/1]
+- engine: mine
+  title: The one that is not
+  kind: defect
+  shows: ["test_wrong", "crashed"]
+  cause: A block is freed twice.
+- engine: other
+  title: Of somebody else
+  kind: defect
+  shows: ["."]
+  cause: none
+"""
+
+
+def test_what_is_known_of_a_failure_is_told_and_a_convention_breaks_nothing(
+    journal: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "findings.yaml"
+    path.write_text(FINDINGS)
+    noted = [json.loads(line) for line in journal.read_text().splitlines()]
+    for each in noted:
+        each["record"]["ledger"] = each["record"].get("ledger", {}) | {"release": "mine 1.0"}
+    verdict = verdict_of("static", [*noted, CRASH], True, read_findings(path))
+    defect, meant = verdict.faults
+    assert (defect.title, defect.promises, len(defect.tests)) == ("The one that is not", ("P5", "?"), 2)
+    assert (meant.title, meant.is_documented) == ("The one that is meant", True)
+    assert (verdict.broken, verdict.differing) == (["P5"], [])
+    page = verdict_page(verdict, MADE, "pytest", tmp_path)
+    assert "A defect. A block is freed twice." in page
+    assert "No public thread is known to us." in page
+    assert "A documented convention. Its manual says so." in page
+    assert "In public: https://example.org/1." in page
+    only_meant = verdict_of("static", [noted[0], noted[1]], True, read_findings(path))
+    assert (only_meant.broken, only_meant.differing) == ([], ["P5"])
+    assert "differs by documented conventions in P5" in verdict_page(only_meant, MADE, "x", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1", "must hold a list"),
+        ("[1]", "entry 1 is 1, but must be a mapping"),
+        ("- {engine: x}", "entry 1 has no 'title'"),
+        ("- {engin: x}", "has the key 'engin', but may have engine, title"),
+        ("- {engine: 1}", "engine is 1, but must be a str"),
+        (
+            "- {engine: x, title: t, kind: bug, shows: [], cause: c}",
+            "kind is 'bug', but must be one of",
+        ),
+        ("- {engine: x, title: t, kind: defect, shows: ['('], cause: c}", "no regular expression"),
+        (
+            "- {engine: x, title: t, kind: defect, shows: [a], cause: c, script: no.py}",
+            "there is no script",
+        ),
+        ("[", "is no YAML"),
+    ],
+)
+def test_a_wrong_finding_is_named(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "findings.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read_findings(path)
+
+
+def test_the_findings_that_are_kept_here_can_be_read() -> None:
+    assert all(each.shows for each in read_findings(DEFAULT_FINDINGS))
 
 
 def test_a_stopped_judgement_says_so() -> None:

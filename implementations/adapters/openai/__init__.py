@@ -18,7 +18,7 @@ Conventions:
   words; a 5xx is a failure of the server, and so is what says nothing of the request: 401, 403, 404,
   405, 407, 408, 429.
 * The wire has no request ids. Of two requests of one call with one id the later is refused here, as is
-  an id that is live. So is what only `config.max_model_len` forbids.
+  an id that is live. So is what only `config.max_model_len` forbids, and in words a token that is none.
 * There are no logits and no trace: the interface shows neither.
 """
 
@@ -61,6 +61,7 @@ def openai(
     extra: object = None,
     api_key_env: str | None = None,
     listed: bool = True,
+    release: str | None = None,
 ) -> Engine:
     """The options:
 
@@ -73,6 +74,7 @@ def openai(
     * `concurrency`: how many requests of a call run at once. `timeout_s`: the longest silence.
     * `extra`: a JSON object that is merged into every body; null leaves a field out.
     * `api_key_env`: the environment variable that holds the key.
+    * `release`: the server's name and version, for the title of a verdict.
     * `listed`: false for a server whose `{base_url}/models` does not list `model`.
 
     Raises `UsageError` for wrong options, and if no such server answers.
@@ -95,7 +97,11 @@ def openai(
         str(model), limits.vocab_size, prompts, tokens, eos, bool(stream), _json_object(extra)
     )
     kind = SteppingOpenAIEngine if stream else OpenAIEngine
-    return kind(server, dialect, Gate.of(limits, config), int(concurrency))
+    engine = kind(
+        server, dialect, Gate.of(limits, config, is_text=prompts == "words"), int(concurrency)
+    )
+    engine.release = None if release is None else str(release)
+    return engine
 
 
 def _require(value: object, name: str, choices: Collection[str]) -> None:

@@ -9,7 +9,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -23,10 +23,17 @@ NO_REFUSALS = {401, 403, 404, 405, 407, 408, 429}
 
 
 class Server:
-    """An address, and how long we wait for the next bytes from it."""
+    """An address, how long we wait for the next bytes from it, and who is told when it fails."""
 
-    def __init__(self, base_url: str, timeout_s: float, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float,
+        api_key: str | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
+        self.on_failure = on_failure
         self._parts = _split(self.base_url)
         self._timeout_s = timeout_s
         self._headers = {"Content-Type": "application/json", "Connection": "close"}
@@ -43,7 +50,8 @@ class Server:
             connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         text = None if body is None else json.dumps(body)
         target = self._parts.path + path
-        return Exchange(connection, method, target, self.base_url + path, text, self._headers)
+        where = self.base_url + path
+        return Exchange(connection, method, target, where, text, self._headers, self.on_failure)
 
 
 def _split(base_url: str) -> SplitResult:
@@ -66,8 +74,10 @@ class Exchange:
         url: str,
         body: str | None,
         headers: dict[str, str],
+        on_failure: Callable[[], None],
     ) -> None:
         self._connection = connection
+        self._on_failure = on_failure
         self._asked = (method, target, body, headers)
         self._where = f"{method} {url}"
         self._lock = threading.Lock()
@@ -112,6 +122,7 @@ class Exchange:
         """The error that says so of this exchange."""
         failure = EngineFailed(f"{self._where}: the server {what}")
         failure.has_answered = self._response is not None
+        self._on_failure()
         return failure
 
     def _begin(self) -> http.client.HTTPResponse:

@@ -31,6 +31,8 @@ class OpenAIEngine:
     """Each request is an HTTP request on a thread of its own; the server makes the batches."""
 
     capabilities = frozenset({Capability.CLOSING})
+    release: str | None = None  # name and version, where whoever builds it knows them
+    notes: tuple[str, ...] = ()  # its conventions and settings, for a report
 
     def __init__(self, server: Server, dialect: Dialect, gate: Gate, concurrency: int) -> None:
         self._server = server
@@ -86,6 +88,9 @@ class OpenAIEngine:
                     num_running -= 1
                 else:
                     outcomes[outcome[0]] = outcome[1]
+        except BaseException:  # it hangs, or somebody pressed Ctrl-C
+            self._server.on_failure()
+            raise
         finally:  # the time limit, or Ctrl-C: nobody waits any more
             is_over.set()
             self.close()

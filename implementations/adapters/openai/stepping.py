@@ -65,6 +65,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
             while self._streams and (news := self._next(waits=not events)) is not None:
                 events += self._told(*news)
         except BaseException:
+            self._server.on_failure()
             self.close()
             raise
         return events

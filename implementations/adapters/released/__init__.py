@@ -12,23 +12,41 @@ suite's checkpoint in a form that the library reads, which they make once beside
     __init__.py   the factories
     shelf.py      what there is, where it is installed, and how it gets there
     programs/     a script for each library; its docstring tells the library's conventions
+    server.py     the one that is a server of HTTP: started here, and again after a failure
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.api import Engine, EngineConfig
+from harness.api import Engine, EngineConfig, Limits
 from harness.errors import UnsupportedModelError
+from implementations.adapters.checkpoint import saved
 from implementations.adapters.lines.engine import piped_factory
 from implementations.adapters.lines.program import Program
+from implementations.adapters.openai.dialect import Dialect
+from implementations.adapters.openai.engine import OpenAIEngine
+from implementations.adapters.openai.refusing import Gate
+from implementations.adapters.openai.stepping import SteppingOpenAIEngine
+from implementations.adapters.released.server import LocalServer
 from implementations.adapters.released.shelf import SHELF, interpreter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+SERVE_NOTES = (
+    "It is asked over HTTP, each request on a connection of its own, 32 at once unless it is said "
+    "otherwise; it computes in float32 with sdpa.",
+    "It takes and gives text: prompts and answers are words of a tokenizer with one word a token. A "
+    "token outside of the vocabulary has no word, so such a request is refused before it is sent.",
+    "EOS ids of a request go in its generation_config, which its documentation gives for that.",
+    "A connection that is cut cancels its request.",
+)
 
 
 def openvino(
@@ -70,18 +88,72 @@ def onnxruntime(model: PreTrainedModel, config: EngineConfig, *, api: str = "eng
     return _built("onnxruntime", model, config, api=api)
 
 
+def transformers_serve(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    block_size: int = 16,
+    num_blocks: int = 256,
+    max_batch_tokens: int = 256,
+    concurrency: int = 32,
+    stream: bool = False,
+    eos: str = "generation_config",
+) -> Engine:
+    """`transformers serve` with continuous batching, on a CPU in float32: a server of its own for each
+    model. The first three are its `--cb-...` flags; the rest is as for `openai`."""
+    python = _interpreter("transformers-serve")
+    flags = (block_size, num_blocks, max_batch_tokens)
+    server = _server(python, str(saved(model)), flags).running()
+    limits = Limits.of(model, EngineConfig())
+    dialect = Dialect(str(saved(model)), limits.vocab_size, "words", "words", eos, stream, {})
+    kind = SteppingOpenAIEngine if stream else OpenAIEngine
+    engine = kind(server, dialect, Gate.of(limits, config, is_text=True), concurrency)
+    engine.release = f"transformers serve {_version(python, 'transformers')}"
+    engine.notes = SERVE_NOTES
+    return engine
+
+
 def _built(
     name: str, model: PreTrainedModel, config: EngineConfig, **options: str | int | bool | None
 ) -> Engine:
     """What is None is left to the program. Raises `UnsupportedModelError` where the library is not
     installed or cannot serve the model."""
+    python = _interpreter(name)
+    given = json.dumps({key: value for key, value in options.items() if value is not None})
+    return piped_factory(_program(name, python, given))(model, config)
+
+
+def _interpreter(name: str) -> str:
     python = interpreter(name)
     if python is None:
         raise UnsupportedModelError(
             f"engine {name!r} is not installed here: `python -m harness install {name}`"
         )
-    given = json.dumps({key: value for key, value in options.items() if value is not None})
-    return piped_factory(_program(name, python, given))(model, config)
+    return python
+
+
+@cache
+def _server(python: str, folder: str, flags: tuple[int, int, int]) -> LocalServer:
+    """One for each model and choice of flags."""
+    block_size, num_blocks, max_batch_tokens = map(str, flags)
+
+    def command(port: int) -> list[str]:
+        return [
+            str(Path(python).with_name("transformers")),
+            *("serve", folder, "--continuous-batching", "--device", "cpu", "--dtype", "float32"),
+            *("--attn-implementation", "sdpa", "--host", "127.0.0.1", "--port", str(port)),
+            *("--cb-block-size", block_size, "--cb-num-blocks", num_blocks),
+            *("--cb-max-batch-tokens", max_batch_tokens),
+        ]
+
+    return LocalServer("transformers-serve", command)
+
+
+@cache
+def _version(python: str, package: str) -> str:
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    ran = subprocess.run([python, "-c", code, package], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
 
 
 @cache

@@ -18,7 +18,7 @@ class Released:
 
     title: str
     maker: str
-    program: Path
+    program: Path | None  # None: the library is a server itself
     requirements: Path
 
 
@@ -37,6 +37,9 @@ SHELF = {
         "Microsoft",
         HERE / "programs" / "onnxruntime_genai_engine.py",
         HERE / "onnxruntime.txt",
+    ),
+    "transformers-serve": Released(
+        "transformers serve", "Hugging Face", None, HERE / "transformers-serve.txt"
     ),
 }
 

@@ -1,0 +1,108 @@
+"""What people know about an engine's failures: the cause, the public thread, whether it is meant to be.
+
+A suite sees that an answer is wrong; why, and whether its maker says so in the documentation, a person
+finds out. That is written down once, in `results/engines/findings.yaml`, a list of
+
+    - engine: openvino-genai        how the release's name begins
+      title: Cap 0 means no limit   a sentence, the heading in the verdict
+      kind: documented              or defect
+      shows: ["cap of zero"]        regular expressions, found in a failed test's id or in its words
+      cause: ...                    why it happens, with its source
+      threads: [https://...]        where it is known in public; may be left out
+      script: reproductions/x.py    shows it without the suite, beside that file; may be left out
+
+A failure belongs to the first of its engine that fits. What is documented breaks no promise: the
+verdict tells it as a convention that differs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import UsageError
+from harness.provenance import ROOT
+
+DEFAULT_FINDINGS = ROOT / "results" / "engines" / "findings.yaml"
+KINDS = ("defect", "documented")
+REQUIRED = {"engine": str, "title": str, "kind": str, "shows": list, "cause": str}
+OPTIONAL = {"threads": list, "script": str}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`script`: an absolute path."""
+
+    engine: str
+    title: str
+    kind: str
+    shows: tuple[re.Pattern[str], ...]
+    cause: str
+    threads: tuple[str, ...] = ()
+    script: Path | None = None
+
+    @property
+    def is_documented(self) -> bool:
+        return self.kind == "documented"
+
+    def fits(self, entry: dict[str, Any]) -> bool:
+        """A line of the journal."""
+        text = f"{entry['test']}\n{entry.get('told', '')}"
+        return any(pattern.search(text) for pattern in self.shows)
+
+
+def findings_of(release: str | None, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(each for each in findings if release and release.startswith(each.engine))
+
+
+def read_findings(path: Path) -> tuple[Finding, ...]:
+    """Raises `UsageError` naming the entry and what is wrong with it."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    except FileNotFoundError:
+        return ()
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {error}") from error
+    if not isinstance(given, list):
+        raise UsageError(f"{path} must hold a list")
+    return tuple(_finding(each, f"{path}, entry {i}", path) for i, each in enumerate(given, start=1))
+
+
+def _finding(given: object, where: str, path: Path) -> Finding:
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} is {given!r}, but must be a mapping")
+    known = REQUIRED | OPTIONAL
+    for key, value in given.items():
+        if key not in known:
+            raise UsageError(f"{where} has the key {key!r}, but may have {', '.join(known)}")
+        if not isinstance(value, known[key]):
+            raise UsageError(f"{where}: {key} is {value!r}, but must be a {known[key].__name__}")
+    for key in REQUIRED:
+        if key not in given:
+            raise UsageError(f"{where} has no {key!r}")
+    if given["kind"] not in KINDS:
+        raise UsageError(f"{where}: kind is {given['kind']!r}, but must be one of {', '.join(KINDS)}")
+    script = path.parent / given["script"] if "script" in given else None
+    if script is not None and not script.is_file():
+        raise UsageError(f"{where}: there is no script {script}")
+    return Finding(
+        given["engine"],
+        given["title"],
+        given["kind"],
+        tuple(_pattern(text, where) for text in given["shows"]),
+        given["cause"].strip(),
+        tuple(map(str, given.get("threads", ()))),
+        script,
+    )
+
+
+def _pattern(text: object, where: str) -> re.Pattern[str]:
+    try:
+        return re.compile(str(text))
+    except re.error as error:
+        raise UsageError(f"{where}: {text!r} is no regular expression: {error}") from error
