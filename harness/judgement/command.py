@@ -16,6 +16,7 @@ from harness.campaign import choices
 from harness.campaign.progress import Progress
 from harness.errors import UsageError
 from harness.judgement.findings import DEFAULT_FINDINGS, Finding, read_findings
+from harness.judgement.index import write_index
 from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
 from harness.judgement.verdict import Verdict, repeated, verdict_of
@@ -87,10 +88,11 @@ def _conclude(
         told = [replace(fault, repeats=repeated(fault)) for fault in verdict.faults]
         verdict = replace(verdict, faults=told)
         _keep_only({fault.script for fault in told}, session.reproductions)
-    path = output / f"{_page_name(verdict)}.md"
+    path = output / f"{_slug(verdict.title)}.md"
     made, again = provenance(), shlex.join(["pytest", *session.arguments])
     path.write_text(verdict_page(verdict, made, again, output), encoding="utf-8")
     facts = {
+        "title": verdict.title,
         "engine": session.engine,
         "release": verdict.release,
         "held": verdict.held,
@@ -103,22 +105,16 @@ def _conclude(
         "made": made,
     }
     path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    write_index(output)
     _tell(verdict, path)
     return verdict
 
 
 def _tell(verdict: Verdict, path: Path) -> None:
-    print(f"{verdict.release or verdict.engine}: {len(verdict.held)} promises held", end="")
+    print(f"{verdict.title}: {len(verdict.held)} promises held", end="")
     print(f", broken: {', '.join(verdict.broken)}" if verdict.broken else "", end="")
     print("" if verdict.is_complete else "; INCOMPLETE")
     print(f"written: {path}", file=sys.stderr)
-
-
-def _page_name(verdict: Verdict) -> str:
-    """The release, and the options that make it another engine; a URL or a command line is none."""
-    target, _, query = verdict.engine.partition("?")
-    is_named = verdict.release is not None and ":" not in target and "://" not in query
-    return _slug(f"{verdict.release} {query}" if is_named else verdict.release or verdict.engine)
 
 
 def _keep_only(scripts: Collection[Path | None], folder: Path) -> None:

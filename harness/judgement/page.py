@@ -18,7 +18,7 @@ MOST_LINES_TOLD = 40
 
 def verdict_page(verdict: Verdict, made: dict[str, Any], again: str, folder: Path) -> str:
     """`again`: the command that repeats it. Scripts are named as seen from `folder`."""
-    lines = [f"# {verdict.release or verdict.engine}", "", *_summary(verdict), ""]
+    lines = [f"# {verdict.title}", "", *_summary(verdict), ""]
     lines += [*as_lines(made), f"* the suite's run: `{again}`", ""]
     if verdict.conventions:
         lines += ["## Conventions and settings", "", *(f"* {each}" for each in verdict.conventions), ""]

@@ -57,6 +57,15 @@ class Verdict:
     faults: list[Fault] = field(default_factory=list)
     is_complete: bool = True
 
+    @property
+    def title(self) -> str:
+        """The release, and the options that make it another engine; a URL or a command line is none."""
+        if self.release is None:
+            return self.engine
+        target, _, query = self.engine.partition("?")
+        has_options = query and ":" not in target and "://" not in query
+        return f"{self.release}, {query.replace('&', ', ')}" if has_options else self.release
+
     @cached_property
     def cells(self) -> dict[str, tuple[str, Counter[str]]]:
         """Promise id -> how it reads, and what is in it; in the order of the promises."""

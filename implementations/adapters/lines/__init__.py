@@ -29,9 +29,9 @@ and, where the program says "stepping":
     EVENT = {"request_id": "a", "token_id": 3, "finish_reason": null, "error": null}
 
 `config` has every field of `harness.api.EngineConfig`. "capabilities", "error" and, in an event,
-"finish_reason" may be absent. Any answer may be {"error": "..."}: the engine raised. One process serves
-many engines, for a process each would cost hours; we choose their numbers. `docs/piped_engine.md` tells
-it to people.
+"finish_reason" may be absent. A hello may have "notes", sentences for a report. Any answer may be
+{"error": "..."}: the engine raised. One process serves many engines, for a process each would cost
+hours; we choose their numbers. `docs/piped_engine.md` tells it to people.
 
 Conventions are the contract's own: the program decides what it refuses, an EOS is in the output, caps
 and EOS ids are per request. There are no logits and no trace.

@@ -1,0 +1,226 @@
+"""Released engines in environments of their own: how they are found, asked, and started again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from harness.__main__ import main
+from harness.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
+from harness.errors import UnsupportedModelError, UsageError
+from harness.registry import resolve_engine
+from implementations.adapters.lines.engine import SteppingPipedEngine
+from implementations.adapters.lines.program import Program
+from implementations.adapters.openai.failures import EngineFailed
+from implementations.adapters.released import server as servers
+from implementations.adapters.released import shelf
+from implementations.adapters.released.server import LocalServer
+
+PROGRAMS = Path(shelf.__file__).parent / "programs"
+Ask = Callable[..., Any]
+
+# A library whose engine answers each token of the prompt plus one.
+ADDING = """
+    import sys
+    sys.path.insert(0, {programs!r})
+    from serving import Live, Unsupported, completed, refused, serve
+
+    class Engine:
+        def __init__(self):
+            self.live = []
+        def generate(self, requests):
+            print("a library that prints")
+            return [self.answer(each) for each in requests]
+        def answer(self, request):
+            if not request["prompt_token_ids"]:
+                return refused(request, "empty")
+            return completed(request, [t + 1 for t in request["prompt_token_ids"]])
+        def add(self, request):
+            if request["request_id"] in self.live:
+                raise Live
+            self.live.append(request["request_id"])
+        def step(self):
+            return [{{"request_id": self.live.pop(0), "token_id": 7, "finish_reason": "length"}}]
+        def abort(self, request_id):
+            self.live.remove(request_id)
+        def has_unfinished(self):
+            return bool(self.live)
+        def close(self):
+            print("closed", file=sys.stderr)
+
+    class Library:
+        name, version, capabilities = "adding", "1.0", ["stepping"]
+        def __init__(self, by=1):
+            self.notes = [f"adds {{by}}"]
+        def build(self, folder, dtype, config):
+            if dtype != "float32":
+                raise Unsupported("only float32")
+            if config["max_num_seqs"] == 3:
+                raise ValueError("three is too many")
+            return Engine()
+
+    serve(Library)
+"""
+# A server that says it is ready, and dies of the first POST.
+FRAIL = """
+    import sys
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers()
+            self.wfile.write(b"{}")
+        def do_POST(self):
+            sys.exit("broken")
+        def log_message(self, *given): ...
+    HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("name", shelf.SHELF)
+def test_an_engine_that_is_not_installed_is_skipped_by_name(
+    name: str, model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "ENVIRONMENTS", tmp_path)
+    with pytest.raises(UnsupportedModelError, match=f"python -m harness install {name}"):
+        resolve_engine(name).factory(model, EngineConfig())
+
+
+def test_what_pip_did_not_finish_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shelf, "ENVIRONMENTS", tmp_path)
+    made: list[list[str]] = []
+
+    def pip(command: list[str], **_more: object) -> None:
+        made.append(command)
+        if len(made) == 1:
+            raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(shelf.venv, "create", lambda folder, **_more: Path(folder).mkdir(exist_ok=True))
+    monkeypatch.setattr(shelf.subprocess, "run", pip)
+    assert main(["install", "openvino"]) == 2
+    assert "'openvino' could not be installed" in capsys.readouterr().err
+    assert shelf.interpreter("openvino") is None
+    assert main(["install", "openvino"]) == 0
+    assert shelf.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
+    assert made[0][-1].endswith("openvino.txt")
+
+
+def test_an_unknown_engine_cannot_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "paged"]) == 2
+    assert "ENGINE 'paged' cannot be installed: openvino, ctranslate2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("released", shelf.SHELF.values(), ids=shelf.SHELF)
+def test_every_version_is_pinned_and_every_program_is_there(released: shelf.Released) -> None:
+    lines = [line.partition("#")[0].strip() for line in released.requirements.read_text().splitlines()]
+    assert list(filter(None, lines))
+    assert all("==" in line for line in lines if line)
+    assert released.program is None or released.program.is_file()
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """One question to the program; what it answers."""
+    path = tmp_path / "adding.py"
+    path.write_text(textwrap.dedent(ADDING).format(programs=str(PROGRAMS)))
+    program = Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": 2})), str(tmp_path))
+    running = program.running()
+
+    def ask(op: str = "hello", read: Callable[[Any], Any] = dict, **fields: Any) -> Any:
+        if op == "hello":
+            return running
+        return running.process.ask({"op": op, "engine": 1, **fields}, read)
+
+    yield ask
+    running.process.kill("was ended by the test")
+
+
+def build(ask: Ask, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
+    return ask("build", model="/m", dtype=dtype, config={"max_num_seqs": max_num_seqs})
+
+
+def test_a_program_says_who_it_is_and_under_which_conventions(ask: Ask) -> None:
+    engine = SteppingPipedEngine(ask(), 1)
+    assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
+    build(ask)
+    engine.close()
+
+
+def test_a_program_serves_and_what_its_library_prints_is_no_answer(ask: Ask) -> None:
+    assert build(ask) == {}
+    engine = SteppingPipedEngine(ask(), 1)
+    requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
+    assert engine.generate(requests) == [
+        Completion("a", (5, 6), FinishReason.STOP),
+        Completion.refused("b", "empty"),
+        Completion("c", (9,), FinishReason.LENGTH),
+    ]
+    engine.close()
+
+
+def test_a_program_can_be_stepped(ask: Ask) -> None:
+    build(ask)
+    engine = SteppingPipedEngine(ask(), 1)
+    engine.add(Request("a", (1,), 1))
+    engine.add(Request("b", (1,), 1))
+    with pytest.raises(ValueError, match="'a' is live already"):
+        engine.add(Request("a", (1,), 1))
+    engine.abort("b")
+    assert engine.has_unfinished
+    assert engine.step() == [TokenEvent("a", 7, FinishReason.LENGTH)]
+    assert not engine.has_unfinished
+    engine.close()
+
+
+def test_what_a_library_cannot_serve_or_raises_is_told(ask: Ask) -> None:
+    assert build(ask, "bfloat16") == {"unsupported": "only float32"}
+    with pytest.raises(RuntimeError, match="ValueError: three is too many"):
+        build(ask, max_num_seqs=3)
+    with pytest.raises(RuntimeError, match="KeyError: 1"):
+        ask("step")
+    build(ask)
+    with pytest.raises(RuntimeError, match="unknown op 'dance'"):
+        ask("dance")
+
+
+def local_server(tmp_path: Path, text: str) -> LocalServer:
+    path = tmp_path / "server.py"
+    path.write_text(textwrap.dedent(text))
+    return LocalServer("frail", lambda port: [sys.executable, "-S", str(path), str(port)])
+
+
+def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
+    local = local_server(tmp_path, FRAIL)
+    first = local.running()
+    assert local.running() is first, "it is kept as long as it is well"
+    with pytest.raises(EngineFailed, match="broke the connection off"):
+        first.exchange("POST", "/completions", {}).read()
+    second = local.running()
+    assert second is not first
+    assert second.base_url != first.base_url
+    assert second.exchange("GET", "/models").read() == {}
+    local._end()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise SystemExit('out of cheese')", "ended with status 1; it said: out of cheese"),
+        ("import time; time.sleep(60)", "was not ready within 0.6 s; it said: nothing"),
+    ],
+)
+def test_a_server_that_does_not_come_up_is_told(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "READY_LIMIT_S", 0.6 if "sleep" in text else 60.0)
+    with pytest.raises(UsageError, match=f"the server of engine 'frail' {words}"):
+        local_server(tmp_path, text).running()
