@@ -74,7 +74,7 @@ class TransformersEngine:
     """`peer` says which of its ways of working it is: they differ in speed severalfold."""
 
     capabilities = frozenset({Capability.CLOSING})
-    release = f"transformers {version('transformers')}"
+    release = f"transformers continuous batching {version('transformers')}"
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, tuning: Tuning) -> None:
         self._model = model

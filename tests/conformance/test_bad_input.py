@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]
 
 # Kind of bad request -> (the request, words of which the message must contain one).
 BAD: dict[str, Callable[[Trial], tuple[Request, tuple[str, ...]]]] = {
-    "empty prompt": lambda _: (Request("bad", (), 3), ("empty", "at least")),
+    "empty prompt": lambda _: (Request("bad", (), 3), ("empty", "at least", "cannot be 0")),
     "token above the vocabulary": lambda trial: (
         Request("bad", (1, trial.subject.vocab_size, 2), 3),
         (str(trial.subject.vocab_size),),

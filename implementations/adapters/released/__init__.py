@@ -56,13 +56,14 @@ def openvino(
     precision: str = "float32",
     kv_cache: str | None = None,
     prefix_caching: bool | None = None,
-    split_fuse: bool | None = None,
+    dynamic_split_fuse: bool = True,
     num_kv_blocks: int | None = None,
     max_num_batched_tokens: int | None = None,
+    abort: str = "cancel",
 ) -> Engine:
     """OpenVINO GenAI's continuous-batching pipeline on a CPU. `precision`, and `kv_cache` where that
-    differs: float32, or `default` for the library's own choice. The others stand in for fields of
-    `config`."""
+    differs: float32, or `default` for the library's own choice. `abort`: cancel, stop or drop. The
+    others stand in for fields of `config`."""
     return _built(
         "openvino",
         model,
@@ -70,22 +71,56 @@ def openvino(
         precision=precision,
         kv_cache=kv_cache,
         prefix_caching=prefix_caching,
-        split_fuse=split_fuse,
+        dynamic_split_fuse=dynamic_split_fuse,
         num_kv_blocks=num_kv_blocks,
         max_num_batched_tokens=max_num_batched_tokens,
+        abort=abort,
     )
 
 
 def ctranslate2(
-    model: PreTrainedModel, config: EngineConfig, *, compute_type: str = "float32"
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    compute_type: str = "float32",
+    include_prompt_in_result: bool = False,
+    batch_type: str = "examples",
+    stop_by: str = "callback",
+    static_prompt: bool = False,
 ) -> Engine:
-    """CTranslate2's generator. `compute_type`: as the library names them."""
-    return _built("ctranslate2", model, config, compute_type=compute_type)
+    """CTranslate2's generator on a CPU; all but `stop_by` are its own options. `stop_by`: a `callback`
+    ends each row, or its `call` does, which then has one cap and one set of EOS ids."""
+    return _built(
+        "ctranslate2",
+        model,
+        config,
+        compute_type=compute_type,
+        include_prompt_in_result=include_prompt_in_result,
+        batch_type=batch_type,
+        stop_by=stop_by,
+        static_prompt=static_prompt,
+    )
 
 
-def onnxruntime(model: PreTrainedModel, config: EngineConfig, *, api: str = "engine") -> Engine:
-    """ONNX Runtime GenAI on a CPU. `api`: its request `engine`, or the batched `generator`."""
-    return _built("onnxruntime", model, config, api=api)
+def onnxruntime(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    api: str = "engine",
+    stop_by: str = "model",
+    windowed_kv_cache: bool = True,
+) -> Engine:
+    """ONNX Runtime GenAI on a CPU. `api`: its request `engine`, or the batched `generator`. `stop_by`:
+    a single EOS id is given to the `model`, or all are looked for by the `client`. `windowed_kv_cache`:
+    the builder's."""
+    return _built(
+        "onnxruntime",
+        model,
+        config,
+        api=api,
+        stop_by=stop_by,
+        windowed_kv_cache=windowed_kv_cache,
+    )
 
 
 def transformers_serve(

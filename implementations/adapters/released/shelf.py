@@ -20,11 +20,16 @@ class Released:
     maker: str
     program: Path | None  # None: the library is a server itself
     requirements: Path
+    unwanted: tuple[str, ...] = ()  # packages that others ask for and that cannot be imported here
 
 
 SHELF = {
     "openvino": Released(
-        "OpenVINO GenAI", "Intel", HERE / "programs" / "openvino_genai_cb.py", HERE / "openvino.txt"
+        "OpenVINO GenAI",
+        "Intel",
+        HERE / "programs" / "openvino_genai_cb.py",
+        HERE / "openvino.txt",
+        ("torchvision",),
     ),
     "ctranslate2": Released(
         "CTranslate2",
@@ -66,6 +71,10 @@ def install(name: str) -> Path:
         str(SHELF[name].requirements),
     ]
     subprocess.run(command, check=True)
+    if SHELF[name].unwanted:
+        subprocess.run(
+            [*command[:3], "uninstall", "--quiet", "--yes", *SHELF[name].unwanted], check=True
+        )
     _done(folder).touch()
     return folder
 

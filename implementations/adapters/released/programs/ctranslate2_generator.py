@@ -1,0 +1,265 @@
+"""CTranslate2's `Generator` behind a pipe (`docs/piped_engine.md`).
+
+Prompts go to the library as words and answers come back as ids: the vocabulary of a converted model
+is its ids in decimal, whatever tokenizer the folder may have. The requests of a call are one
+`generate_batch`, which sorts them by length and cuts them into sub-batches of `max_num_seqs`. A row
+that has ended leaves its sub-batch; no other takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+from ctranslate2.converters import TransformersConverter
+from serving import Completion, Request, Unsupported, completed, refused, serve
+from transformers.utils import logging
+
+NUM_LOADED = 32  # models in memory
+Answer = list[int] | Exception
+
+
+class CTranslate2:
+    """Options: `stop_by`, how a row ends at its own cap and EOS ids (`callback` or `call`), and
+    `static_prompt`, what all prompts of a call begin with goes in as that. The others are the
+    library's own."""
+
+    name = "ctranslate2"
+    version = ctranslate2.__version__
+    capabilities = ()
+
+    def __init__(
+        self,
+        *,
+        compute_type: str = "float32",
+        include_prompt_in_result: bool = False,
+        batch_type: str = "examples",
+        stop_by: str = "callback",
+        static_prompt: bool = False,
+        inter_threads: int = 1,
+        intra_threads: int = 1,
+    ) -> None:
+        if stop_by not in ("callback", "call"):
+            raise ValueError(f"stop_by is {stop_by!r}, but must be callback or call")
+        self.includes_prompt = include_prompt_in_result
+        self.batch_type = batch_type
+        self.stop_by = stop_by
+        self.has_static_prompt = static_prompt
+        self._loading = (
+            ("compute_type", compute_type),
+            ("inter_threads", inter_threads),
+            ("intra_threads", intra_threads),
+        )
+        self.notes = list(self._told(compute_type))
+
+    def _told(self, compute_type: str) -> Iterator[str]:
+        yield f"compute_type is {compute_type}; the cache holds its float type."
+        size = "max_num_seqs" if self.batch_type == "examples" else "max_num_batched_tokens"
+        yield (
+            f"generate_batch gets all requests of a call, with batch_type {self.batch_type} and "
+            f"max_batch_size from {size}; no other limit has a counterpart, so none is given."
+        )
+        if self.stop_by == "callback":
+            yield (
+                "max_length and end_token belong to a call: max_length is the largest cap, there is no "
+                "end_token, and the callback ends each row at its own cap or EOS, which stays in the "
+                "answer."
+            )
+        else:
+            yield (
+                "max_length and end_token belong to a call: requests with the same EOS ids are one "
+                "call, with their largest cap, and longer answers are cut; return_end_token is set."
+            )
+        yield "A request with a cap below 1 is a call of its own, since max_length belongs to a call."
+        if self.includes_prompt:
+            yield (
+                "include_prompt_in_result is set, so prompts are fed token by token: max_length counts "
+                "the prompt, which is cut off the answer."
+            )
+        else:
+            yield "include_prompt_in_result is off, so prompts are fed at once as far as the shortest."
+        if self.has_static_prompt:
+            yield "What all prompts of a call begin with is its static_prompt, whose state is cached."
+        yield (
+            "An error fails a whole sub-batch and names no request: each of those is asked again alone."
+        )
+        yield "A token id outside of the vocabulary is an unknown word, and there is no unknown token."
+        yield "Requests have no ids there: the later of two with one id is refused by the adapter."
+
+    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> GeneratorEngine:
+        if dtype == "float64":
+            raise Unsupported("it has no compute type as exact as float64")
+        return GeneratorEngine(_loaded(folder, self._loading), self, config)
+
+
+class GeneratorEngine:
+    """One model under one configuration."""
+
+    def __init__(
+        self, generator: ctranslate2.Generator, options: CTranslate2, config: dict[str, Any]
+    ) -> None:
+        self._generator = generator
+        self._options = options
+        is_by_tokens = options.batch_type == "tokens"
+        self._batch_size = config["max_num_batched_tokens" if is_by_tokens else "max_num_seqs"]
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        ids = [request["request_id"] for request in requests]
+        asked = [index for index, each in enumerate(ids) if each not in ids[:index]]
+        answers: dict[int, Answer] = {}
+        for call in self._calls(requests, asked):
+            answers.update(zip(call, self._asked([requests[index] for index in call]), strict=True))
+        return [
+            _completion(request, answers.get(index, ValueError(_twice(request))))
+            for index, request in enumerate(requests)
+        ]
+
+    def close(self) -> None:
+        """The model stays loaded: it will be asked for again."""
+
+    def _calls(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
+        """Which may share a `generate_batch`."""
+
+        def what_is_shared(index: int) -> tuple[int, list[int]]:
+            request = requests[index]
+            alone = index + 1 if request["max_new_tokens"] < 1 else 0
+            return alone, request["eos_token_ids"] if self._options.stop_by == "call" else []
+
+        for _, call in groupby(sorted(asked, key=what_is_shared), what_is_shared):
+            yield list(call)
+
+    def _asked(self, requests: Sequence[Request]) -> list[Answer]:
+        answers = self._answers(requests)
+        if len(requests) == 1:
+            return answers
+        return [
+            self._answers([request])[0] if isinstance(answer, Exception) else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _answers(self, requests: Sequence[Request]) -> list[Answer]:
+        """Of one `generate_batch`. An error is that of a sub-batch, or of the whole call."""
+        options = self._options
+        prompts = [request["prompt_token_ids"] for request in requests]
+        caps = [request["max_new_tokens"] for request in requests]
+        shared = _common_beginning(prompts) if options.has_static_prompt else []
+        fed = [len(prompt) - len(shared) - 1 if options.includes_prompt else 0 for prompt in prompts]
+        # With the prompt in the result, max_length counts it, but for the first token.
+        max_length = max(cap + num if cap > 0 else cap for cap, num in zip(caps, fed, strict=True))
+        stopping: dict[str, Any] = {"end_token": requests[0]["eos_token_ids"], "return_end_token": True}
+        if options.stop_by == "callback":
+            stopping = {"end_token": [], "callback": _stop_each(requests, fed)}
+        try:
+            results = self._generator.generate_batch(
+                [_words(prompt[len(shared) :]) for prompt in prompts],
+                max_batch_size=self._batch_size,
+                batch_type=options.batch_type,
+                asynchronous=True,
+                max_length=max_length,
+                static_prompt=_words(shared) or None,
+                include_prompt_in_result=options.includes_prompt,
+                **stopping,
+            )
+        except (ValueError, TypeError) as error:
+            return [error] * len(requests)
+        answers: list[Answer] = []
+        for result, cap, before in zip(results, caps, fed, strict=True):
+            try:
+                tokens = result.result().sequences_ids[0]
+            except (ValueError, RuntimeError) as error:
+                answers.append(error)
+            else:
+                start = before + 1 if options.includes_prompt else 0
+                answers.append(tokens[start:][: cap if options.stop_by == "call" else None])
+        return answers
+
+
+def _stop_each(requests: Sequence[Request], fed: Sequence[int]) -> Any:
+    """The callback that ends each row; it is told of each token that will be in the result."""
+    told: Counter[int] = Counter()
+
+    def should_stop(step: ctranslate2.GenerationStepResult) -> bool:
+        request, before = requests[step.batch_id], fed[step.batch_id]
+        told[step.batch_id] += 1
+        num_new = told[step.batch_id] - before
+        return num_new > 0 and (
+            num_new >= request["max_new_tokens"] or step.token_id in request["eos_token_ids"]
+        )
+
+    return should_stop
+
+
+def _completion(request: Request, answer: Answer) -> Completion:
+    return refused(request, answer) if isinstance(answer, Exception) else completed(request, answer)
+
+
+def _twice(request: Request) -> str:
+    return f"request_id {request['request_id']!r} is used twice in one call"
+
+
+def _words(token_ids: Sequence[int]) -> list[str]:
+    return [str(token_id) for token_id in token_ids]
+
+
+def _common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """It leaves each prompt a token of its own: that is what the next is chosen from."""
+    shortest = min(len(prompt) for prompt in prompts)
+    beginning = [tokens[0] for tokens in zip(*prompts, strict=False)]
+    length = next(
+        (i for i in range(shortest) if any(prompt[i] != beginning[i] for prompt in prompts)), shortest
+    )
+    return beginning[: max(0, min(length, shortest - 1))]
+
+
+class Numbers:
+    """Stands in for a tokenizer: each id is its own word, in decimal. A tokenizer without an unknown
+    token is converted to one whose unknown token is the empty word for some model types, and for others
+    to a model that cannot be loaded: this one says the empty word itself."""
+
+    bos_token = eos_token = unk_token = pad_token = ""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(token_id): token_id for token_id in range(self._vocab_size)}
+
+
+class Converter(TransformersConverter):
+    """With `Numbers` for the folder's own tokenizer."""
+
+    def load_tokenizer(self, _: Any, folder: str, **__: Any) -> Numbers:
+        config = json.loads(Path(folder, "config.json").read_text())
+        return Numbers(config.get("text_config", config)["vocab_size"])
+
+
+@lru_cache(NUM_LOADED)
+def _loaded(folder: str, loading: tuple[tuple[str, Any], ...]) -> ctranslate2.Generator:
+    return ctranslate2.Generator(str(_converted(folder)), device="cpu", **dict(loading))
+
+
+def _converted(folder: str) -> Path:
+    """Written once, under a name that only a whole one has."""
+    there = Path(folder, CTranslate2.name)
+    if not there.exists():
+        logging.disable_progress_bar()
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch, CTranslate2.name)
+            try:
+                Converter(folder).convert(str(made))
+            except (ValueError, NotImplementedError, AttributeError, KeyError) as error:
+                raise Unsupported(f"its converter says {error!r}") from error
+            os.replace(made, there)
+    return there
+
+
+if __name__ == "__main__":
+    serve(CTranslate2)

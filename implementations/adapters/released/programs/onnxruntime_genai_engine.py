@@ -1,0 +1,395 @@
+"""ONNX Runtime GenAI behind a pipe (`docs/piped_engine.md`), on a CPU.
+
+    api "engine"      requests come and go; one `run` of the library's `Engine` is one step. On a CPU
+                      its batches are static: the next is made when the last of a batch has ended
+    api "generator"   the batched `Generator`, whose caller pads the prompts, on the right
+
+EOS ids belong to a model: each is a model and an engine of its own, on the same files. There is no
+model without an EOS: a request that does not end at it goes on as a new one, with what it has so far.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai as og
+from serving import Completion, Event, Live, Request, Unsupported, completed, refused, serve
+
+NUM_LOADED = 64  # models in memory
+NUM_EVENTS = 64  # of one run, at most
+REFUSALS = (RuntimeError, ValueError, TypeError)
+SOME_ID = 0  # the EOS of a model for requests that have none or several, since it must have one
+TOKEN, FINISHED, FAILED = (
+    int(og.EngineEventFlags.TOKEN),
+    int(og.EngineEventFlags.TURN_FINISHED),
+    int(og.EngineEventFlags.FAILED),
+)
+Answer = list[int] | Exception
+
+
+class OnnxRuntimeGenAI:
+    """`stop_by`: who ends an answer at its EOS. `model`: the library, for a request with one EOS id;
+    `client`: always the adapter, so that requests with other EOS ids share a batch.
+    `windowed_kv_cache`: the builder's option; a cache for each layer no longer than its window."""
+
+    name = "onnxruntime"
+    version = f"genai {og.__version__}"
+
+    def __init__(
+        self, *, api: str = "engine", stop_by: str = "model", windowed_kv_cache: bool = True
+    ) -> None:
+        if api not in ("engine", "generator"):
+            raise ValueError(f"api is {api!r}, but must be engine or generator")
+        if stop_by not in ("model", "client"):
+            raise ValueError(f"stop_by is {stop_by!r}, but must be model or client")
+        self.api, self.stop_by, self.has_windowed_cache = api, stop_by, windowed_kv_cache
+        self.capabilities = ("stepping",) if api == "engine" else ()
+        told = self._told_of_engine() if api == "engine" else self._told_of_generator()
+        self.notes = [
+            "Converted with precision fp32 for the CPU, where the cache holds float32, and with "
+            f"windowed_kv_cache={windowed_kv_cache}, the builder's own choice being True.",
+            *told,
+        ]
+
+    def _told_of_engine(self) -> Iterator[str]:
+        yield (
+            "The request Engine with static_batching.max_batch_size from max_num_seqs and "
+            "max_session_tokens from max_model_len; no other limit has a counterpart on a CPU."
+        )
+        yield "A cap of 0 would unset the cap, as its documentation says: the adapter refuses it."
+        yield (
+            "An EOS that ends an answer is not emitted, as its documentation says: the adapter appends "
+            "it where the finish reason is EOS."
+        )
+        yield from self._told_of_eos("an engine")
+
+    def _told_of_eos(self, what: str) -> Iterator[str]:
+        if self.stop_by == "model":
+            yield f"EOS ids belong to a model: requests with the same single EOS id share {what}."
+        yield (
+            f"A model has at least one EOS id: the others share {what} whose EOS is {SOME_ID}. One "
+            "that does not end there goes on as a new request with what it has so far, and one that "
+            "has reached an EOS of its own is ended by the adapter."
+        )
+
+    def _told_of_generator(self) -> Iterator[str]:
+        yield (
+            "The batched Generator, for max_num_seqs requests a time: max_length is enough for the "
+            "largest cap, and a row is done at its own cap or EOS; max_model_len is context_length."
+        )
+        yield from self._told_of_eos("a batch")
+        yield "pad_token_id is an id that no prompt of the batch has: the caller pads, on the right."
+        yield "A request with a cap below 1 is a batch of its own, since max_length belongs to a batch."
+        yield "An error names no request: each of its batch is asked again alone."
+        yield "Requests have no ids there: the later of two with one id is refused by the adapter."
+
+    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> RequestEngine | BatchEngine:
+        if dtype != "float32":
+            raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
+        kind = RequestEngine if self.api == "engine" else BatchEngine
+        converted = _converted(folder, self.has_windowed_cache)
+        return kind(converted, self.stop_by == "model", config)
+
+
+@dataclass
+class Turn:
+    """A request whose last event is still to come."""
+
+    request: Request
+    handle: og.Request
+    known_eos: int
+    tokens: list[int]
+
+    def read(self, told: og.EngineEvent) -> Event | None:
+        """An EOS that the library has found is no token of its events."""
+        name, eos, flags = self.request["request_id"], self.request["eos_token_ids"], int(told.flags)
+        if flags & FAILED:
+            return _event(name, None, "error", told.error_code.name)
+        has_found_eos = bool(flags & FINISHED) and told.finish_reason == og.FinishReason.EOS
+        if has_found_eos:
+            token = self.known_eos
+        elif flags & TOKEN:
+            token = told.token
+        elif flags & FINISHED:
+            return _event(name, None, "error", f"finished without a token: {told.finish_reason.name}")
+        else:
+            return None
+        self.tokens.append(token)
+        if token in eos:
+            return _event(name, token, "stop")
+        is_full = len(self.tokens) >= self.request["max_new_tokens"]
+        is_last = is_full or (flags & FINISHED and not has_found_eos)
+        return _event(name, token, "length" if is_last else None)
+
+
+class RequestEngine:
+    """An engine of the library for each EOS id that one is to know."""
+
+    def __init__(self, converted: Path, is_by_model: bool, config: dict[str, Any]) -> None:
+        self._converted = converted
+        self._is_by_model = is_by_model
+        self._limits = {"engine": {"static_batching": {"max_batch_size": config["max_num_seqs"]}}}
+        self._session_tokens = config["max_model_len"]
+        self._engines: dict[int, og.Engine] = {}
+        self._live: dict[str, Turn] = {}
+        self._refused: list[Event] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        answers: list[Completion] = []
+        by_name: dict[str, Completion] = {}
+        for request in requests:
+            try:
+                self.add(request)
+            except Live as error:
+                answers.append(refused(request, error))
+            else:
+                answers.append(completed(request, []))
+                by_name[request["request_id"]] = answers[-1]
+        while self.has_unfinished():
+            for event in self.step():
+                answer = by_name[event["request_id"]]
+                if event["token_id"] is not None:
+                    answer["token_ids"].append(event["token_id"])
+                if event["finish_reason"] is not None:
+                    answer.update(finish_reason=event["finish_reason"], error=event["error"])
+                if event["error"] is not None:
+                    answer["token_ids"].clear()
+        return answers
+
+    def add(self, request: Request) -> None:
+        name = request["request_id"]
+        if name in self._live or name in (event["request_id"] for event in self._refused):
+            raise Live(f"request_id {name!r} is live already")
+        self._begin(request, [])
+
+    def step(self) -> list[Event]:
+        events, self._refused = self._refused, []
+        at_work = [engine for engine in self._engines.values() if engine.has_pending_requests()]
+        if self._live and not at_work:
+            raise RuntimeError(f"the engine has no work, but has not answered {sorted(self._live)}")
+        for engine in at_work:
+            for told in engine.run(engine.create_event_buffer(NUM_EVENTS)):
+                turn = next((each for each in self._live.values() if each.handle == told.request), None)
+                event = turn.read(told) if turn is not None else None
+                if turn is None or event is None:
+                    continue
+                events.append(event)
+                if event["finish_reason"] is not None:
+                    self.abort(event["request_id"])
+                elif int(told.flags) & FINISHED:
+                    self.abort(event["request_id"])
+                    self._begin(turn.request, turn.tokens)
+        return events
+
+    def abort(self, request_id: str) -> None:
+        turn = self._live.pop(request_id, None)
+        if turn is not None:
+            turn.handle.close()
+
+    def has_unfinished(self) -> bool:
+        return bool(self._live or self._refused)
+
+    def close(self) -> None:
+        for name in list(self._live):
+            self.abort(name)
+
+    def _begin(self, request: Request, tokens: list[int]) -> None:
+        name = request["request_id"]
+        try:
+            self._live[name] = self._begun(request, tokens)
+        except REFUSALS as error:
+            self._refused.append(_event(name, None, "error", str(error)))
+
+    def _begun(self, request: Request, tokens: list[int]) -> Turn:
+        """`tokens`: what it has so far."""
+        if request["max_new_tokens"] == 0:
+            raise ValueError("max_new_tokens is 0, but must be at least 1")
+        options = og.RequestOptions()
+        if self._session_tokens is not None:
+            options.set_max_session_tokens(self._session_tokens)
+        eos = _known_eos(request, self._is_by_model)
+        handle = self._engine(eos).create_request(options=options)
+        turn = og.TurnOptions(handle)
+        turn.set_do_sample(False)
+        turn.set_max_generated_tokens(request["max_new_tokens"] - len(tokens))
+        fed = [*request["prompt_token_ids"], *tokens]
+        handle.begin_turn(np.array(fed, dtype=np.int32), turn)
+        return Turn(request, handle, eos, tokens)
+
+    def _engine(self, eos: int) -> og.Engine:
+        if eos not in self._engines:
+            overlay = {"model": {"eos_token_id": eos}} | self._limits
+            self._engines[eos] = og.Engine(_loaded(self._converted, json.dumps(overlay)))
+        return self._engines[eos]
+
+
+def _known_eos(request: Request, is_by_model: bool) -> int:
+    eos = request["eos_token_ids"]
+    return eos[0] if is_by_model and len(eos) == 1 else SOME_ID
+
+
+def _event(name: str, token: int | None, reason: str | None, error: str | None = None) -> Event:
+    return {"request_id": name, "token_id": token, "finish_reason": reason, "error": error}
+
+
+class BatchEngine:
+    """A `Generator` for each batch."""
+
+    def __init__(self, converted: Path, is_by_model: bool, config: dict[str, Any]) -> None:
+        self._converted = converted
+        self._is_by_model = is_by_model
+        self._batch_size = config["max_num_seqs"]
+        length = config["max_model_len"]
+        self._limits = {} if length is None else {"context_length": length}
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        names = [request["request_id"] for request in requests]
+        asked = [index for index, name in enumerate(names) if name not in names[:index]]
+        answers: dict[int, Answer] = {}
+        for batch in self._batches(requests, asked):
+            answers.update(zip(batch, self._asked([requests[index] for index in batch]), strict=True))
+        return [
+            _completion(request, answers.get(index, ValueError(f"request_id {name!r} is used twice")))
+            for index, (request, name) in enumerate(zip(requests, names, strict=True))
+        ]
+
+    def close(self) -> None:
+        """The models stay loaded: they will be asked for again."""
+
+    def _batches(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
+        def what_is_shared(index: int) -> tuple[int, int]:
+            request = requests[index]
+            alone = index + 1 if request["max_new_tokens"] < 1 else 0
+            return alone, _known_eos(request, self._is_by_model)
+
+        for _, group in groupby(sorted(asked, key=what_is_shared), what_is_shared):
+            together = list(group)
+            for start in range(0, len(together), self._batch_size):
+                yield together[start : start + self._batch_size]
+
+    def _asked(self, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            return list(self._answers(requests))
+        except REFUSALS as error:
+            if len(requests) == 1:
+                return [error]
+        return [self._asked([request])[0] for request in requests]
+
+    def _answers(self, requests: Sequence[Request]) -> list[list[int]]:
+        rows = [Row(request) for request in requests]
+        has_moved = self._advance(rows)
+        while has_moved and (behind := [row for row in rows if not row.is_done]):
+            has_moved = self._advance(behind)  # they ran into an EOS that is none of theirs
+        return [row.tokens for row in rows]
+
+    def _advance(self, rows: Sequence[Row]) -> bool:
+        """One batch. False if nothing came."""
+        prompts = [[*row.request["prompt_token_ids"], *row.tokens] for row in rows]
+        length = max(len(prompt) for prompt in prompts)
+        used = {token for prompt in prompts for token in prompt}
+        pad = next(token for token in range(len(used) + 1) if token not in used)
+        eos = _known_eos(rows[0].request, self._is_by_model)
+        overlay = {"model": {"eos_token_id": eos, "pad_token_id": pad} | self._limits}
+        model = _loaded(self._converted, json.dumps(overlay))
+        params = og.GeneratorParams(model)
+        params.set_search_options(
+            do_sample=False,
+            batch_size=len(rows),
+            max_length=length + max(row.num_missing for row in rows),
+        )
+        generator = og.Generator(model, params)
+        padded = [[*prompt, *[pad] * (length - len(prompt))] for prompt in prompts]
+        generator.append_tokens(np.array(padded, dtype=np.int32))
+        running, has_moved = list(enumerate(rows)), False
+        while running and not generator.is_done():
+            has_moved = True
+            generator.generate_next_token()
+            tokens = [int(token) for token in generator.get_next_tokens()]
+            for index, row in running:
+                row.tokens.append(tokens[index])
+            running = [(i, row) for i, row in running if tokens[i] != eos and not row.is_done]
+        return has_moved
+
+
+@dataclass
+class Row:
+    """A request and what it has so far."""
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def num_missing(self) -> int:
+        return self.request["max_new_tokens"] - len(self.tokens)
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_missing <= 0 or bool({*self.tokens[-1:]} & {*self.request["eos_token_ids"]})
+
+
+def _completion(request: Request, answer: Answer) -> Completion:
+    return refused(request, answer) if isinstance(answer, Exception) else completed(request, answer)
+
+
+@lru_cache(NUM_LOADED)
+def _loaded(converted: Path, overlay: str) -> og.Model:
+    config = og.Config(str(converted))
+    config.overlay(overlay)
+    return og.Model(config)
+
+
+def _converted(folder: str, has_windowed_cache: bool) -> Path:
+    """Written once, under a name that only a whole one has."""
+    there = Path(folder, OnnxRuntimeGenAI.name + ("" if has_windowed_cache else "-long-cache"))
+    if not there.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            given, made = Path(scratch, "given"), Path(scratch, "made")
+            _with_special_tokens(Path(folder), given)
+            try:
+                _build(given, made, has_windowed_cache)
+            except (NotImplementedError, ValueError, AttributeError, KeyError) as error:
+                raise Unsupported(f"its builder says {error!r}") from error
+            os.replace(made, there)
+    return there
+
+
+def _with_special_tokens(folder: Path, given: Path) -> None:
+    """The builder wants an EOS and a tokenizer, which is only copied: nothing here is text."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 (slow, and only conversion needs it)
+    from tokenizers.models import WordLevel  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    given.mkdir()
+    for path in folder.glob("*.safetensors*"):
+        (given / path.name).symlink_to(path.resolve())
+    config = json.loads((folder / "config.json").read_text())
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), SOME_ID)
+    (given / "config.json").write_text(json.dumps(config | special))
+    tokenizer = Tokenizer(WordLevel({"0": SOME_ID}, unk_token="0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(given)
+
+
+def _build(given: Path, made: Path, has_windowed_cache: bool) -> None:
+    import onnxruntime_genai.models  # noqa: F401, PLC0415 (it puts the builder's folder on the path)
+    from builder import create_model, parse_extra_options  # noqa: PLC0415
+
+    where = ("", str(given), str(made), "fp32", "cpu", str(given / "cache"))
+    create_model(*where, **parse_extra_options(*where, [f"windowed_kv_cache={has_windowed_cache}"]))
+    path = made / "genai_config.json"
+    config = json.loads(path.read_text())
+    # Many models are loaded at a time, and idle threads of theirs would wait by spinning.
+    config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
+    path.write_text(json.dumps(config))
+
+
+if __name__ == "__main__":
+    serve(OnnxRuntimeGenAI)

@@ -1,0 +1,249 @@
+"""OpenVINO GenAI's ContinuousBatchingPipeline on a CPU, by token ids: it needs no tokenizer for them.
+
+Conventions of the library, with where it tells them; here they are translated, and nothing else is:
+* An EOS is the last token of an output, whose reason the library tells (generation_handle.hpp).
+* Each request has its own cap and stop tokens. One that names no `eos_token_id` gets the model's too:
+  so each names the least of its own, and one that has none says `ignore_eos` (GenerationConfig).
+* A request that ends as IGNORED was given up for want of cache (generation_handle.hpp): a refusal.
+* A pool counts blocks of 32 tokens, and with 0 of them it grows (scheduler_config.hpp).
+* Requests are numbers to the library. An id that is used again keeps its number, also while it is live.
+
+A model becomes the library's by optimum's documented export: stateful, its weights in float32.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+from serving import Completion, Event, Live, Request, Unsupported, refused, serve
+
+BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
+PRECISIONS = {"float32": "f32", "default": None}  # None: what the library takes unasked
+ABORTS = ("cancel", "stop", "drop")  # methods of a handle; letting go of it is one more way
+REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
+GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
+
+
+class OpenVinoGenAI:
+    """`precision` is of the computation, `kv_cache` of the keys and values (if None, as `precision`).
+
+    `prefix_caching`, `num_kv_blocks` and `max_num_batched_tokens` override what a configuration says;
+    `dynamic_split_fuse` is in none. `abort` is how a request is ended.
+    """
+
+    name = "openvino-genai"
+    capabilities: ClassVar[Sequence[str]] = ["stepping"]
+
+    def __init__(
+        self,
+        precision: str = "float32",
+        kv_cache: str | None = None,
+        prefix_caching: bool | None = None,
+        dynamic_split_fuse: bool = True,
+        num_kv_blocks: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        abort: str = "cancel",
+    ) -> None:
+        kv_cache = kv_cache or precision
+        if not {precision, kv_cache} <= PRECISIONS.keys():
+            raise ValueError(f"precision {precision!r}, kv_cache {kv_cache!r}: not in {[*PRECISIONS]}")
+        if abort not in ABORTS:
+            raise ValueError(f"abort is {abort!r}: choose one of {ABORTS}")
+        hints = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": kv_cache}
+        self._properties = {hint: PRECISIONS[each] for hint, each in hints.items() if PRECISIONS[each]}
+        self._overrides = {
+            "enable_prefix_caching": prefix_caching,
+            "num_kv_blocks": num_kv_blocks,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "dynamic_split_fuse": dynamic_split_fuse,
+        }
+        self._abort = abort
+        self.version = version("openvino-genai")
+        given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
+        self.notes = [
+            f"precision of the computation: {precision}, of the keys and values: {kv_cache}",
+            f"the settings override each configuration: {', '.join(given)}",
+            "a pool is rounded up to blocks of 32 tokens; without num_blocks it grows as needed",
+            "max_model_len has no counterpart and is ignored; dynamic_split_fuse keeps no max_num_seqs",
+            "each request names its own cap and EOS ids; one without EOS ids says ignore_eos, as the "
+            "library would add the model's",
+            "an EOS is part of the output",
+            "the requests of a call are added one by one, so that each refusal has its own words, and "
+            "all of them before the first step",
+            "a request that the library ends as IGNORED, out of cache, is told as refused",
+            "an id is a number to the library, the same one when it is used again",
+            f"an abort is the handle's {abort}"
+            if abort != "drop"
+            else "an abort lets go of the handle",
+        ]
+
+    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Pipeline:
+        if dtype != "float32":
+            raise Unsupported(f"models in {dtype} are not converted here, only those in float32")
+        limits = genai.SchedulerConfig()
+        limits.max_num_seqs = config["max_num_seqs"]
+        limits.max_num_batched_tokens = config["max_num_batched_tokens"]
+        limits.enable_prefix_caching = config["prefix_caching"]
+        num_tokens = (config["num_blocks"] or 0) * config["block_size"]
+        limits.num_kv_blocks = -(-num_tokens // BLOCK_SIZE)
+        for name, value in self._overrides.items():
+            if value is not None:
+                setattr(limits, name, value)
+        model = str(_converted(folder))
+        pipeline = genai.ContinuousBatchingPipeline(model, limits, "CPU", self._properties)
+        return Pipeline(pipeline, self._abort)
+
+
+class Pipeline:
+    """`_live` are the requests that were added and have not been told to their end."""
+
+    def __init__(self, pipeline: genai.ContinuousBatchingPipeline, abort: str) -> None:
+        self._pipeline = pipeline
+        self._abort = abort
+        self._numbers: dict[str, int] = {}
+        self._live: dict[str, genai.GenerationHandle] = {}
+        self._aborted: list[genai.GenerationHandle] = []  # held for a step: its end means stop
+        self._undelivered: list[Event] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        handles = [self._submitted(request) for request in requests]
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        return [_completion(request, handle) for request, handle in zip(requests, handles, strict=True)]
+
+    def add(self, request: Request) -> None:
+        """The library would take a live id once more, but no event could tell the two apart."""
+        request_id = request["request_id"]
+        if request_id in self._live:
+            raise Live
+        handle = self._submitted(request)
+        if isinstance(handle, Exception):
+            self._undelivered.append(_event(request_id, None, "error", str(handle)))
+        else:
+            self._live[request_id] = handle
+
+    def step(self) -> list[Event]:
+        events, self._undelivered = self._undelivered, []
+        if self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        self._aborted.clear()
+        for request_id, handle in list(self._live.items()):
+            events += _news(request_id, handle)
+            if handle.get_status() != genai.GenerationStatus.RUNNING:
+                del self._live[request_id]
+        return events
+
+    def abort(self, request_id: str) -> None:
+        handle = self._live.pop(request_id, None)
+        if handle is not None and self._abort != "drop":
+            getattr(handle, self._abort)()
+            self._aborted.append(handle)
+
+    def has_unfinished(self) -> bool:
+        """The library counts what was aborted until its next step."""
+        return bool(self._live or self._undelivered or self._pipeline.has_non_finished_requests())
+
+    def close(self) -> None:
+        del self._live, self._aborted, self._pipeline
+
+    def _submitted(self, request: Request) -> genai.GenerationHandle | Exception:
+        """What the library says to a request: a handle, or why not."""
+        number = self._numbers.setdefault(request["request_id"], len(self._numbers))
+        try:
+            prompt = np.array([request["prompt_token_ids"]], dtype=np.int64)
+            return self._pipeline.add_request(number, ov.Tensor(prompt), _settings(request))
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            return error
+
+
+def _settings(request: Request) -> genai.GenerationConfig:
+    settings = genai.GenerationConfig()
+    settings.max_new_tokens = request["max_new_tokens"]
+    settings.ignore_eos = not request["eos_token_ids"]
+    settings.stop_token_ids = set(request["eos_token_ids"]) or {0}
+    settings.eos_token_id = min(settings.stop_token_ids)
+    return settings
+
+
+def _completion(request: Request, handle: genai.GenerationHandle | Exception) -> Completion:
+    if isinstance(handle, Exception):
+        return refused(request, handle)
+    events = _news(request["request_id"], handle)
+    if not events or events[-1]["error"]:
+        return refused(request, events[-1]["error"] if events else "the library told nothing of it")
+    return {
+        "request_id": request["request_id"],
+        "token_ids": [event["token_id"] for event in events],
+        "finish_reason": events[-1]["finish_reason"],
+    }
+
+
+def _news(request_id: str, handle: genai.GenerationHandle) -> list[Event]:
+    """An event for each token that was not read before."""
+    events = []
+    while handle.can_read():
+        for output in handle.read().values():
+            events += [_event(request_id, token) for token in output.generated_ids]
+            if events:
+                events[-1]["finish_reason"] = REASONS.get(output.finish_reason)
+    if handle.get_status() == genai.GenerationStatus.IGNORED:
+        events.append(_event(request_id, None, "error", GIVEN_UP))
+    return events
+
+
+def _event(
+    request_id: str, token: int | None, reason: str | None = None, error: str | None = None
+) -> Event:
+    return {"request_id": request_id, "token_id": token, "finish_reason": reason, "error": error}
+
+
+def _converted(folder: str) -> Path:
+    """A folder inside of the model's, made when it is first asked for."""
+    target = Path(folder) / "openvino-genai"
+    if not target.exists():
+        unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=folder))
+        try:
+            _convert(folder, unfinished)
+            os.rename(unfinished, target)
+        except OSError:
+            if not target.exists():  # else another process was faster
+                raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return target
+
+
+def _convert(folder: str, target: Path) -> None:
+    """What it imports takes seconds, and is needed for nothing else."""
+    import torch  # noqa: PLC0415
+    from optimum.exporters.openvino import export_from_model  # noqa: PLC0415
+    from optimum.intel import OVConfig  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+    from transformers.utils import logging  # noqa: PLC0415
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        export_from_model(
+            model,
+            output=target,
+            task="text-generation-with-past",
+            ov_config=OVConfig(dtype="fp32"),
+            stateful=True,
+        )
+    except (KeyError, ValueError) as error:
+        raise Unsupported(f"optimum does not export it: {error}") from error
+
+
+if __name__ == "__main__":
+    serve(OpenVinoGenAI)
