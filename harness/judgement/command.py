@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(set(arguments.engines)) < len(arguments.engines):
         twice = next(e for e in arguments.engines if arguments.engines.count(e) > 1)
         raise UsageError(f"{twice!r} is named twice")
-    output, findings = choices.writable(arguments.output), read_findings(arguments.findings)
+    output, findings = choices.writable(arguments.output).resolve(), read_findings(arguments.findings)
     verdicts = [_judge(engine, arguments, output, findings) for engine in arguments.engines]
     return 0 if all(each.is_complete and not each.broken for each in verdicts) else 1
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import ctranslate2
 from ctranslate2.converters import TransformersConverter
-from serving import Completion, Request, Unsupported, completed, refused, serve
+from serving import Completion, Length, Request, Unsupported, completed, refused, serve
 from transformers.utils import logging
 
 NUM_LOADED = 32  # models in memory
@@ -92,20 +92,27 @@ class CTranslate2:
             "An error fails a whole sub-batch and names no request: each of those is asked again alone."
         )
         yield "A token id outside of the vocabulary is an unknown word, and there is no unknown token."
+        yield Length.note
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> GeneratorEngine:
         if dtype == "float64":
             raise Unsupported("it has no compute type as exact as float64")
-        return GeneratorEngine(_loaded(folder, self._loading), self, config)
+        length = Length(folder, config)
+        return GeneratorEngine(_loaded(folder, self._loading), self, config, length)
 
 
 class GeneratorEngine:
     """One model under one configuration."""
 
     def __init__(
-        self, generator: ctranslate2.Generator, options: CTranslate2, config: dict[str, Any]
+        self,
+        generator: ctranslate2.Generator,
+        options: CTranslate2,
+        config: dict[str, Any],
+        length: Length,
     ) -> None:
+        self._length = length
         self._generator = generator
         self._options = options
         is_by_tokens = options.batch_type == "tokens"
@@ -113,8 +120,14 @@ class GeneratorEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         ids = [request["request_id"] for request in requests]
-        asked = [index for index, each in enumerate(ids) if each not in ids[:index]]
-        answers: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {
+            index: ValueError(why)
+            for index, request in enumerate(requests)
+            if (why := self._length.refusal(request))
+        }
+        asked = [
+            index for index, each in enumerate(ids) if each not in ids[:index] and index not in answers
+        ]
         for call in self._calls(requests, asked):
             answers.update(zip(call, self._asked([requests[index] for index in call]), strict=True))
         return [

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from serving import Completion, Event, Live, Request, Unsupported, refused, serve
+from serving import Completion, Event, Length, Live, Request, Unsupported, refused, serve
 
 BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
 PRECISIONS = {"float32": "f32", "default": None}  # None: what the library takes unasked
@@ -73,7 +73,8 @@ class OpenVinoGenAI:
             f"precision of the computation: {precision}, of the keys and values: {kv_cache}",
             f"the settings override each configuration: {', '.join(given)}",
             "a pool is rounded up to blocks of 32 tokens; without num_blocks it grows as needed",
-            "max_model_len has no counterpart and is ignored; dynamic_split_fuse keeps no max_num_seqs",
+            Length.note,
+            "dynamic_split_fuse, the library's default, keeps no max_num_seqs",
             "each request names its own cap and EOS ids; one without EOS ids says ignore_eos, as the "
             "library would add the model's",
             "an EOS is part of the output",
@@ -100,14 +101,15 @@ class OpenVinoGenAI:
                 setattr(limits, name, value)
         model = str(_converted(folder))
         pipeline = genai.ContinuousBatchingPipeline(model, limits, "CPU", self._properties)
-        return Pipeline(pipeline, self._abort)
+        return Pipeline(pipeline, self._abort, Length(folder, config))
 
 
 class Pipeline:
     """`_live` are the requests that were added and have not been told to their end."""
 
-    def __init__(self, pipeline: genai.ContinuousBatchingPipeline, abort: str) -> None:
+    def __init__(self, pipeline: genai.ContinuousBatchingPipeline, abort: str, length: Length) -> None:
         self._pipeline = pipeline
+        self._length = length
         self._abort = abort
         self._numbers: dict[str, int] = {}
         self._live: dict[str, genai.GenerationHandle] = {}
@@ -157,6 +159,9 @@ class Pipeline:
 
     def _submitted(self, request: Request) -> genai.GenerationHandle | Exception:
         """What the library says to a request: a handle, or why not."""
+        refusal = self._length.refusal(request)
+        if refusal is not None:
+            return ValueError(refusal)
         number = self._numbers.setdefault(request["request_id"], len(self._numbers))
         try:
             prompt = np.array([request["prompt_token_ids"]], dtype=np.int64)

@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 Request = dict[str, Any]  # request_id, prompt_token_ids, max_new_tokens, eos_token_ids
@@ -67,6 +68,25 @@ def refused(request: Request, error: object) -> Completion:
         "finish_reason": "error",
         "error": str(error),
     }
+
+
+class Length:
+    """`max_model_len` for a library that knows no such limit: what only that forbids is refused on its
+    behalf. What the model itself has no positions for is the library's to refuse."""
+
+    note = "max_model_len has no counterpart there: what it alone forbids is refused by the adapter"
+
+    def __init__(self, folder: str, config: dict[str, Any]) -> None:
+        given = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+        sizes = given.get("text_config", given)
+        self._positions = sizes.get("max_position_embeddings", sizes.get("n_positions", sys.maxsize))
+        self._limit = config["max_model_len"]
+
+    def refusal(self, request: Request) -> str | None:
+        prompt, cap = len(request["prompt_token_ids"]), request["max_new_tokens"]
+        if self._limit is None or not self._limit < prompt + cap <= self._positions:
+            return None
+        return f"{prompt} prompt tokens + max_new_tokens {cap}, above max_model_len {self._limit}"
 
 
 def serve(library: Callable[..., Library]) -> None:

@@ -1,0 +1,69 @@
+r"""CTranslate2 4.8.5: a prompt beyond the sliding window, fed at once, is attended to beyond it.
+
+    python -m harness install ctranslate2
+    .engines/ctranslate2/bin/python \
+        results/engines/reproductions/ctranslate2_sliding_window_of_a_long_prompt_is_wrong.py
+
+It exits with 1 if the failure is still there, with 0 if not. The decoder in
+src/layers/transformer.cc (read at 4.8.1) cuts the prompt into chunks as long as the window. The
+mask of the second and later chunks is only causal, so their queries see all of the chunk before, up
+to 2 * window keys. An answer is "explained" if transformers gives it too with just that mask.
+"""
+
+import sys
+import tempfile
+
+import ctranslate2
+import torch
+import transformers
+from ctranslate2.converters import TransformersConverter
+
+WINDOW, NUM = 6, 8
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+torch.manual_seed(0)
+shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.2}
+config = transformers.MistralConfig(sliding_window=WINDOW, **shape, **heads)
+model = transformers.AutoModelForCausalLM.from_config(config).eval()
+vocabulary = {f"t{i}": i for i in range(256)}
+special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
+with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    transformers.GPT2Tokenizer(vocab=vocabulary, merges=[], **special).save_pretrained(folder)
+    TransformersConverter(folder).convert(f"{folder}/converted")
+    generator = ctranslate2.Generator(f"{folder}/converted", compute_type="float32")
+
+
+def greedy(prompt: list[int], num_in_chunks: int = 0) -> list[int]:
+    """The first positions may see what the library's chunks see, the others see the window."""
+    ids = list(prompt)
+    for _ in range(NUM):
+        query, key = torch.arange(len(ids))[:, None], torch.arange(len(ids))
+        first = torch.where(query < num_in_chunks, (query // WINDOW - 1) * WINDOW, query - WINDOW + 1)
+        mask = ((first <= key) & (key <= query))[None, None] if num_in_chunks else None
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids]), attention_mask=mask, use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def answered(prompt: list[int], at_once: bool) -> list[int]:
+    words = [f"t{token}" for token in prompt]
+    num = NUM if at_once else NUM + len(prompt) - 1  # it counts the prompt that is in the result
+    results = generator.generate_batch(
+        [words], include_prompt_in_result=not at_once, max_length=num, end_token=[]
+    )
+    return results[0].sequences_ids[0][-NUM:]
+
+
+is_wrong = False
+for length in (5, 7, 10, 12, 20):
+    prompt = [(37 * i + 11) % 256 for i in range(length)]
+    right, got = greedy(prompt), answered(prompt, at_once=True)
+    told = "right" if got == right else "wrong"
+    told += ", explained" if got == greedy(prompt, length - 1) else ", not explained"
+    told += ", token by token " + ("right" if answered(prompt, at_once=False) == right else "wrong")
+    print(f"prompt of {length}, window {WINDOW}: {got}, should be {right} ({told})")
+    is_wrong |= got != right
+sys.exit(is_wrong)

@@ -1,0 +1,44 @@
+r"""openvino-genai 2026.4.1: generate() that refuses one request of a call leaves the others behind.
+
+    python -m harness install openvino
+    python -m harness checkpoint gpt2-random /tmp/m
+    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_bad_request_in_generate_poisons_the_pipeline.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source: requests
+are added one by one; when one is refused, those before it stay in the pipeline, and every later
+`generate` is refused because of them, until `step` was called until they end.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+SETTINGS = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
+GOOD = ov.Tensor(np.array([[1, 2, 3]], dtype=np.int64))
+EMPTY = ov.Tensor(np.zeros((1, 0), dtype=np.int64))
+
+limits = genai.SchedulerConfig()
+limits.num_kv_blocks = 40
+pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+
+
+def told(*prompts: ov.Tensor) -> str:
+    try:
+        results = pipe.generate([*prompts], [SETTINGS] * len(prompts))
+        return str([result.m_generation_ids[0] for result in results])
+    except RuntimeError as error:
+        return f"raised: {str(error).strip().splitlines()[-1]}"
+
+
+right = told(GOOD)
+print("good:", right)
+print("good and empty:", told(GOOD, EMPTY))
+after = told(GOOD)
+print(f"good again: {after}, should be {right}")
+print("and again:", told(GOOD))
+sys.exit(after != right)

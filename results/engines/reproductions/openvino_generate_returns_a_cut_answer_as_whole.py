@@ -1,0 +1,42 @@
+r"""openvino-genai 2026.4.1: generate() returns what was made before the cache was full as an answer.
+
+    python -m harness install openvino
+    python -m harness checkpoint gpt2-random /tmp/m
+    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_generate_returns_a_cut_answer_as_whole.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. It should raise, or tell that the request
+was given up. In C++ the result has the status IGNORED; the Python binding of EncodedGenerationResult,
+read in the source, leaves `m_status` out. All that Python sees is a finish reason of NONE ("generation
+is not yet finished"), where a whole answer has STOP or LENGTH.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+CAP = 100
+SETTINGS = genai.GenerationConfig(max_new_tokens=CAP, ignore_eos=True, eos_token_id=0)
+PROMPTS = [[1, 2, 3], [*range(1, 100)]]
+
+limits = genai.SchedulerConfig()
+limits.num_kv_blocks = 2  # 64 tokens
+pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+silent = False
+for prompt in PROMPTS:
+    try:
+        (result,) = pipe.generate([ov.Tensor(np.array([prompt], dtype=np.int64))], [SETTINGS])
+    except RuntimeError as error:
+        print(f"prompt of {len(prompt)} tokens: raised, as it should:", error)
+        continue
+    length = sum(map(len, result.m_generation_ids))
+    reason = result.finish_reasons[0].name
+    status = getattr(result, "m_status", None)
+    silent |= length < CAP and status != genai.GenerationStatus.IGNORED
+    print(f"prompt of {len(prompt)} tokens: answer of {length} tokens, asked for {CAP}.")
+    print(f"  Finish reason {reason}, m_status {status}; should raise, or have the status IGNORED.")
+sys.exit(silent)

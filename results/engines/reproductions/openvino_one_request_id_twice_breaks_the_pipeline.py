@@ -1,0 +1,43 @@
+r"""openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails.
+
+    python -m harness install openvino
+    python -m harness checkpoint gpt2-random /tmp/m
+    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_one_request_id_twice_breaks_the_pipeline.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. It should be refused by `add_request`, or
+served. Likely cause, read in the source: the sampler keeps its futures by request_id, and the second
+`get` of the one that is left raises in the middle of a step, which leaves all requests scheduled; the
+next step raises for that.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+PROMPT = np.array([[1, 2, 3]], dtype=np.int64)
+SETTINGS = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
+STEPS = 6
+
+limits = genai.SchedulerConfig()
+limits.num_kv_blocks = 40
+pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+first = pipe.add_request(0, ov.Tensor(PROMPT), SETTINGS)
+try:
+    second = pipe.add_request(0, ov.Tensor(PROMPT), SETTINGS)  # a handle that is dropped cancels
+except (RuntimeError, ValueError) as error:
+    print("the second of that id is refused, as it should be:", error)
+innocent = pipe.add_request(1, ov.Tensor(PROMPT), SETTINGS)
+for step in range(STEPS):
+    try:
+        if pipe.has_non_finished_requests():
+            pipe.step()
+    except RuntimeError as error:
+        print(f"step {step} raised: {str(error).strip().splitlines()[-1]}")
+finished = innocent.get_status() == genai.GenerationStatus.FINISHED
+print(f"after {STEPS} steps the innocent one is {innocent.get_status().name}, should be FINISHED")
+sys.exit(not finished)

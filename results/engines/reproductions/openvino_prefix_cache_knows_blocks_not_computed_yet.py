@@ -1,0 +1,49 @@
+r"""openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet.
+
+    python -m harness install openvino
+    python -m harness checkpoint gpt2-random /tmp/m
+    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_prefix_cache_knows_blocks_not_computed_yet.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. Prompts are fed in chunks of 8 tokens
+here. Likely cause, read in the source: `BlockManager::allocate` files a block under the hash of the
+whole prompt (content_length is the prompt's size and what was generated), not of what is computed.
+Whoever comes between two chunks, or after a cancel, takes keys and values of nothing.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+TOKENS = np.random.RandomState(0).randint(1, 256, (1, 21)).astype(np.int64)
+SETTINGS = genai.GenerationConfig(max_new_tokens=6, ignore_eos=True, eos_token_id=0)
+
+
+def second(prefix_caching: bool, cancelled: bool) -> list[int]:
+    """The answer to 21 tokens, while 20 of them are another's prompt, of which 8 were computed."""
+    limits = genai.SchedulerConfig()
+    limits.num_kv_blocks = 20
+    limits.max_num_batched_tokens = 8
+    limits.enable_prefix_caching = prefix_caching
+    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU", F32)
+    first = pipe.add_request(0, ov.Tensor(TOKENS[:, :20]), SETTINGS)
+    pipe.step()
+    if cancelled:
+        first.cancel()
+    handle = pipe.add_request(1, ov.Tensor(TOKENS), SETTINGS)
+    while pipe.has_non_finished_requests():
+        pipe.step()
+    return handle.read_all()[0].generated_ids
+
+
+wrong = False
+for case, cancelled in (("still running", False), ("cancelled", True)):
+    got, right = second(True, cancelled), second(False, cancelled)
+    print(f"first {case}: the second got {got}, should be {right}")
+    wrong |= got != right
+sys.exit(wrong)

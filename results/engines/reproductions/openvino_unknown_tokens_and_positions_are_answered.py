@@ -1,0 +1,45 @@
+r"""openvino-genai 2026.4.1: token ids and positions that the model lacks are answered.
+
+    python -m harness install openvino
+    python -m harness checkpoint gpt2-random /tmp/m
+    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_unknown_tokens_and_positions_are_answered.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. They should be refused: the model has a
+vocabulary of 256 tokens and 256 learned positions, so it has no embedding for what is behind them. As
+tried: -1 is taken for 255 and -2 for 254, ids of 2^32 and more lose their upper bits, and other ids
+that are too large are all answered alike.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+limits = genai.SchedulerConfig()
+limits.num_kv_blocks = 40
+pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+
+
+def answer(prompt: list[int], cap: int) -> list[int] | None:
+    """None: refused."""
+    settings = genai.GenerationConfig(max_new_tokens=cap, ignore_eos=True, eos_token_id=0)
+    try:
+        (result,) = pipe.generate([ov.Tensor(np.array([prompt], dtype=np.int64))], [settings])
+    except (RuntimeError, ValueError):
+        return None
+    return result.m_generation_ids[0]
+
+
+wrong = False
+for prompt in ([1, 256, 2], [1, -1], [1, 10**9, 2], [1, 2**40, 2]):
+    got = answer(prompt, 3)
+    print(f"prompt {prompt}: {'refused' if got is None else f'answered {got}'}, should be refused")
+    wrong |= got is not None
+got = answer(np.random.RandomState(0).randint(1, 256, 250).tolist(), 20) or []
+print(f"250 tokens and a cap of 20: {len(got)} tokens, should be refused or end after 7")
+wrong |= len(got) > 7  # the last token of an answer is never fed
+sys.exit(wrong)
