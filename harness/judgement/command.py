@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from harness.judgement.findings import DEFAULT_FINDINGS, Finding, read_findings
 from harness.judgement.index import write_index
 from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
-from harness.judgement.verdict import Verdict, repeated, verdict_of
+from harness.judgement.verdict import Fault, Verdict, repeated, verdict_of
 from harness.plugin.journal import entries
 from harness.provenance import ROOT, provenance
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"
-ENDED = (0, 1)  # pytest's statuses of a session that ran to its end
+ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: nothing was left to run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,9 +85,8 @@ def _conclude(
 ) -> Verdict:
     verdict = verdict_of(session.engine, entries(session.journal), is_complete, findings)
     if is_complete:
-        told = [replace(fault, repeats=repeated(fault)) for fault in verdict.faults]
-        verdict = replace(verdict, faults=told)
-        _keep_only({fault.script for fault in told}, session.reproductions)
+        shutil.rmtree(session.folder / "reproductions", ignore_errors=True)
+        verdict = replace(verdict, faults=[_kept(fault, session) for fault in verdict.faults])
     path = output / f"{_slug(verdict.title)}.md"
     made, again = provenance(), shlex.join(["pytest", *session.arguments])
     path.write_text(verdict_page(verdict, made, again, output), encoding="utf-8")
@@ -117,12 +116,15 @@ def _tell(verdict: Verdict, path: Path) -> None:
     print(f"written: {path}", file=sys.stderr)
 
 
-def _keep_only(scripts: Collection[Path | None], folder: Path) -> None:
-    """A script for each fault: the others show the same."""
-    for script in folder.glob("*.py"):
-        if script not in scripts:
-            script.unlink()
-            script.with_suffix(".yaml").unlink(missing_ok=True)
+def _kept(fault: Fault, session: Session) -> Fault:
+    """Its script is run where its model lies, and then stands with those that the page names."""
+    repeats = repeated(fault)
+    if fault.script is None or session.scripts not in fault.script.parents:
+        return replace(fault, repeats=repeats)
+    kept = session.folder / "reproductions" / fault.script.name
+    kept.parent.mkdir(exist_ok=True)
+    shutil.copy(fault.script, kept)
+    return replace(fault, repeats=repeats, script=kept)
 
 
 def _slug(name: str) -> str:

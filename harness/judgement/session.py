@@ -33,8 +33,9 @@ class Session:
         return self.folder / "journal.jsonl"
 
     @property
-    def reproductions(self) -> Path:
-        return self.folder / "reproductions"
+    def scripts(self) -> Path:
+        """One for every failure, with the models; the verdict keeps those it tells."""
+        return self.folder / "scripts"
 
     @property
     def arguments(self) -> list[str]:
@@ -63,7 +64,7 @@ class Session:
     def run(self, progress: Progress) -> int:
         """Returns the status of pytest. A worker that dies is replaced; only its test is lost."""
         command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
-        command += [f"--journal={self.journal}", f"--repro={self.reproductions}"]
+        command += [f"--journal={self.journal}", f"--repro={self.scripts}"]
         num_told = 0
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)

@@ -1,4 +1,4 @@
-r"""CTranslate2 4.8.5: an empty prompt is refused only because a length that wrapped around is too large.
+r"""CTranslate2 4.8.5: an empty prompt is refused only since a length that wrapped around is too large.
 
     python -m harness install ctranslate2
     .engines/ctranslate2/bin/python \
@@ -37,9 +37,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 def told(includes_prompt: bool) -> str:
     try:
-        results = generator.generate_batch(
-            [[]], include_prompt_in_result=includes_prompt, max_length=8
-        )
+        results = generator.generate_batch([[]], include_prompt_in_result=includes_prompt, max_length=8)
     except ValueError as error:
         return str(error)
     return f"answered with {results[0].sequences_ids}"

@@ -1,4 +1,4 @@
-r"""CTranslate2 4.8.5: a Gemma of transformers 5 is converted with a rope_theta of 10000, whatever it has.
+r"""CTranslate2 4.8.5: a Gemma of transformers 5 is converted with rope_theta 10000, whatever it has.
 
     python -m harness install ctranslate2
     .engines/ctranslate2/bin/python \

@@ -4,8 +4,8 @@ r"""CTranslate2 4.8.5: without an unknown token, an unknown word reads behind th
     .engines/ctranslate2/bin/python \
         results/engines/reproductions/ctranslate2_unknown_word_reads_out_of_bounds.py
 
-It exits with 1 if the failure is still there, with 0 if not. A tokenizer without an unknown token
-is converted, for Llama 3 and Qwen, to a model whose unknown token is the empty word. `Vocabulary`
+It exits with 1 if the failure is still there, with 0 if not. The loaders of Llama and Qwen convert
+a tokenizer without an unknown token to a model whose unknown token is the empty word. `Vocabulary`
 in src/vocabulary.cc (read at 4.8.1) appends that to the words, so an unknown word gets the id
 vocab_size, and the embeddings are read there without a look at their number of rows. That nothing
 is checked is seen in a second process, where forward_batch gets an id far outside.
@@ -45,7 +45,7 @@ except ValueError as error:
     print(f"{words} is refused: {error}")
 else:
     is_wrong = max(ids) >= config.vocab_size
-    print(f"{words} is answered with {ids} by a model of {config.vocab_size} words, but should be refused")
+    print(f"{words} is answered with {ids}, but should be refused: there are {config.vocab_size} words")
 child = subprocess.run([sys.executable, __file__, "far"], stderr=subprocess.DEVNULL, check=False)
 print(f"forward_batch with the id 10**9 ends its process with {child.returncode}, but should raise")
 sys.exit(is_wrong)
