@@ -9,7 +9,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from harness.campaign import choices
@@ -86,7 +88,9 @@ def _conclude(
     verdict = verdict_of(session.engine, entries(session.journal), is_complete, findings)
     if is_complete:
         shutil.rmtree(session.folder / "reproductions", ignore_errors=True)
-        verdict = replace(verdict, faults=[_kept(fault, session) for fault in verdict.faults])
+        with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
+            faults = list(pool.map(partial(_kept, session), verdict.faults))
+        verdict = replace(verdict, faults=faults)
     path = output / f"{_slug(verdict.title)}.md"
     made, again = provenance(), shlex.join(["pytest", *session.arguments])
     path.write_text(verdict_page(verdict, made, again, output), encoding="utf-8")
@@ -116,7 +120,7 @@ def _tell(verdict: Verdict, path: Path) -> None:
     print(f"written: {path}", file=sys.stderr)
 
 
-def _kept(fault: Fault, session: Session) -> Fault:
+def _kept(session: Session, fault: Fault) -> Fault:
     """Its script is run where its model lies, and then stands with those that the page names."""
     repeats = repeated(fault)
     if fault.script is None or session.scripts not in fault.script.parents:

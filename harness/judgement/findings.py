@@ -6,7 +6,8 @@ finds out. That is written down once, in `results/engines/findings.yaml`, a list
     - engine: openvino-genai        how the release's name begins
       title: Cap 0 means no limit   a sentence, the heading in the verdict
       kind: documented              or defect
-      shows: ["cap of zero"]        regular expressions, found in a failed test's id or in its words
+      shows: ["cap of zero"]        regular expressions, found in a failed test's id or in its words;
+                                    none if it was found without the suite
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
       script: reproductions/x.py    shows it without the suite, beside that file; may be left out

@@ -27,6 +27,12 @@ def verdict_page(verdict: Verdict, made: dict[str, Any], again: str, folder: Pat
         lines += ["## What was found", ""]
     for number, fault in enumerate(verdict.faults, start=1):
         lines += [*_fault(number, fault, folder), ""]
+    if verdict.unshown:
+        lines += ["## Known, and not shown by this run", ""]
+        lines += [
+            " ".join([f"* {each.title}. {each.cause}", *each.threads]) for each in verdict.unshown
+        ]
+        lines.append("")
     if verdict.skips:
         lines += ["## Not tested", "", *header("tests", "why")]
         lines += [line(str(count), reason) for reason, count in verdict.skips.most_common()]
@@ -94,8 +100,8 @@ def _fault(number: int, fault: Fault, folder: Path) -> Iterator[str]:
     more = len(fault.functions) - NUM_TESTS_NAMED
     names = ", ".join(f"`{each}`" for each in fault.functions[:NUM_TESTS_NAMED])
     yield (
-        f"Found in {len(fault.tests)} test{'s' * (len(fault.tests) > 1)}, of "
-        f"{names}{f' and {more} more' if more > 0 else ''}; first `{fault.tests[0]}`:"
+        f"Found in {fault.num_tests} test{'s' * (fault.num_tests > 1)}, of "
+        f"{names}{f' and {more} more' if more > 0 else ''}. The shortest of them, `{fault.test}`:"
     )
     yield ""
     yield "```text"

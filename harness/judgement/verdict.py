@@ -27,12 +27,13 @@ UNSAID = "?"  # a failure that names no promise: the process ended, or the harne
 @dataclass(frozen=True, slots=True)
 class Fault:
     """All failures that one finding explains; else those of one test function that broke the same
-    promise. The first is told."""
+    promise. The shortest is told."""
 
     promises: tuple[str, ...]
     functions: tuple[str, ...]
     told: str
-    tests: tuple[str, ...]
+    test: str  # the one that is told
+    num_tests: int
     finding: Finding | None = None
     script: Path | None = None
     repeats: tuple[str, ...] = ()  # what became of each run of the script
@@ -57,6 +58,7 @@ class Verdict:
     skips: Counter[str]  # reason -> tests
     faults: list[Fault] = field(default_factory=list)
     is_complete: bool = True
+    unshown: tuple[Finding, ...] = ()  # known of this release, and no test of this run shows them
 
     @property
     def title(self) -> str:
@@ -111,8 +113,10 @@ def verdict_of(
     ledgers = [record.get("ledger", {}) for _, record in records]
     release = next(filter(None, (each.get("release") for each in ledgers)), None)
     conventions: list[str] = next(filter(None, (each.get("conventions") for each in ledgers)), [])
-    faults = list(_faults(entries, findings_of(release, findings)))
-    return Verdict(engine, release, tuple(conventions), records, skips, faults, is_complete)
+    known = findings_of(release, findings)
+    faults = list(_faults(entries, known))
+    unshown = tuple(each for each in known if all(fault.finding is not each for fault in faults))
+    return Verdict(engine, release, tuple(conventions), records, skips, faults, is_complete, unshown)
 
 
 def _faults(entries: Iterable[dict[str, Any]], findings: Sequence[Finding]) -> Iterator[Fault]:
@@ -130,7 +134,8 @@ def _faults(entries: Iterable[dict[str, Any]], findings: Sequence[Finding]) -> I
 
 
 def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
-    told, _, script = group[0]["told"].partition(MARK)
+    shown = min(group, key=lambda each: (MARK not in each["told"], len(each["told"])))
+    told, _, script = shown["told"].partition(MARK)
     path = Path(script.strip()) if script.strip().endswith(".py") else None
     ids = [each.id for each in Promise]
     promises = {promise for each in group for promise in _promises(each)}
@@ -138,7 +143,8 @@ def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
         tuple(sorted(promises, key=lambda p: ids.index(p) if p in ids else len(ids))),
         tuple(dict.fromkeys(_function(each["test"]) for each in group)),
         told,
-        tuple(each["test"] for each in group),
+        shown["test"],
+        len(group),
         finding,
         finding.script if finding and finding.script else path,
     )

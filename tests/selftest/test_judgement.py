@@ -89,7 +89,7 @@ def test_a_verdict_tells_what_is_held_broken_and_untested(journal: Path) -> None
     assert "P9" in verdict.untested
     planted, crash = verdict.faults
     assert (planted.promises, planted.functions) == (("P5",), ("test_wrong",))
-    assert len(planted.tests) == 2
+    assert planted.num_tests == 2
     assert planted.script is not None
     assert (crash.promises, crash.functions) == (("?",), ("test_a_used_engine",))
     page = verdict_page(verdict, MADE, "pytest", journal.parent)
@@ -130,7 +130,7 @@ def test_what_is_known_of_a_failure_is_told_and_a_convention_breaks_nothing(
         each["record"]["ledger"] = each["record"].get("ledger", {}) | {"release": "mine 1.0"}
     verdict = verdict_of("static", [*noted, CRASH], True, read_findings(path))
     defect, meant = verdict.faults
-    assert (defect.title, defect.promises, len(defect.tests)) == ("The one that is not", ("P5", "?"), 2)
+    assert (defect.title, defect.promises, defect.num_tests) == ("The one that is not", ("P5", "?"), 2)
     assert (meant.title, meant.is_documented) == ("The one that is meant", True)
     assert (verdict.broken, verdict.differing) == (["P5"], [])
     page = verdict_page(verdict, MADE, "pytest", tmp_path)
@@ -138,9 +138,13 @@ def test_what_is_known_of_a_failure_is_told_and_a_convention_breaks_nothing(
     assert "No public thread is known to us." in page
     assert "A documented convention. Its manual says so." in page
     assert "In public: https://example.org/1." in page
+    assert verdict.unshown == ()
     only_meant = verdict_of("static", [noted[0], noted[1]], True, read_findings(path))
     assert (only_meant.broken, only_meant.differing) == ([], ["P5"])
-    assert "differs by documented conventions in P5" in verdict_page(only_meant, MADE, "x", tmp_path)
+    assert [each.title for each in only_meant.unshown] == ["The one that is not"]
+    page = verdict_page(only_meant, MADE, "x", tmp_path)
+    assert "differs by documented conventions in P5" in page
+    assert "* The one that is not. A block is freed twice." in page
 
 
 @pytest.mark.parametrize(
@@ -171,7 +175,7 @@ def test_a_wrong_finding_is_named(text: str, words: str, tmp_path: Path) -> None
 
 
 def test_the_findings_that_are_kept_here_can_be_read() -> None:
-    assert all(each.shows for each in read_findings(DEFAULT_FINDINGS))
+    assert all(each.cause.endswith(".") for each in read_findings(DEFAULT_FINDINGS))
 
 
 def test_a_stopped_judgement_says_so() -> None:

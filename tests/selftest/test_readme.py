@@ -9,6 +9,7 @@ import pytest
 
 from harness.cases import load_cases
 from harness.hunt import hunt
+from harness.judgement.index import index_table
 from harness.promises import Promise
 from harness.registry import faults
 
@@ -47,3 +48,9 @@ def test_the_counts_of_the_readme_are_those_of_the_repository() -> None:
 def test_every_file_the_readme_links_exists() -> None:
     for target in re.findall(r"\]\(([^)h][^)]*)\)", README):
         assert (REPOSITORY / target).exists(), target
+
+
+def test_the_verdicts_of_the_readme_are_those_that_are_kept() -> None:
+    _, _, told = README.partition("<!-- verdicts -->\n")
+    table = told.partition("<!-- end of verdicts -->")[0].strip().splitlines()
+    assert table == list(index_table(REPOSITORY / "results" / "engines", "results/engines/"))

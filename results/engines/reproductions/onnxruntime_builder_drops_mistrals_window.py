@@ -4,10 +4,10 @@ r"""onnxruntime-genai 0.18.0: the model builder drops the sliding window of a Mi
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_builder_drops_mistrals_window.py
 
-It exits with 1 if the failure is still there, with 0 if not. A MistralConfig has sliding_window,
-but no layer_types. Without those `Model` in the released models/builders/base.py takes every layer
-for full_attention, so each gets local_window_size -1. An answer is "explained" if transformers
-gives it too without the window.
+It exits with 1 if the failure is still there, with 0 if not. A MistralConfig has sliding_window, but no
+layer_types. Without those `Model` in the released models/builders/base.py takes every layer for
+full_attention, so each gets local_window_size -1. An answer is "explained" if transformers gives it too
+without the window.
 """
 
 import subprocess

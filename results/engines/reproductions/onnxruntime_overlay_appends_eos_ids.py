@@ -4,8 +4,8 @@
     .engines/onnxruntime/bin/python results/engines/reproductions/onnxruntime_overlay_appends_eos_ids.py
 
 It exits with 1 if the failure is still there, with 0 if not. `Int_Array_Element` in src/config.cpp
-(read at 0.16.0-dev) appends each element of a list to what genai_config.json gave; a single number
-is assigned.
+(read at 0.16.0-dev) appends each element of a list to what genai_config.json gave; a single number is
+assigned.
 """
 
 import json
@@ -36,11 +36,6 @@ builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32
 subprocess.run([*builder, "-i", given, "-o", built, "-c", given], capture_output=True, check=True)
 
 
-def greedy(prompt: list[int], num: int) -> list[int]:
-    ids = model.generate(torch.tensor([prompt]), max_new_tokens=num, do_sample=False)
-    return ids[0, len(prompt) :].tolist()
-
-
 def begun(engine: og.Engine, prompt: list[int], num: int) -> og.Request:
     request = engine.create_request()
     options = og.TurnOptions(request)
@@ -49,14 +44,15 @@ def begun(engine: og.Engine, prompt: list[int], num: int) -> og.Request:
     return request
 
 
-right = greedy([1, 2, 3], 8)
+ids = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=8, do_sample=False)
+right = ids[0, 3:].tolist()
 path = Path(built, "genai_config.json")
 content = json.loads(path.read_text())
 content["model"]["eos_token_id"] = right[4]
 path.write_text(json.dumps(content))
 print("without an EOS:", right, "- genai_config.json has the EOS", right[4])
 is_wrong = False
-for eos, num in ((right[6], 6), ([right[6]], 6), ([], 8)):
+for eos, num in ((right[6], 6), ([right[2]], 2), ([right[6]], 6), ([], 8)):
     settings = og.Config(built)
     settings.overlay(json.dumps({"model": {"eos_token_id": eos}}))
     engine = og.Engine(og.Model(settings))

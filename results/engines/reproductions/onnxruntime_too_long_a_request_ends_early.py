@@ -4,9 +4,9 @@ r"""onnxruntime-genai 0.18.0: a request longer than the context is not refused, 
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_too_long_a_request_ends_early.py
 
-It exits with 1 if the failure is still there, with 0 if not. Prompt and max_generated_tokens are
-not checked against the context together when the turn begins. The request ends at the context's
-end, with the finish reason MAX_SESSION_TOKENS.
+It exits with 1 if the failure is still there, with 0 if not. Prompt and max_generated_tokens are not
+checked against the context together when the turn begins. The request ends at the context's end, with
+the finish reason MAX_SESSION_TOKENS.
 """
 
 import subprocess

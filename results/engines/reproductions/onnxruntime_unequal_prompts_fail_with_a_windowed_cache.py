@@ -4,10 +4,10 @@ r"""onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batc
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_unequal_prompts_fail_with_a_windowed_cache.py
 
-It exits with 1 if the failure is still there, with 0 if not. The builder gives layers with a
-sliding window a cache of their own (windowed_kv_cache, its own choice on a CPU), and sets
-sliding_window_cache at their GroupQueryAttention. That refuses a row shorter than the batch's
-longest. Built with windowed_kv_cache=false the same batch is answered right.
+It exits with 1 if the failure is still there, with 0 if not. The builder gives layers with a sliding
+window a short cache by default (windowed_kv_cache) and sets sliding_window_cache at their
+GroupQueryAttention. That refuses a row shorter than the batch's longest; with windowed_kv_cache=false
+the batch is right.
 """
 
 import subprocess

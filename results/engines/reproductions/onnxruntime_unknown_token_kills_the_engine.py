@@ -6,8 +6,8 @@ r"""onnxruntime-genai 0.18.0: an unknown token id ends the Engine for all; -1 is
 
 It exits with 1 if the failure is still there, with 0 if not. Ids are not checked. The Gather of the
 embeddings finds one that is too large: the whole batch fails, and the Engine, "no longer healthy",
-takes no further request. Gather counts negative ids from the end, so -1 is answered as the last id
-of the vocabulary.
+takes no further request. Gather counts negative ids from the end, so -1 is answered as the last id of
+the vocabulary.
 """
 
 import subprocess
