@@ -66,7 +66,9 @@ def read_findings(path: Path) -> tuple[Finding, ...]:
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
     except FileNotFoundError:
-        return ()
+        if path == DEFAULT_FINDINGS:
+            return ()
+        raise UsageError(f"there is no file of findings {str(path)!r}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is no YAML: {error}") from error
     if not isinstance(given, list):

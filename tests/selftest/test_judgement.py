@@ -174,6 +174,11 @@ def test_a_wrong_finding_is_named(text: str, words: str, tmp_path: Path) -> None
         read_findings(path)
 
 
+def test_a_file_of_findings_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file of findings"):
+        read_findings(tmp_path / "none.yaml")
+
+
 def test_the_findings_that_are_kept_here_can_be_read() -> None:
     assert all(each.cause.endswith(".") for each in read_findings(DEFAULT_FINDINGS))
 

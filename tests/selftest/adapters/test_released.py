@@ -59,6 +59,8 @@ ADDING = """
     class Library:
         name, version, capabilities = "adding", "1.0", ["stepping"]
         def __init__(self, by=1):
+            if by > 9:
+                raise ValueError("by is above 9")
             self.notes = [f"adds {{by}}"]
         def build(self, folder, dtype, config):
             if dtype != "float32":
@@ -190,6 +192,13 @@ def test_what_a_library_cannot_serve_or_raises_is_told(ask: Ask) -> None:
     build(ask)
     with pytest.raises(RuntimeError, match="unknown op 'dance'"):
         ask("dance")
+
+
+def test_wrong_options_are_told_in_the_librarys_words(ask: Ask, tmp_path: Path) -> None:
+    command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": 10}))
+    with pytest.raises(RuntimeError, match="ValueError: by is above 9"):
+        Program("adding", command, str(tmp_path)).running()
+    assert ask().hello.name == "adding"
 
 
 def local_server(tmp_path: Path, text: str) -> LocalServer:

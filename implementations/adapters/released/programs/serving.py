@@ -94,9 +94,10 @@ def serve(library: Callable[..., Library]) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes to stderr: stdout is for answers alone
     options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    desk = _Desk(library(**options))
+    desk: _Desk | None = None
     for line in sys.stdin:
         try:
+            desk = desk or _Desk(library(**options))  # wrong options are the answer to hello
             answer = desk.answer(json.loads(line))
         except Exception as error:
             traceback.print_exc()
