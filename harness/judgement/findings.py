@@ -6,8 +6,9 @@ finds out. That is written down once, in `results/engines/findings.yaml`, a list
     - engine: openvino-genai        how the release's name begins
       title: Cap 0 means no limit   a sentence, the heading in the verdict
       kind: documented              or defect
-      shows: ["cap of zero"]        regular expressions, found in a failed test's id or in its words;
-                                    none if it was found without the suite
+      tests: ["cap of zero"]        regular expressions, one found in a failed test's id; may be left out
+      words: ["was answered with"]  and one in what it told, for a test may fail for something else; []:
+                                    it was found without the suite
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
       script: reproductions/x.py    shows it without the suite, beside that file; may be left out
@@ -31,8 +32,8 @@ from harness.provenance import ROOT
 
 DEFAULT_FINDINGS = ROOT / "results" / "engines" / "findings.yaml"
 KINDS = ("defect", "documented")
-REQUIRED = {"engine": str, "title": str, "kind": str, "shows": list, "cause": str}
-OPTIONAL = {"threads": list, "script": str}
+REQUIRED = {"engine": str, "title": str, "kind": str, "words": list, "cause": str}
+OPTIONAL = {"tests": list, "threads": list, "script": str}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Finding:
     engine: str
     title: str
     kind: str
-    shows: tuple[re.Pattern[str], ...]
+    tests: tuple[re.Pattern[str], ...]
+    words: tuple[re.Pattern[str], ...]
     cause: str
     threads: tuple[str, ...] = ()
     script: Path | None = None
@@ -53,8 +55,8 @@ class Finding:
 
     def fits(self, entry: dict[str, Any]) -> bool:
         """A line of the journal."""
-        text = f"{entry['test']}\n{entry.get('told', '')}"
-        return any(pattern.search(text) for pattern in self.shows)
+        is_there = not self.tests or any(each.search(entry["test"]) for each in self.tests)
+        return is_there and any(each.search(entry.get("told", "")) for each in self.words)
 
 
 def findings_of(release: str | None, findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -97,7 +99,8 @@ def _finding(given: object, where: str, path: Path) -> Finding:
         given["engine"],
         given["title"],
         given["kind"],
-        tuple(_pattern(text, where) for text in given["shows"]),
+        tuple(_pattern(text, where) for text in given.get("tests", ())),
+        tuple(_pattern(text, where) for text in given["words"]),
         given["cause"].strip(),
         tuple(map(str, given.get("threads", ()))),
         script,
