@@ -6,7 +6,7 @@ finds out. That is written down once, in `results/engines/findings.yaml`, a list
     - engine: openvino-genai        how the release's name begins
       title: Cap 0 means no limit   a sentence, the heading in the verdict
       kind: documented              or defect
-      tests: ["cap of zero"]        regular expressions, one found in a failed test's id; may be left out
+      tests: ["cap of zero"]        regular expressions, one found in a failed test's id; or left out
       words: ["was answered with"]  and one in what it told, for a test may fail for something else; []:
                                     it was found without the suite
       cause: ...                    why it happens, with its source

@@ -90,7 +90,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(*capabilities): skipped, by name, for engines without them"
     )
-    config.addinivalue_line("markers", "one_model: the first model is enough for this test")
+    config.addinivalue_line(
+        "markers", "one_model: the first model that the engine serves is enough for this test"
+    )
     config.addinivalue_line(
         "markers", "three_models: three models that differ are enough, unless --model names others"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from harness.api import Capability
-from harness.errors import UnsupportedModelError
+from harness.errors import EngineHang, UnsupportedModelError
 from harness.plugin.selection import LAB, SELECTION
 from harness.promises import Promise
+from harness.registry import EngineSpec
 from harness.trial import Laboratory, Trial
 
 # Learned positions; exact arithmetic, with RoPE; a window.
@@ -24,26 +25,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
-    model_names = _models_for(metafunc)
     pairs = [
         (spec, model_name)
         for spec in selection.engines
         # The yardstick measured by itself: unless asked for by name, one quick model is enough.
         for model_name in (
-            selection.model_names[-1:] if spec.name in selection.yardsticks else model_names
+            selection.model_names[-1:]
+            if spec.name in selection.yardsticks
+            else _models_for(metafunc, spec)
         )
     ]
     metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
 
 
-def _models_for(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     names = metafunc.config.stash[SELECTION].model_names
     if metafunc.definition.get_closest_marker("one_model"):
-        return names[:1]
+        return (_first_served(metafunc.config, spec, names),)
     is_varied = metafunc.definition.get_closest_marker("three_models")
     if is_varied and not metafunc.config.getoption("--model"):  # a model asked for is never left out
         return tuple(name for name in names if name in THREE_MODELS)
     return names
+
+
+def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...]) -> str:
+    """An engine that was named may refuse the first model: then the next stands in for it. The built-in
+    engines serve it, and are not built for the question."""
+    if not config.getoption("--engine"):
+        return names[0]
+    lab = config.stash[LAB]
+    for name in names:
+        try:
+            lab.capabilities(spec, lab.subject(name))
+        except UnsupportedModelError:
+            continue
+        except (Exception, SystemExit, EngineHang):  # its tests shall tell
+            return name
+        return name
+    return names[0]
 
 
 @pytest.fixture

@@ -1,0 +1,51 @@
+"""Which models a test runs on, for an engine that does not serve them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunSuite = Callable[..., Any]
+
+SUITE = """
+import pytest
+from harness.api import Request
+from harness.workloads import Workload
+
+
+@pytest.mark.one_model
+@pytest.mark.promise(id="P1")
+def test_once(trial):
+    trial.check(Workload((Request("a", (1, 2), 2),)))
+"""
+CHOOSY = """
+from harness.errors import UnsupportedModelError
+from implementations.static import static
+
+def choosy(model, config):
+    if REFUSED in type(model).__name__:
+        raise UnsupportedModelError("not that one")
+    return static(model, config)
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "ran", "outcome"),
+    [
+        ("GPT2", "mine.py:choosy-llama-random", "1 passed"),
+        ("Nobody", "mine.py:choosy-gpt2-random", "1 passed"),
+        ("", "mine.py:choosy-gpt2-random", "1 skipped"),
+    ],
+)
+def test_one_model_is_the_first_that_the_engine_serves(
+    refused: str, ran: str, outcome: str, run_suite: RunSuite, tmp_path: Path
+) -> None:
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
+    models = ["--model=gpt2-random", "--model=llama-random"]
+    session = run_suite("-v", "--engine=mine.py:choosy", *models)
+    assert f"test_once[{ran}]" in session.output
+    assert outcome in session.output
