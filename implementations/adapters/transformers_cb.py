@@ -42,11 +42,13 @@ def transformers_cb(
     overlap: bool | None = None,
     scheduler: str = "fifo",
     stepping: bool = False,
+    guarded: bool = True,
 ) -> Engine:
     """`attention`: sdpa, eager, flash_attention_2 ...; without, flash attention where the library finds
     it, else the model's own. `page_size`, `max_batch_tokens` and `prefix_sharing` stand in for
     `block_size`, `max_num_batched_tokens` and `prefix_caching`. `stepping`: it can be stepped, see
-    `transformers_stepping.py`. The rest goes to the library as it is; None: it decides.
+    `transformers_stepping.py`. `guarded`: bad requests are refused before the library sees them. The
+    rest goes to the library as it is; None: it decides.
 
     Raises `UnsupportedModelError` for models it would answer wrongly, `UsageError` for an attention
     that is not there.
@@ -59,7 +61,7 @@ def transformers_cb(
 
     def tuning(config: EngineConfig) -> Tuning:
         page, budget = _fastest(model, config, implementation)
-        return Tuning(implementation, page_size or page, max_batch_tokens or budget, switches)
+        return Tuning(implementation, page_size or page, max_batch_tokens or budget, switches, guarded)
 
     def plain(config: EngineConfig) -> TransformersEngine:
         return TransformersEngine(model, config, tuning(config))

@@ -45,14 +45,24 @@ class PoolLimits(Limits):
         return f"it needs {needed} blocks of KV cache, but the pool has {self.num_blocks}"
 
 
+class NoGuard(PoolLimits):
+    """Bad requests are the library's to refuse; of two with one id, which it never sees, the later is
+    refused all the same."""
+
+    def refusal(self, request: Request) -> str | None:  # noqa: ARG002
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `EngineConfig` leaves open."""
+    """What `EngineConfig` leaves open. `is_guarded`: bad requests are refused before the library sees
+    them."""
 
     attention: str
     page_size: int  # tokens
     max_batch_tokens: int  # in a step
     switches: Switches
+    is_guarded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +92,28 @@ class TransformersEngine:
         self._tuning = tuning
         own = Limits.of(model, config)
         sizes = (config.block_size, config.num_blocks)
-        self._limits = PoolLimits(own.vocab_size, own.max_model_len, *sizes)
+        kind = PoolLimits if tuning.is_guarded else NoGuard
+        self._limits = kind(own.vocab_size, own.max_model_len, *sizes)
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may come again
         self._pool: _Pool | None = None
         self._release: Callable[[], object] = lambda: None
         if config.num_blocks is not None or config.max_model_len is not None:
             self._require_pool([self._limits.max_model_len] * config.max_num_seqs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Its conventions and settings, for a report."""
+        guard = (
+            "Bad requests are refused by the adapter, for one of them would end the library's thread"
+            if self._tuning.is_guarded
+            else "Bad requests are given to the library as they are"
+        )
+        return (
+            f"{self.peer}; keys and values are kept in the dtype of the model.",
+            "An EOS is in the output; caps and EOS ids are per request.",
+            f"{guard}; an id that is live is refused by the adapter, which names requests itself.",
+            "The library seeds torch's generators when it makes a manager; the adapter undoes that.",
+        )
 
     @property
     def peer(self) -> str:
@@ -187,7 +213,7 @@ class TransformersEngine:
 
 def num_fed_tokens(request: Request) -> int:
     """The last token is never fed, so it needs no room."""
-    return len(request.prompt_token_ids) + request.max_new_tokens - 1
+    return max(1, len(request.prompt_token_ids) + request.max_new_tokens - 1)
 
 
 def _collect(manager: ContinuousBatchingManager, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
