@@ -1,15 +1,11 @@
-"""P12 bad input is broken, on onnxruntime: shown without the test suite.
+"""P12 bad input is broken, on openvino: shown without the test suite.
 
-finding:   bad request 'r1' was answered with length and 4 tokens, but should be refused
-           max_new_tokens 5, 26 prompt tokens
-           case one-token-beyond-the-context (cases/P12-bad-input.yaml:50): A context was divided
-           among the slots, and prompts that fit the model were cut without a word. Up to the
-           context all is served in full, one token more is refused.
-           https://github.com/ollama/ollama/issues/4079
+finding:   bad request 'bad' was answered with length and 3 tokens, but should be refused
+           max_new_tokens 3, 2 prompt tokens
 promise:   a bad request alone gets an error naming value and rule
-engine:    onnxruntime
-model:     llama-hash (float32, cpu), beside this file
-found by:  tests/conformance/test_cases.py::test_curated_case_keeps_parity[onnxruntime-llama-hash-one-token-beyond-the-context]
+engine:    openvino
+model:     gpt2-hash (float32, cpu), beside this file
+found by:  tests/conformance/test_bad_input.py::test_a_bad_request_alone_on_an_idle_engine_is_told[openvino-gpt2-hash-negative token]
 
 Run it where `harness` and the engine can be imported; another engine may take its place:
 
@@ -33,7 +29,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -41,34 +37,73 @@ from typing import NoReturn
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from harness.api import Completion, EngineConfig, EngineFactory, FinishReason, Request
-from implementations.adapters.released import onnxruntime
+from harness.api import (
+    Completion,
+    EngineConfig,
+    EngineFactory,
+    FinishReason,
+    Request,
+    SteppingEngine,
+    TokenEvent,
+)
+from implementations.adapters.released import openvino
 
-FINDING = "bad request 'r1' was answered with length and 4 tokens, but should be refused"
+FINDING = "bad request 'bad' was answered with length and 3 tokens, but should be refused"
 TIME_LIMIT_S = 60
-CONFIG = EngineConfig(max_num_seqs=3, max_model_len=30)
+MAX_STEPS = 121
+CONFIG = EngineConfig()
 # One after the other, on one engine; the last is the one that failed.
 CALLS = [
-    [
-        Request("r0", (
-            103, 105, 221, 29, 65, 244, 21, 87, 219, 124, 209, 103, 14, 113, 73, 66, 110, 247,
-            199, 186, 124, 15, 15, 150, 63, 22,
-        ), 4),
-        Request("r1", (
-            103, 105, 221, 29, 65, 244, 21, 87, 219, 124, 209, 103, 14, 113, 73, 66, 110, 247,
-            199, 186, 124, 15, 15, 150, 63, 22,
-        ), 5),
-        Request("r2", (
-            254, 136, 186, 124, 242, 168, 43, 162, 114, 43, 78, 177, 50, 177, 163, 113, 96, 35,
-            168, 219, 45, 32, 171, 220, 2, 116, 172, 136, 222, 54,
-        ), 1),
-        Request("r3", (
-            254, 136, 186, 124, 242, 168, 43, 162, 114, 43, 78, 177, 50, 177, 163, 113, 96, 35,
-            168, 219, 45, 32, 171, 220, 2, 116, 172, 136, 222,
-        ), 1),
-    ],
+    ([
+        Request("bad", (1, -1), 3),
+    ], [0], []),
 ]
-WORDS = [["30"]]
+WORDS = [["-1"]]
+
+
+def serve(
+    engine: SteppingEngine,
+    requests: Sequence[Request],
+    arrivals: Sequence[int],
+    aborts: Sequence[tuple[str, int]],
+    max_steps: int,
+) -> list[tuple[int, TokenEvent]]:
+    """The events, each with its step. Arrivals and aborts are the steps before which they happen."""
+    events: list[tuple[int, TokenEvent]] = []
+    last_action = max([*arrivals, *(step for _, step in aborts)], default=0)
+    step = 0
+    while step <= last_action or engine.has_unfinished:
+        if step == max_steps:
+            give_up(f"after {step} steps the engine still has unfinished requests")
+        for request, arrival in zip(requests, arrivals, strict=True):
+            if arrival == step:
+                engine.add(request)
+        for request_id, when in aborts:
+            if when == step:
+                engine.abort(request_id)
+        if engine.has_unfinished:
+            events += [(step, event) for event in engine.step()]
+        step += 1
+    return events
+
+
+def assemble(
+    requests: Sequence[Request],
+    events: Iterable[tuple[int, TokenEvent]],
+    aborts: Iterable[tuple[str, int]],
+) -> list[Completion]:
+    """Each request's completion from its events."""
+    completions = []
+    for request in requests:
+        own = [event for _, event in events if event.request_id == request.request_id]
+        ends = [event for event in own if event.finish_reason]
+        was_aborted = any(request_id == request.request_id for request_id, _ in aborts)
+        reason = FinishReason.ABORTED if was_aborted else FinishReason.ERROR
+        tokens = tuple(event.token_id for event in own if event.token_id is not None)
+        error = ends[-1].error if ends else "its events never named a finish reason"
+        reason = (ends[-1].finish_reason if ends else None) or reason
+        completions.append(Completion(request.request_id, tokens, reason, error))
+    return completions
 
 
 def limit_time(seconds: float) -> None:
@@ -96,9 +131,9 @@ def wrong_refusals(completion: Completion, words: Sequence[Sequence[str]]) -> It
 
 def load_model() -> PreTrainedModel:
     torch.set_num_threads(1)  # as when it was found
-    path = Path(__file__).parent / "models" / "llama-hash-float32"
+    path = Path(__file__).parent / "models" / "gpt2-hash-float32"
     if not path.exists():
-        make = "python -m harness checkpoint llama-hash --dtype=float32"
+        make = "python -m harness checkpoint gpt2-hash --dtype=float32"
         print(f"CANNOT TELL: there is no model yet: {make} {path}")
         sys.exit(2)
     model = AutoModelForCausalLM.from_pretrained(
@@ -120,7 +155,7 @@ def from_file(path: str) -> ModuleType:
 def factory() -> EngineFactory:
     """Of the engine it was found on, or of the one named on the command line."""
     if len(sys.argv) == 1:
-        return onnxruntime
+        return openvino
     module, _, name = sys.argv[1].rpartition(":")
     try:
         is_file = module.endswith(".py")
@@ -139,11 +174,12 @@ def give_up(why: str) -> NoReturn:
 def look(model: PreTrainedModel) -> list[str]:
     """What is wrong; nothing once the engine is repaired."""
     engine = factory()(model, CONFIG)
-    for requests in CALLS:
-        completions = list(engine.generate(requests))
+    for requests, arrivals, aborts in CALLS:
+        events = serve(engine, requests, arrivals, aborts, MAX_STEPS)
+        completions = assemble(requests, events, aborts)
     for completion in completions:
         print(f"got {told(completion)}")
-    wrong: list[str] = list(wrong_refusals(completions[1], WORDS))
+    wrong: list[str] = list(wrong_refusals(completions[0], WORDS))
     engine.close()
     return wrong
 
