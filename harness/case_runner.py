@@ -109,7 +109,7 @@ def _judge(
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
             words = [(word,) for word in spec.expect.error_words]
-            require_refused(trial, completion, request, words, case.promise)
+            require_refused(trial, completion, request, words)
         elif spec.expect.finish is FinishReason.ABORTED or (
             was_aborted and spec.aborts and spec.expect.finish is None
         ):

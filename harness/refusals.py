@@ -15,13 +15,12 @@ def require_refused(
     completion: Completion,
     request: Request,
     wanted: Iterable[tuple[str, ...]],
-    promise: Promise = Promise.P12,
 ) -> None:
     """`wanted`: of each group of words the message must hold one, in whatever case."""
     where, wanted = f"bad request {request.request_id!r}", list(wanted)
     if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:
         raise ConformanceFailure(
-            promise,
+            Promise.P12,
             f"{where} was answered with {completion.finish_reason} and {len(completion.token_ids)} "
             f"tokens, but should be refused",
             [f"max_new_tokens {request.max_new_tokens}, {len(request.prompt_token_ids)} prompt tokens"],
@@ -32,7 +31,7 @@ def require_refused(
     if missing or not message:
         words = " and ".join(" or ".join(group) for group in missing) or "the value and the rule"
         raise ConformanceFailure(
-            promise,
+            Promise.P12,
             f"{where} was refused with {completion.error!r}, which does not name {words}",
             request_id=request.request_id,
         ).found_by("refused", words=wanted)

@@ -65,6 +65,10 @@ def _summary(verdict: Verdict) -> Iterator[str]:
         yield f"Not tested: {', '.join(verdict.untested)}{reasons}."
 
 
+def _listed(models: tuple[str, ...]) -> str:
+    return ", ".join(models) or "no model"
+
+
 def _named(promises: list[str]) -> str:
     return ", ".join(f"{p} ({Promise[p].title})" for p in promises)
 
@@ -100,7 +104,7 @@ def _fault(number: int, fault: Fault, folder: Path) -> Iterator[str]:
     more = len(fault.functions) - NUM_TESTS_NAMED
     names = ", ".join(f"`{each}`" for each in fault.functions[:NUM_TESTS_NAMED])
     yield (
-        f"Found in {fault.num_tests} test{'s' * (fault.num_tests > 1)}, of "
+        f"Found in {fault.num_tests} test{'s' * (fault.num_tests > 1)} on {_listed(fault.models)}, of "
         f"{names}{f' and {more} more' if more > 0 else ''}. The shortest of them, `{fault.test}`:"
     )
     yield ""

@@ -31,6 +31,7 @@ class Fault:
 
     promises: tuple[str, ...]
     functions: tuple[str, ...]
+    models: tuple[str, ...]
     told: str
     test: str  # the one that is told
     num_tests: int
@@ -142,6 +143,7 @@ def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
     return Fault(
         tuple(sorted(promises, key=lambda p: ids.index(p) if p in ids else len(ids))),
         tuple(dict.fromkeys(_function(each["test"]) for each in group)),
+        tuple(dict.fromkeys(each["record"]["model"] for each in group if "record" in each)),
         told,
         shown["test"],
         len(group),
