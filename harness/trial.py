@@ -155,7 +155,7 @@ class Trial:
         self.oracle = oracle
         self.capabilities = capabilities
         self.promise = promise
-        self.ledger = Ledger()
+        self.ledger = Ledger(precision=str(oracle.precision))
         self.has_happened: dict[str, bool] = {}  # what the test is about -> did a trace show it
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
         self._serials: dict[int, int] = {}  # id of an engine -> its serial

@@ -112,5 +112,6 @@ class Ledger:
     num_logits: int = 0  # answers whose logits were compared as well
     error_unit: float | None = None  # E of the model, once it was needed
     release: str | None = None  # the engine's name and version, if it says so
+    precision: str = ""  # declared for the engine; empty: that of the model
     conventions: list[str] = field(default_factory=list)  # and settings, in the engine's own words
     notes: list[str] = field(default_factory=list)

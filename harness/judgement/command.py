@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import shlex
@@ -26,6 +27,7 @@ from harness.plugin.journal import entries
 from harness.provenance import ROOT, provenance
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"
+MOST_CHARACTERS = 80  # of a file's name
 ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: nothing was left to run
 
 
@@ -58,21 +60,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{twice!r} is named twice")
     output, findings = choices.writable(arguments.output).resolve(), read_findings(arguments.findings)
     verdicts = [_judge(engine, arguments, output, findings) for engine in arguments.engines]
-    return 0 if all(each.is_complete and not each.broken for each in verdicts) else 1
+    return 0 if all(each.is_complete and not each.defects for each in verdicts) else 1
 
 
 def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, findings: Sequence[Finding]
 ) -> Verdict:
-    folder = output / _slug(engine)
-    if folder.exists() and not arguments.resume:
-        shutil.rmtree(folder)
-    folder.mkdir(exist_ok=True)
-    session = Session(engine, shlex.split(arguments.pytest), arguments.jobs, folder)
-    try:
-        progress = Progress(engine, "test", session.count(), arguments.progress)
-    except SystemExit as refused:
-        raise UsageError(str(refused)) from None
+    session = Session(engine, _words(arguments.pytest), arguments.jobs, output / _slug(engine))
+    num_tests = session.count()  # first of all: what is refused loses nobody a journal
+    if arguments.resume:
+        session.require_same_as_before()
+    else:
+        session.begin_anew()
+    progress = Progress(engine, "test", num_tests, arguments.progress)
     is_complete = False
     try:
         is_complete = session.run(progress) in ENDED
@@ -80,6 +80,13 @@ def _judge(
         progress.close()
         verdict = _conclude(session, is_complete, output, findings)
     return verdict
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--pytest {text!r} cannot be split into arguments: {error}") from error
 
 
 def _conclude(
@@ -91,7 +98,7 @@ def _conclude(
         with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
             faults = list(pool.map(partial(_kept, session), verdict.faults))
         verdict = replace(verdict, faults=faults)
-    path = output / f"{_slug(verdict.title)}.md"
+    path = _page_of(verdict, output)
     made, again = provenance(), shlex.join(["pytest", *session.arguments])
     path.write_text(verdict_page(verdict, made, again, output), encoding="utf-8")
     facts = {
@@ -104,6 +111,7 @@ def _conclude(
         "untested": verdict.untested,
         "findings": [fault.title for fault in verdict.faults],
         "totals": dict(verdict.totals),
+        "precision": verdict.precision or "as the model",
         "is_complete": is_complete,
         "made": made,
     }
@@ -120,10 +128,20 @@ def _tell(verdict: Verdict, path: Path) -> None:
     print(f"written: {path}", file=sys.stderr)
 
 
+def _page_of(verdict: Verdict, output: Path) -> Path:
+    """Named by its title; if another engine has that title, by its own text as well."""
+    path = output / f"{_slug(verdict.title)}.json"
+    if path.exists():
+        other = json.loads(path.read_text(encoding="utf-8")).get("engine")
+        if other != verdict.engine:
+            path = output / f"{_slug(verdict.title)}-{_slug(verdict.engine)}.json"
+    return path.with_suffix(".md")
+
+
 def _kept(session: Session, fault: Fault) -> Fault:
     """Its script is run where its model lies, and then stands with those that the page names."""
     repeats = repeated(fault)
-    if fault.script is None or session.scripts not in fault.script.parents:
+    if fault.script is None or (fault.finding is not None and fault.finding.script is not None):
         return replace(fault, repeats=repeats)
     kept = session.folder / "reproductions" / fault.script.name
     kept.parent.mkdir(exist_ok=True)
@@ -132,5 +150,10 @@ def _kept(session: Session, fault: Fault) -> Fault:
 
 
 def _slug(name: str) -> str:
-    """For a file: `openvino-genai 2026.4.1` -> `openvino-genai-2026.4.1`."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
+    """For a file: `openvino-genai 2026.4.1` -> `openvino-genai-2026.4.1`. What is cut off, or holds
+    nothing else, is told by a few digits of its hash."""
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
+    if 0 < len(slug) <= MOST_CHARACTERS and slug != "README":
+        return slug
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{slug[:MOST_CHARACTERS]}-{digits}".strip("-")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.campaign.markdown import header, line
-from harness.judgement.verdict import Fault, Verdict
+from harness.judgement.verdict import UNSAID, Fault, Verdict
 from harness.promises import Promise
 from harness.provenance import as_lines
 
@@ -59,6 +59,17 @@ def _summary(verdict: Verdict) -> Iterator[str]:
         f"tokens were compared in {total['num_workloads']:,} workloads; {total['num_near_ties']:,} "
         f"tokens were proven near-ties, {total['num_logits']:,} answers came with logits."
     )
+    unsaid = [fault for fault in verdict.faults if UNSAID in fault.promises]
+    if unsaid:
+        num_tests = sum(fault.num_tests for fault in unsaid)
+        yield ""
+        yield f"**{num_tests} more failures name no promise**: the process ended, or gave no answer."
+    if verdict.precision:
+        yield ""
+        yield (
+            f"It was judged as computing in {verdict.precision}, which was declared for it: tokens of "
+            f"constructed models must be right all the same; elsewhere rounding is measured in that."
+        )
     if verdict.untested:
         yield ""
         reasons = "; the reasons are below" if verdict.skips else ""
@@ -99,8 +110,9 @@ def _fault(number: int, fault: Fault, folder: Path) -> Iterator[str]:
         yield f"{kind}. {fault.finding.cause}"
         yield ""
         threads = fault.finding.threads
-        yield f"In public: {', '.join(threads)}." if threads else "No public thread is known to us."
-        yield ""
+        if threads or not fault.is_documented:
+            yield f"In public: {', '.join(threads)}." if threads else "No public thread is known to us."
+            yield ""
     more = len(fault.functions) - NUM_TESTS_NAMED
     names = ", ".join(f"`{each}`" for each in fault.functions[:NUM_TESTS_NAMED])
     yield (

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +16,11 @@ from pathlib import Path
 
 from harness.campaign.modules import CONFORMANCE
 from harness.campaign.progress import Progress
+from harness.errors import UsageError
 from harness.plugin.journal import entries
 from harness.provenance import ROOT
 
+ASKED = "asked.json"  # what a judgement's folder was begun for
 SECONDS_BETWEEN_LOOKS = 0.5
 TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
 
@@ -42,8 +48,38 @@ class Session:
         """What a person would type to see the same."""
         return [str(CONFORMANCE.relative_to(ROOT)), f"--engine={self.engine}", *self.options]
 
+    def begin_anew(self) -> None:
+        """What an earlier run has left is deleted, if it is one. Raises `UsageError` if it is not."""
+        if self.folder.exists():
+            if not (self.folder / ASKED).exists():
+                raise UsageError(
+                    f"{self.folder} is no folder of a judgement, and is not deleted: give another "
+                    f"--output"
+                )
+            shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        (self.folder / ASKED).write_text(json.dumps(self._asked) + "\n", encoding="utf-8")
+
+    def require_same_as_before(self) -> None:
+        """Raises `UsageError` if there is nothing to go on with, or something else was asked."""
+        path = self.folder / ASKED
+        if not path.exists():
+            raise UsageError(
+                f"there is no judgement of {self.engine!r} to resume in {self.folder.parent}"
+            )
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before != self._asked:
+            raise UsageError(
+                f"the judgement of {self.engine!r} was begun with {shlex.join(before['arguments'])}; "
+                f"it cannot be resumed with {shlex.join(self.arguments)}"
+            )
+
+    @property
+    def _asked(self) -> dict[str, object]:
+        return {"engine": self.engine, "arguments": self.arguments}
+
     def count(self) -> int:
-        """Tests in all. Raises `SystemExit` with pytest's own words if it refuses the arguments."""
+        """Tests in all. Raises `UsageError` with pytest's own words if it refuses the arguments."""
         command = [
             sys.executable,
             "-m",
@@ -57,7 +93,12 @@ class Session:
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
             errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR: ")]
-            raise SystemExit(errors[0].removeprefix("ERROR: ") if errors else ran.stdout + ran.stderr)
+            if ran.returncode < 0:
+                name = signal.Signals(-ran.returncode).name
+                raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
+            told = " ".join((ran.stdout + ran.stderr).split())
+            words = f"pytest ended with status {ran.returncode}: {told or 'without a word'}"
+            raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
         matches = TAKES.findall(ran.stdout)
         return int(next(filter(None, (matches[-1][0], matches[-1][2]))))
 

@@ -59,6 +59,7 @@ class Verdict:
     skips: Counter[str]  # reason -> tests
     faults: list[Fault] = field(default_factory=list)
     is_complete: bool = True
+    precision: str = ""  # that was declared for it; empty: that of the model
     unshown: tuple[Finding, ...] = ()  # known of this release, and no test of this run shows them
 
     @property
@@ -68,7 +69,9 @@ class Verdict:
             return self.engine
         target, _, query = self.engine.partition("?")
         has_options = query and ":" not in target and "://" not in query
-        return f"{self.release}, {query.replace('&', ', ')}" if has_options else self.release
+        precision = f"judged in {self.precision}" if self.precision else ""
+        options = query.replace("&", ", ") if has_options else ""
+        return ", ".join(filter(None, (self.release, options, precision)))
 
     @cached_property
     def cells(self) -> dict[str, tuple[str, Counter[str]]]:
@@ -77,13 +80,18 @@ class Verdict:
         return {p.id: (cell(found[p.id]), found[p.id]) for p in Promise if p.id in found}
 
     @property
+    def defects(self) -> list[Fault]:
+        """All that is not documented, a process that ended included."""
+        return [fault for fault in self.faults if not fault.is_documented]
+
+    @property
     def held(self) -> list[str]:
         return [p for p, (_, c) in self.cells.items() if c["passed"] and not c["failed"]]
 
     @property
     def broken(self) -> list[str]:
         """Not by a documented convention alone."""
-        undocumented = {p for fault in self.faults if not fault.is_documented for p in fault.promises}
+        undocumented = {p for fault in self.defects for p in fault.promises}
         return [p for p, (_, c) in self.cells.items() if c["failed"] and p in undocumented]
 
     @property
@@ -114,23 +122,31 @@ def verdict_of(
     ledgers = [record.get("ledger", {}) for _, record in records]
     release = next(filter(None, (each.get("release") for each in ledgers)), None)
     conventions: list[str] = next(filter(None, (each.get("conventions") for each in ledgers)), [])
+    precision = next(filter(None, (each.get("precision") for each in ledgers)), "")
     known = findings_of(release, findings)
     faults = list(_faults(entries, known))
     unshown = tuple(each for each in known if all(fault.finding is not each for fault in faults))
-    return Verdict(engine, release, tuple(conventions), records, skips, faults, is_complete, unshown)
+    return Verdict(
+        engine,
+        release,
+        tuple(conventions),
+        records,
+        skips,
+        faults,
+        is_complete,
+        precision,
+        unshown,
+    )
 
 
 def _faults(entries: Iterable[dict[str, Any]], findings: Sequence[Finding]) -> Iterator[Fault]:
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    known: dict[tuple[str, ...], Finding] = {}
+    groups: dict[Finding | tuple[str, ...], list[dict[str, Any]]] = {}
     for each in entries:
         if each["outcome"] == "failed":
             finding = next((finding for finding in findings if finding.fits(each)), None)
-            key = (finding.title,) if finding else (*_promises(each), _function(each["test"]))
+            key = finding or (*_promises(each), _function(each["test"]))
             groups.setdefault(key, []).append(each)
-            if finding:
-                known[key] = finding
-    faults = (_fault(group, known.get(key)) for key, group in groups.items())
+    faults = (_fault(group, key if isinstance(key, Finding) else None) for key, group in groups.items())
     yield from sorted(faults, key=_in_order)
 
 

@@ -22,8 +22,8 @@ HELP = "note each test that is over in FILE, and leave out those that are noted 
 class Journal:
     """Registered where the option is given."""
 
-    def __init__(self, path: Path, is_writer: bool) -> None:
-        self._known = {entry["test"] for entry in entries(path)}
+    def __init__(self, path: Path, is_writer: bool, known: list[str] | None = None) -> None:
+        self._known = {entry["test"] for entry in entries(path)} if known is None else set(known)
         if is_writer:
             _cut_to_whole_lines(path)
         self._is_writer = is_writer
@@ -50,6 +50,11 @@ class Journal:
             entry["told"] = _told(report)
         if report.when in ("teardown", "???"):  # ???: the process of a worker is gone
             self._write(self._open.pop(report.nodeid))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A worker that takes a dead one's place must see the same tests."""
+        node.workerinput["batchproof_journal"] = sorted(self._known)
 
     def pytest_sessionfinish(self) -> None:
         if self._file is not None:
@@ -94,4 +99,5 @@ def register(config: pytest.Config) -> None:
     if path.is_dir() or not path.parent.is_dir():
         raise pytest.UsageError(f"{OPTION} {asked!r} must name a file in a folder that is there")
     is_writer = not hasattr(config, "workerinput")
-    config.pluginmanager.register(Journal(path.resolve(), is_writer), "batchproof-journal")
+    known = None if is_writer else getattr(config, "workerinput")["batchproof_journal"]  # noqa: B009 - only workers have it
+    config.pluginmanager.register(Journal(path.resolve(), is_writer, known), "batchproof-journal")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from harness.judgement.page import verdict_page
 from harness.judgement.session import Session
 from harness.judgement.verdict import repeated, verdict_of
 from harness.plugin.journal import entries
+from harness.provenance import ROOT
 
 RunSuite = Callable[..., Any]
 
@@ -53,6 +58,12 @@ CRASH = {
     "test": "tests/conformance/test_reuse.py::test_a_used_engine[mine-gpt2-hash]",
     "outcome": "failed",
     "told": "worker 'gw0' crashed while running it",
+}
+RECORD = {
+    "engine": "static",
+    "model": "gpt2-hash",
+    "promises": ["P1"],
+    "ledger": {"num_requests": 1, "num_steps": 1, "num_workloads": 1},
 }
 MADE = {"command": "python", "date": "today", "machine": {"cpu": "one", "cores": 1}}
 MADE |= {"versions": {"python": "3"}, "commit": "abc"}
@@ -116,7 +127,7 @@ FINDINGS = """
 - engine: other
   title: Of somebody else
   kind: defect
-  words: ["."]
+  words: ["planted"]
   cause: none
 - engine: mine
   title: In another test
@@ -172,6 +183,9 @@ def test_what_is_known_of_a_failure_is_told_and_a_convention_breaks_nothing(
             "- {engine: x, title: t, kind: defect, words: [a], cause: c, script: no.py}",
             "there is no script",
         ),
+        ("- {engine: x, title: t, kind: defect, words: [1], cause: c}", "1 is no text"),
+        ("- {engine: x, title: t, kind: defect, words: ['.'], cause: c}", "'.' fits everything"),
+        ("- {engine: '', title: t, kind: defect, words: [a], cause: c}", "engine is empty"),
         ("[", "is no YAML"),
     ],
 )
@@ -226,6 +240,93 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     facts = json.loads((output / "static.json").read_text())
     assert (facts["held"], facts["broken"], facts["is_complete"]) == (["P1"], ["P5"], True)
     assert "run alone: reproduced and reproduced" in (output / "static.md").read_text()
+
+
+def test_what_is_refused_loses_nobody_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "engines"
+    kept = output / "static" / "kept.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    for engine in (".", "..", "-", "nosuch"):
+        assert main(["judge", engine, f"--output={output}"]) == 2
+        assert "is no engine" in capsys.readouterr().err
+    monkeypatch.setattr(Session, "count", lambda _self: 1)
+    assert main(["judge", "static", f"--output={output}"]) == 2
+    assert "is no folder of a judgement, and is not deleted" in capsys.readouterr().err
+    assert main(["judge", "ragged", f"--output={output}", "--resume"]) == 2
+    assert "there is no judgement of 'ragged' to resume" in capsys.readouterr().err
+    assert [path.name for path in output.iterdir()] == ["static"]
+    assert kept.read_text() == "mine"
+
+
+def test_only_what_was_begun_is_resumed(tmp_path: Path) -> None:
+    Session("static", ["-k", "smoke"], 1, tmp_path / "static").begin_anew()
+    Session("static", ["-k", "smoke"], 2, tmp_path / "static").require_same_as_before()
+    with pytest.raises(UsageError, match=r"was begun with .* -k smoke; it cannot be resumed with"):
+        Session("static", [], 1, tmp_path / "static").require_same_as_before()
+
+
+def test_two_engines_of_one_release_have_a_page_each(tmp_path: Path) -> None:
+    first, second = (verdict_of(f"cmd:mine {i}", [], is_complete=True) for i in (1, 2))
+    pages = []
+    for verdict in (replace(first, release="mine 1"), replace(second, release="mine 1")):
+        pages.append(command._page_of(verdict, tmp_path))
+        pages[-1].with_suffix(".json").write_text(json.dumps({"engine": verdict.engine}))
+    assert [page.name for page in pages] == ["mine-1.md", "mine-1-cmd-mine-2.md"]
+
+
+def test_a_failure_without_a_promise_is_no_success(tmp_path: Path) -> None:
+    verdict = verdict_of("static", [CRASH], is_complete=True)
+    assert verdict.defects
+    assert "1 more failures name no promise" in verdict_page(
+        replace(verdict, records=[("passed", RECORD)]), MADE, "pytest", tmp_path
+    )
+
+
+CRASHING = """
+import os
+from implementations.static import static
+
+def crashing(model, config):
+    engine = static(model, config)
+    generate = engine.generate
+    def or_crash(requests):
+        if any(request.request_id == "crash" for request in requests):
+            os._exit(7)
+        return generate(requests)
+    engine.generate = or_crash
+    return engine
+"""
+CRASHED_TWICE = """
+import pytest
+from harness.api import Request
+from harness.workloads import Workload
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.parametrize("name", ["a", "crash", "b", "c", "d", "crash", "e", "f"])
+def test_it(trial, name):
+    trial.check(Workload((Request(name, (1, 2), 2),)))
+"""
+
+
+def test_a_process_that_ends_costs_its_own_test_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_mini.py").write_text(CRASHED_TWICE)
+    (tmp_path / "mine.py").write_text(CRASHING)
+    journal = tmp_path / "journal.jsonl"
+    arguments = ["--engine=mine.py:crashing", "--model=gpt2-random", f"--journal={journal}", "-n1"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "harness.plugin", "-c", os.devnull, *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+    )
+    outcomes = {each["test"].rpartition("-")[2]: each["outcome"] for each in entries(journal)}
+    assert list(outcomes.values()).count("failed") == 2
+    assert list(outcomes.values()).count("passed") == 6
+    assert all((outcome == "failed") == name.startswith("crash") for name, outcome in outcomes.items())
 
 
 def test_wrong_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ T = TypeVar("T")
 # "aborted" is for `abort`, which a completion of `generate` cannot have seen.
 COMPLETION_REASONS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR)
 REPR_LEN = 100
+MOST_NOTE_CHARACTERS = 400
 
 
 class WrongAnswer(ValueError):
@@ -60,8 +61,20 @@ def read_hello(answer: Answer) -> Hello:
         _field(answer, "a hello", "name", str),
         _field(answer, "a hello", "version", str),
         _texts(answer, "capabilities", "names"),
-        _texts(answer, "notes", "sentences"),
+        _notes(answer),
     )
+
+
+def _notes(answer: Answer) -> tuple[str, ...]:
+    """They stand in a page: a line break or an escape in one could forge another part of it."""
+    notes = _texts(answer, "notes", "sentences")
+    for note in notes:
+        if not note.isprintable() or not 0 < len(note) <= MOST_NOTE_CHARACTERS:
+            raise WrongAnswer(
+                f"a note {_short(note)}, but notes are one printable line of at most "
+                f"{MOST_NOTE_CHARACTERS} characters"
+            )
+    return notes
 
 
 def _texts(answer: Answer, key: str, what: str) -> tuple[str, ...]:

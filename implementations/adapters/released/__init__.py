@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.api import Engine, EngineConfig, Limits
-from harness.errors import UnsupportedModelError
+from harness.errors import UnsupportedModelError, UsageError
 from implementations.adapters.checkpoint import saved
 from implementations.adapters.lines.engine import piped_factory
 from implementations.adapters.lines.program import Program
+from implementations.adapters.openai import EOS
 from implementations.adapters.openai.dialect import Dialect
 from implementations.adapters.openai.engine import OpenAIEngine
 from implementations.adapters.openai.refusing import Gate
@@ -138,6 +139,12 @@ def transformers_serve(
     model. The first three are its `--cb-...` flags; the rest is as for `openai`."""
     python = _interpreter("transformers-serve")
     flags = (block_size, num_blocks, max_batch_tokens)
+    if any(type(each) is not int or each < 1 for each in (*flags, concurrency)):
+        raise UsageError(
+            "block_size, num_blocks, max_batch_tokens and concurrency are whole numbers of at least 1"
+        )
+    if eos not in EOS:
+        raise UsageError(f"eos is {eos!r}, but must be one of {', '.join(EOS)}")
     server = _server(python, str(saved(model)), flags).running()
     limits = Limits.of(model, EngineConfig())
     dialect = Dialect(str(saved(model)), limits.vocab_size, "words", "words", eos, stream, {})
