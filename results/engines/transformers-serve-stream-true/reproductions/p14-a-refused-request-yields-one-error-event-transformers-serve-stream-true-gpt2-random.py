@@ -1,0 +1,192 @@
+"""P14 stream is broken, on transformers-serve?stream=true: shown without the test suite.
+
+finding:   the engine raised EngineFailed: POST http://127.0.0.1:45141/v1/completions: the server
+           answered with an error: 'cannot reshape tensor of 0 elements into shape [-1, 0] because
+           the unspecified dimension size -1 can be any value and is ambiguous'
+           /work/main/implementations/adapters/openai/stepping.py:113 in _told: raise news
+           /work/main/implementations/adapters/openai/stepping.py:96 in _listen: for event in
+           tell(stream.request, stream.exchange, self._dialect, at_once=True):
+           /work/main/implementations/adapters/openai/telling.py:40 in tell: raise
+           exchange.failed(str(slip)) from None
+promise:   a request's events add up to its completion, each token once
+engine:    transformers-serve?stream=true
+model:     gpt2-random (float32, cpu), beside this file
+found by:  tests/conformance/test_stream.py::test_a_refused_request_yields_one_error_event[transformers-serve?stream=true-gpt2-random]
+
+Run it where `harness` and the engine can be imported; another engine may take its place:
+
+    PYTHONPATH=path/to/batchproof python THIS.py [pkg.mod:factory]
+
+It exits with 1 if the failure is still there, with 0 if not, with 2 if it cannot tell. A failure that
+takes what other engines have left behind in the process is not shown by one engine alone.
+"""
+
+from __future__ import annotations
+
+import sys
+
+try:
+    import harness.api
+except ModuleNotFoundError:
+    print("CANNOT TELL: put the checkout of Batchproof, which holds harness/api.py, on PYTHONPATH")
+    sys.exit(2)
+
+import importlib.util
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from harness.api import (
+    Completion,
+    EngineConfig,
+    EngineFactory,
+    FinishReason,
+    Request,
+    SteppingEngine,
+    TokenEvent,
+)
+from implementations.adapters.released import transformers_serve
+
+FINDING = "the engine raised EngineFailed: POST http://127.0.0.1:45141/v1/completions: the server answered with an error: 'cannot reshape tensor of 0 elements into shape [-1, 0] because the unspecified dimension size -1 can be any value and is ambiguous'"
+TIME_LIMIT_S = 60
+MAX_STEPS = 155
+CONFIG = EngineConfig()
+# One after the other, on one engine; the last is the one that failed.
+CALLS = [
+    ([
+        Request("good", (1, 2, 3), 3),
+        Request("bad", (), 3),
+    ], [0, 1], []),
+]
+
+
+def serve(
+    engine: SteppingEngine,
+    requests: Sequence[Request],
+    arrivals: Sequence[int],
+    aborts: Sequence[tuple[str, int]],
+    max_steps: int,
+) -> list[tuple[int, TokenEvent]]:
+    """The events, each with its step. Arrivals and aborts are the steps before which they happen."""
+    events: list[tuple[int, TokenEvent]] = []
+    last_action = max([*arrivals, *(step for _, step in aborts)], default=0)
+    step = 0
+    while step <= last_action or engine.has_unfinished:
+        if step == max_steps:
+            give_up(f"after {step} steps the engine still has unfinished requests")
+        for request, arrival in zip(requests, arrivals, strict=True):
+            if arrival == step:
+                engine.add(request)
+        for request_id, when in aborts:
+            if when == step:
+                engine.abort(request_id)
+        if engine.has_unfinished:
+            events += [(step, event) for event in engine.step()]
+        step += 1
+    return events
+
+
+def assemble(
+    requests: Sequence[Request],
+    events: Iterable[tuple[int, TokenEvent]],
+    aborts: Iterable[tuple[str, int]],
+) -> list[Completion]:
+    """Each request's completion from its events."""
+    completions = []
+    for request in requests:
+        own = [event for _, event in events if event.request_id == request.request_id]
+        ends = [event for event in own if event.finish_reason]
+        was_aborted = any(request_id == request.request_id for request_id, _ in aborts)
+        reason = FinishReason.ABORTED if was_aborted else FinishReason.ERROR
+        tokens = tuple(event.token_id for event in own if event.token_id is not None)
+        error = ends[-1].error if ends else "its events never named a finish reason"
+        reason = (ends[-1].finish_reason if ends else None) or reason
+        completions.append(Completion(request.request_id, tokens, reason, error))
+    return completions
+
+
+def limit_time(seconds: float) -> None:
+    """0: no more. There is no limit where there is no such timer."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda *_: give_up(f"no end within {seconds:g} s"))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def load_model() -> PreTrainedModel:
+    torch.set_num_threads(1)  # as when it was found
+    path = Path(__file__).parent / "models" / "gpt2-random-float32"
+    if not path.exists():
+        make = "python -m harness checkpoint gpt2-random --dtype=float32"
+        print(f"CANNOT TELL: there is no model yet: {make} {path}")
+        sys.exit(2)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="sdpa"
+    )
+    return model.to(device="cpu", dtype=torch.float32).eval().requires_grad_(False)
+
+
+def from_file(path: str) -> ModuleType:
+    """The module in a file, wherever that is."""
+    sys.path.append(str(Path(path).parent))  # so that it can import its neighbours
+    spec = importlib.util.spec_from_file_location(f"engine_{Path(path).stem}", path)
+    assert spec and spec.loader, f"{path} ends in .py"
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def factory() -> EngineFactory:
+    """Of the engine it was found on, or of the one named on the command line."""
+    if len(sys.argv) == 1:
+        return partial(transformers_serve, stream=True)
+    module, _, name = sys.argv[1].rpartition(":")
+    try:
+        is_file = module.endswith(".py")
+        return getattr(from_file(module) if is_file else importlib.import_module(module), name)
+    except (ImportError, AttributeError, OSError, ValueError) as error:
+        print(f"CANNOT TELL: no engine {sys.argv[1]!r}: {error}")
+        sys.exit(2)
+
+
+def give_up(why: str) -> NoReturn:
+    """Leave at once: an engine may catch whatever is raised."""
+    print(f"CANNOT TELL: {why}", flush=True)
+    os._exit(2)
+
+
+def look(model: PreTrainedModel) -> list[str]:
+    """What is wrong; nothing once the engine is repaired."""
+    try:
+        engine = factory()(model, CONFIG)
+        for requests, arrivals, aborts in CALLS:
+            events = serve(engine, requests, arrivals, aborts, MAX_STEPS)
+            completions = assemble(requests, events, aborts)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return [type(error).__name__]
+    wrong: list[str] = []
+    engine.close()
+    return wrong
+
+
+def main() -> int:
+    model = load_model()
+    limit_time(TIME_LIMIT_S)
+    wrong = look(model)
+    limit_time(0)
+    print("", *wrong, sep="\n")
+    print(f"{'REPRODUCED' if wrong else 'not reproduced'}: {FINDING}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
