@@ -23,7 +23,7 @@ from transformers import (
 from harness.api import EngineConfig, Request
 from harness.errors import UnsupportedModelError
 from harness.models.catalogue import EMBEDDED, load_model
-from harness.registry import BUILT_IN, resolve_engine
+from harness.registry import BY_DEFAULT, resolve_engine
 from implementations.reference import reference
 
 
@@ -76,11 +76,10 @@ def dynamic_rope() -> PreTrainedModel:
     return tiny(LlamaForCausalLM, config)
 
 
-def test_a_recurrent_model_is_refused_by_every_engine() -> None:
+def test_a_recurrent_model_is_refused_by_every_engine_that_runs_it_here() -> None:
+    """What runs elsewhere, in a server or an environment of its own, decides for itself."""
     model = mamba()
-    for name in BUILT_IN:
-        if name == "openai":
-            continue  # its server has a model of its own
+    for name in [*BY_DEFAULT, "transformers-cb"]:
         with pytest.raises(UnsupportedModelError, match=f"'{name}' cannot serve MambaForCausalLM"):
             resolve_engine(name).factory(model, EngineConfig())
 
