@@ -1,15 +1,12 @@
-"""P12 bad input is broken, on ctranslate2?include_prompt_in_result=true: shown without the test suite.
+"""P5 isolation is broken, on ctranslate2: shown without the test suite.
 
-finding:   bad request 'r1' was refused with 'One input has no decoder start token', which does not
-           name prompt
-           case empty-prompt-among-good-ones (cases/P12-bad-input.yaml:3): One empty prompt took the
-           whole server down, because the scheduler took it for granted that there is a token to
-           feed.
-           https://github.com/vllm-project/vllm/issues/7283
-promise:   a bad request alone gets an error naming value and rule
-engine:    ctranslate2?include_prompt_in_result=true
+finding:   request 'r1' is answered differently when its neighbours are rewritten
+           before: [99] (length)
+           after:  [223] (length)
+promise:   a request's answer does not depend on its neighbours
+engine:    ctranslate2
 model:     mistral-window (float32, cpu), beside this file
-found by:  tests/conformance/test_cases.py::test_curated_case_keeps_parity[ctranslate2?include_prompt_in_result=true-mistral-window-empty-prompt-among-good-ones]
+found by:  tests/conformance/test_isolation.py::test_rewriting_the_neighbours_moves_no_bit[ctranslate2-mistral-window]
 
 Run it where `harness` and the engine can be imported; another engine may take its place:
 
@@ -34,30 +31,35 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from harness.api import Completion, EngineConfig, EngineFactory, FinishReason, Request
+from harness.api import Completion, EngineConfig, EngineFactory, Request
 from implementations.adapters.released import ctranslate2
 
-FINDING = "bad request 'r1' was refused with 'One input has no decoder start token', which does not name prompt"
-TIME_LIMIT_S = 60
-CONFIG = EngineConfig(max_num_seqs=3)
+FINDING = "request 'r1' is answered differently when its neighbours are rewritten"
+TIME_LIMIT_S = 120
+CONFIG = EngineConfig(max_num_seqs=2, block_size=2)
 # One after the other, on one engine; the last is the one that failed.
 CALLS = [
     [
-        Request("r0", (41, 248, 133, 18, 0, 74), 3),
-        Request("r1", (), 3),
-        Request("r2", (), 3),
-        Request("r3", (28, 46), 3),
+        Request("r0", (198, 216, 21, 133, 249, 208, 156, 245), 1),
+        Request("r1", (197, 215, 20, 132, 248, 207, 155, 244), 1),
     ],
 ]
-WORDS = [["prompt"]]
+OTHER_CALLS = [
+    [
+        Request("r0", (197, 215, 20, 132, 248, 207, 155, 244), 1),
+        Request("r1", (197, 215, 20, 132, 248, 207, 155, 244), 1),
+    ],
+]
+REQUEST_ID = "r1"
+ALLOWED = 0.0
 
 
 def limit_time(seconds: float) -> None:
@@ -74,13 +76,25 @@ def told(completion: Completion | None) -> str:
     return f"{completion.request_id!r} {tokens} ({completion.finish_reason}) {error}".strip()
 
 
-def wrong_refusals(completion: Completion, words: Sequence[Sequence[str]]) -> Iterator[str]:
-    """An error is wanted that holds a word of each group."""
-    message = (completion.error or "").lower()
-    if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:
-        yield f"got {told(completion)}, but should be refused"
-    elif not message or not all(any(word.lower() in message for word in group) for group in words):
-        yield f"got {told(completion)}, but the error should name {words}"
+def centred(logits: Tensor) -> Tensor:
+    """A constant added to all logits changes nothing, so it is taken away."""
+    logits = logits.detach().cpu().double()
+    return logits - logits.mean(dim=-1, keepdim=True)
+
+
+def wrong_differences(
+    first: Completion, second: Completion, cut: int | None, bound: float
+) -> Iterator[str]:
+    """Two answers that must be one and the same: token for token and, at bound 0, bit for bit."""
+    if first.token_ids[:cut] != second.token_ids[:cut] or (
+        cut is None and first.finish_reason != second.finish_reason
+    ):
+        yield f"{told(first)} is not {told(second)}"
+    elif first.logits is not None and second.logits is not None:
+        a, b = first.logits[:cut], second.logits[:cut]
+        moved = (centred(a) - centred(b)).abs().amax(dim=-1)
+        if not torch.equal(a, b) and not bool((moved <= bound).all()):
+            yield f"the logits of {first.request_id!r} differ, step by step, by {moved.tolist()}"
 
 
 def load_model() -> PreTrainedModel:
@@ -109,7 +123,7 @@ def from_file(path: str) -> ModuleType:
 def factory() -> EngineFactory:
     """Of the engine it was found on, or of the one named on the command line."""
     if len(sys.argv) == 1:
-        return partial(ctranslate2, include_prompt_in_result=True)
+        return ctranslate2
     module, _, name = sys.argv[1].rpartition(":")
     try:
         is_file = module.endswith(".py")
@@ -125,15 +139,18 @@ def give_up(why: str) -> NoReturn:
     os._exit(2)
 
 
+def answer(model: PreTrainedModel, calls: Sequence[Any]) -> Completion:
+    """Of one request in the last of the calls."""
+    engine = factory()(model, CONFIG)
+    for requests in calls:
+        completions = list(engine.generate(requests))
+    return next(each for each in completions if each.request_id == REQUEST_ID)
+
+
 def look(model: PreTrainedModel) -> list[str]:
     """What is wrong; nothing once the engine is repaired."""
-    engine = factory()(model, CONFIG)
-    for requests in CALLS:
-        completions = list(engine.generate(requests))
-    for completion in completions:
-        print(f"got {told(completion)}")
-    wrong: list[str] = list(wrong_refusals(completions[1], WORDS))
-    engine.close()
+    first, second = answer(model, CALLS), answer(model, OTHER_CALLS)
+    wrong: list[str] = list(wrong_differences(first, second, None, ALLOWED))
     return wrong
 
 

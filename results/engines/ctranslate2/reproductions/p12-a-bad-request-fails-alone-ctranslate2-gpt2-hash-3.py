@@ -1,11 +1,11 @@
 """P12 bad input is broken, on ctranslate2: shown without the test suite.
 
 finding:   bad request 'bad' was answered with length and 3 tokens, but should be refused
-           max_new_tokens 3, 3 prompt tokens
+           max_new_tokens 3, 2 prompt tokens
 promise:   a bad request alone gets an error naming value and rule
 engine:    ctranslate2
 model:     gpt2-hash (float32, cpu), beside this file
-found by:  tests/conformance/test_bad_input.py::test_a_bad_request_fails_alone[ctranslate2-gpt2-hash-token above the vocabulary]
+found by:  tests/conformance/test_bad_input.py::test_a_bad_request_fails_alone[ctranslate2-gpt2-hash-negative token]
 
 Run it where `harness` and the engine can be imported; another engine may take its place:
 
@@ -46,11 +46,11 @@ CONFIG = EngineConfig(max_num_seqs=1, block_size=2)
 # One after the other, on one engine; the last is the one that failed.
 CALLS = [
     [
-        Request("bad", (1, 256, 2), 3),
+        Request("bad", (1, -1), 3),
         Request("r0", (197,), 1),
     ],
 ]
-WORDS = [["256"]]
+WORDS = [["-1"]]
 
 
 def limit_time(seconds: float) -> None:
