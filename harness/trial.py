@@ -35,6 +35,7 @@ from harness.workloads import Outcome, Workload, run
 from harness.world import World, require_same, settings_of, shared_of
 
 BUILD_TIME_LIMIT_S = 120.0
+WORKLOAD = "workload, to paste into a file of cases/:"  # stands before one that is told
 NUM_KEPT_RUNS = 32  # more than any example makes
 
 
@@ -317,7 +318,7 @@ class Trial:
         yaml = workload_as_yaml(workload, promise.id)
         return [
             f"engine: {self.spec.name}    model: {self.subject}",
-            "workload, to paste into a file of cases/:",
+            WORKLOAD,
             *(f"    {line}" for line in yaml.splitlines()),
         ]
 

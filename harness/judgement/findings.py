@@ -30,9 +30,9 @@ import yaml
 
 from harness.errors import UsageError
 from harness.provenance import ROOT
+from harness.trial import WORKLOAD
 
 DEFAULT_FINDINGS = ROOT / "results" / "engines" / "findings.yaml"
-WORKLOAD = "workload, to paste into a file of cases/:"
 KINDS = ("defect", "documented")
 REQUIRED = {"engine": str, "title": str, "kind": str, "words": list, "cause": str}
 OPTIONAL = {"tests": list, "workload": list, "threads": list, "script": str}

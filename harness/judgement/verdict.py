@@ -154,10 +154,9 @@ def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
     shown = min(group, key=lambda each: (MARK not in each["told"], len(each["told"])))
     told, _, script = shown["told"].partition(MARK)
     path = Path(script.strip()) if script.strip().endswith(".py") else None
-    ids = [each.id for each in Promise]
     promises = {promise for each in group for promise in _promises(each)}
     return Fault(
-        tuple(sorted(promises, key=lambda p: ids.index(p) if p in ids else len(ids))),
+        tuple(sorted(promises, key=_rank)),
         tuple(dict.fromkeys(_function(each["test"]) for each in group)),
         tuple(dict.fromkeys(each["record"]["model"] for each in group if "record" in each)),
         told,
@@ -176,9 +175,13 @@ def _promises(entry: dict[str, Any]) -> list[str]:
 
 def _in_order(fault: Fault) -> tuple[bool, int, str]:
     """Defects first; then as the promises go."""
+    return fault.is_documented, _rank(fault.promises[0]), fault.title
+
+
+def _rank(promise: str) -> int:
+    """In the order of the promises; what names none comes last."""
     ids = [each.id for each in Promise]
-    first = fault.promises[0]
-    return fault.is_documented, ids.index(first) if first in ids else len(ids), fault.title
+    return ids.index(promise) if promise in ids else len(ids)
 
 
 def _function(test: str) -> str:

@@ -83,9 +83,9 @@ def openai(
         raise UsageError(
             "openai needs to know its server: openai?base_url=http://HOST:PORT/v1&model=NAME"
         )
-    _require(prompts, "prompts", PROMPTS)
-    _require(tokens, "tokens", TOKENS)
-    _require(eos, "eos", EOS)
+    require_choice(prompts, "prompts", PROMPTS)
+    require_choice(tokens, "tokens", TOKENS)
+    require_choice(eos, "eos", EOS)
     if not _is_number(concurrency) or concurrency != int(concurrency) or concurrency < 1:
         raise UsageError(f"concurrency is {concurrency!r}, but must be a whole number of at least 1")
     if not _is_number(timeout_s) or not 0 < timeout_s < float("inf"):
@@ -96,15 +96,22 @@ def openai(
     dialect = Dialect(
         str(model), limits.vocab_size, prompts, tokens, eos, bool(stream), _json_object(extra)
     )
-    kind = SteppingOpenAIEngine if stream else OpenAIEngine
-    engine = kind(
-        server, dialect, Gate.of(limits, config, is_text=prompts == "words"), int(concurrency)
-    )
+    engine = engine_at(server, dialect, limits, config, int(concurrency))
     engine.release = None if release is None else str(release)
     return engine
 
 
-def _require(value: object, name: str, choices: Collection[str]) -> None:
+def engine_at(
+    server: Server, dialect: Dialect, limits: Limits, config: EngineConfig, concurrency: int
+) -> OpenAIEngine:
+    """At a server that is known to be there. `limits`: of the model."""
+    kind = SteppingOpenAIEngine if dialect.is_streamed else OpenAIEngine
+    return kind(
+        server, dialect, Gate.of(limits, config, is_text=dialect.prompts == "words"), concurrency
+    )
+
+
+def require_choice(value: object, name: str, choices: Collection[str]) -> None:
     if value not in choices:
         raise UsageError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
 

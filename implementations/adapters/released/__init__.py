@@ -29,11 +29,8 @@ from harness.errors import UnsupportedModelError, UsageError
 from implementations.adapters.checkpoint import saved
 from implementations.adapters.lines.engine import piped_factory
 from implementations.adapters.lines.program import Program
-from implementations.adapters.openai import EOS
+from implementations.adapters.openai import EOS, engine_at, require_choice
 from implementations.adapters.openai.dialect import Dialect
-from implementations.adapters.openai.engine import OpenAIEngine
-from implementations.adapters.openai.refusing import Gate
-from implementations.adapters.openai.stepping import SteppingOpenAIEngine
 from implementations.adapters.released.server import LocalServer
 from implementations.adapters.released.shelf import SHELF, interpreter
 
@@ -143,13 +140,11 @@ def transformers_serve(
         raise UsageError(
             "block_size, num_blocks, max_batch_tokens and concurrency are whole numbers of at least 1"
         )
-    if eos not in EOS:
-        raise UsageError(f"eos is {eos!r}, but must be one of {', '.join(EOS)}")
+    require_choice(eos, "eos", EOS)
     server = _server(python, str(saved(model)), flags).running()
     limits = Limits.of(model, EngineConfig())
     dialect = Dialect(str(saved(model)), limits.vocab_size, "words", "words", eos, stream, {})
-    kind = SteppingOpenAIEngine if stream else OpenAIEngine
-    engine = kind(server, dialect, Gate.of(limits, config, is_text=True), concurrency)
+    engine = engine_at(server, dialect, limits, config, concurrency)
     engine.release = f"transformers serve {_version(python, 'transformers')}"
     engine.notes = SERVE_NOTES
     return engine

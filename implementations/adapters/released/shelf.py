@@ -61,20 +61,10 @@ def install(name: str) -> Path:
     folder = ENVIRONMENTS / name
     _done(folder).unlink(missing_ok=True)
     venv.create(folder, with_pip=True, clear=True)
-    command = [
-        str(_python(folder)),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "-r",
-        str(SHELF[name].requirements),
-    ]
-    subprocess.run(command, check=True)
+    pip = [str(_python(folder)), "-m", "pip"]
+    subprocess.run([*pip, "install", "--quiet", "-r", str(SHELF[name].requirements)], check=True)
     if SHELF[name].unwanted:
-        subprocess.run(
-            [*command[:3], "uninstall", "--quiet", "--yes", *SHELF[name].unwanted], check=True
-        )
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *SHELF[name].unwanted], check=True)
     _done(folder).touch()
     return folder
 
