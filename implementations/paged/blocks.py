@@ -82,30 +82,31 @@ class BlockPool:
     @torch.inference_mode()
     def begin(self, batch: RaggedBatch) -> None:
         cells, blocks = self._table_changes(batch)
-        seq_lens = batch.context_lens + batch.query_lens
-        slots = self.stored_slots(batch.slot_mapping)
+        num, seq_lens = batch.num_decodes, batch.context_lens + batch.query_lens
+        slots = self.stored_slots(batch.slot_mapping[num:])
         arrays = (slots, batch.lanes, batch.context_lens, seq_lens, batch.cu_seqlens_q, cells, blocks)
         slots_, lanes, context_lens, lens, starts, cells_, blocks_ = self._staging.send(*arrays)
         self._write_tables(cells_, blocks_)
-        num = batch.num_decodes
+        num_columns = self._num_columns(int(seq_lens.max()))
         decodes = prefills = None
         if num:
-            decodes = DecodeRows(lanes[:num], lens[:num], self._num_columns(int(seq_lens[:num].max())))
+            decodes = DecodeRows(lanes[:num], lens[:num], num_columns)
         if num < len(seq_lens):
-            prefills = PrefillRows(lanes[num:], context_lens[num:], starts[num:], _spans(batch))
-        self._rows = StepRows(slots_, decodes, prefills)
+            rows = lanes[num:], context_lens[num:], starts[num:]
+            prefills = PrefillRows(*rows, num_columns, slots_, _spans(batch))
+        self._rows = StepRows(decodes, prefills)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
         cache = self._layers.get(layer) or self._allocate(layer, key, value)
         rows = self._rows
-        self._kernels.write(cache, rows.slots, key, value)
         out = query.new_empty(*query.shape[:2], value.shape[2])
+        fed = query, key, value, cache, self._tables
         if rows.decodes is not None:
-            self._kernels.decode(query, cache, self._tables, rows.decodes, form, out)
+            self._kernels.decode(*fed, rows.decodes, form, out)
         if rows.prefills is not None:
-            self._kernels.prefill(query, cache, self._tables, rows.prefills, form, out)
+            self._kernels.prefill(*fed, rows.prefills, form, out)
         return out
 
     # For captured steps, which bring tensors of their own:
@@ -128,9 +129,6 @@ class BlockPool:
     def stored_slots(self, slots: Ints) -> Ints:
         """Where the slots of a batch are in the flattened pool."""
         return slots + (TRASH + 1) * self._block_size
-
-    def trash_slots(self, num_slots: int) -> Ints:
-        return TRASH * self._block_size + np.arange(num_slots) % self._block_size
 
     def _num_columns(self, seq_len: int) -> int:
         return -(-seq_len // self._block_size)

@@ -77,8 +77,8 @@ class CudaCapture:
 class _Captured:
     """A step for B rows."""
 
-    inputs: Tensor  # (5, B) int64: token ids, positions, slots, lanes, seq_lens
-    rows: StepRows  # the last three of them, for the pool
+    inputs: Tensor  # (3, B) int64: token ids, lanes, seq_lens
+    rows: StepRows  # the last two of them, for the pool
     run: Step
 
 
@@ -134,20 +134,13 @@ class DecodeGraphs:
     def _inputs(self, batch: RaggedBatch, bucket: int) -> Ints:
         """As in `_Captured`."""
         inputs = self._padding(bucket)
-        inputs[:, : len(batch.lanes)] = (
-            batch.token_ids,
-            batch.position_ids,
-            self._pool.stored_slots(batch.slot_mapping),
-            batch.lanes,
-            batch.context_lens + 1,
-        )
+        inputs[:, : len(batch.lanes)] = batch.token_ids, batch.lanes, batch.context_lens + 1
         return inputs
 
     def _padding(self, bucket: int) -> Ints:
         """The inputs of a step without a sequence."""
-        inputs = np.zeros((5, bucket), dtype=np.int64)
-        inputs[2] = self._pool.trash_slots(bucket)
-        inputs[3] = self._pool.trash_lane
+        inputs = np.zeros((3, bucket), dtype=np.int64)
+        inputs[1] = self._pool.trash_lane
         return inputs
 
     def _step_for(self, bucket: int, num_columns: int) -> _Captured:
@@ -162,11 +155,12 @@ class DecodeGraphs:
     def _new_step(self, bucket: int, num_columns: int) -> _Captured:
         # Captured while all rows are padding, so that no sequence notices the rehearsals.
         inputs = torch.from_numpy(self._padding(bucket)).to(self._device)
-        token_ids, positions, slots, lanes, seq_lens = inputs
-        rows = StepRows(slots, DecodeRows(lanes, seq_lens, num_columns), None)
+        token_ids, lanes, seq_lens = inputs
+        rows = StepRows(DecodeRows(lanes, seq_lens, num_columns), None)
 
         def step() -> Outputs:
             tokens = self._last_tokens.fill_in(token_ids, lanes)
+            positions = (seq_lens - 1).clamp(min=0)
             outputs = self._forward(tokens[None], positions[None])
             self._last_tokens.put(lanes, outputs[0])
             return outputs

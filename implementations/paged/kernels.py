@@ -35,7 +35,7 @@ class DecodeRows:
     """Rows with one fed token each: the step's first B tokens."""
 
     lanes: Tensor  # (B,) int64: the row of the block tables
-    seq_lens: Tensor  # (B,) int64: keys to see, the fed one among them; 0: padding, reads nothing
+    seq_lens: Tensor  # (B,) int64: keys to see, the fed one last; 0: padding, of the trash lane
     num_columns: int  # no row has more blocks than so many
 
 
@@ -50,57 +50,67 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """Rows with several fed tokens each."""
+    """Rows with several fed tokens each: the step's tokens behind its decode rows."""
 
     lanes: Tensor  # (P,) int64
     context_lens: Tensor  # (P,) int64
     starts: Tensor  # (P + 1,) int64: where each row begins among the step's T tokens, and the end
-    spans: tuple[Span, ...]  # the same on the host
+    num_columns: int  # no row has more blocks than so many
+    slots: Tensor  # (N,) int64: cells of the flattened pool, one for each of the step's last N tokens
+    spans: tuple[Span, ...] | None  # the same on the host; None in a captured step, which may not know
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Where a step's tokens go, and what its queries read. Tensors are on the pool's device."""
+    """What a step's queries read, and where its keys go. Tensors are on the pool's device."""
 
-    slots: Tensor  # (T,) int64: cells of the flattened pool
     decodes: DecodeRows | None
     prefills: PrefillRows | None
 
 
 class Kernels(Protocol):
-    """Queries are (T, num_heads, qk_dim) and results (T, num_heads, v_dim), contiguous.
+    """Queries are (T, num_heads, qk_dim), keys and values (T, num_kv_heads, dim), strided as the model
+    made them; results (T, num_heads, v_dim), contiguous. `tables` is (num_lanes + 1, columns) int32.
 
-    `decode` and `prefill` write their own rows of `out` and leave the others. `tables` is (num_lanes +
-    1, columns) int32. `write` and `decode` may be captured in a CUDA graph: they never wait for the
-    device, and the shape of what they launch hangs on nothing but the shapes of their arguments and
-    `rows.num_columns`.
+    `decode` and `prefill` put their own rows' keys and values into the cache, write their own rows of
+    `out` and leave the others. Both may be captured in a CUDA graph: they never wait for the device, and
+    the shape of what they launch hangs on nothing but the shapes of their arguments and
+    `rows.num_columns`; `prefill` only where `rows.spans` is None.
     """
-
-    def write(self, cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None: ...
 
     def decode(
         self,
         query: Tensor,
+        key: Tensor,
+        value: Tensor,
         cache: LayerCache,
         tables: Tensor,
         rows: DecodeRows,
         form: AttentionForm,
         out: Tensor,
-    ) -> None: ...
+    ) -> None:
+        """The fed token's cell is that of position seq_len - 1 in its lane's table. Padding rows touch
+        no cell but those of the trash block; what they leave in `out` is finite."""
+        ...
 
     def prefill(
         self,
         query: Tensor,
+        key: Tensor,
+        value: Tensor,
         cache: LayerCache,
         tables: Tensor,
         rows: PrefillRows,
         form: AttentionForm,
         out: Tensor,
-    ) -> None: ...
+    ) -> None:
+        """Rows may be empty (starts equal). Of the N tokens of `rows.slots`, those behind the last row's
+        end are padding: their keys go to their slots, their places in `out` need not be written."""
+        ...
 
     def graph_columns(self, num_columns: int, width: int) -> int:
-        """For how many columns to capture a decode step whose rows have up to `num_columns` blocks,
-        the tables being `width` wide: few different answers make few graphs."""
+        """For how many columns to capture a step whose rows have up to `num_columns` blocks, the tables
+        being `width` wide: few different answers make few graphs."""
         ...
 
 
