@@ -17,7 +17,7 @@ from implementations.paged import scheduler as paged
 from implementations.paged.block_manager import BlockManager
 from implementations.paged.blocks import BlockPool
 from implementations.paged.engine import PagedEngine
-from implementations.paged.graphs import DecodeGraphs, LastTokens
+from implementations.paged.graphs import CapturedSteps, LastTokens
 from implementations.paged.lanes import LanePool
 from implementations.paged.options import PagedOptions
 from implementations.paged.runner import ModelRunner
@@ -31,7 +31,7 @@ PLACES: dict[type, tuple[type, str]] = {
     Scheduler: (RaggedEngine, "scheduler_class"),
     BlockManager: (paged.Scheduler, "block_manager_class"),
     paged.Scheduler: (PagedEngine, "scheduler_class"),
-    DecodeGraphs: (ModelRunner, "graphs_class"),
+    CapturedSteps: (ModelRunner, "graphs_class"),
     LastTokens: (ModelRunner, "last_tokens_class"),
     ModelRunner: (PagedEngine, "runner_class"),
 }
@@ -65,4 +65,4 @@ def engine_with(part: type, **options: Any) -> EngineFactory:
 def _paged(
     pieces: dict[str, Any], options: PagedOptions, model: PreTrainedModel, config: EngineConfig
 ) -> Engine:
-    return build_unprobed(model, config, options.resolved(model.device), **pieces)
+    return build_unprobed(model, config, options.resolved(model.device, model.dtype), **pieces)

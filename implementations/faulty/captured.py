@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
@@ -13,22 +12,21 @@ from harness.causes import Cause
 from harness.promises import Promise
 from implementations.faulty.fault import planted
 from implementations.paged.batch import Ints, RaggedBatch
-from implementations.paged.blocks import BlockPool
+from implementations.paged.blocks import TRASH, BlockPool
 from implementations.paged.engine import Chosen, PagedEngine
-from implementations.paged.graphs import DecodeGraphs, LastTokens
+from implementations.paged.graphs import CapturedSteps, LastTokens, Layout
+from implementations.paged.kernels import StepRows
 from implementations.paged.runner import Flight, ModelRunner
-from implementations.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
-from implementations.paged.sequence import Sequence
+from implementations.paged.sequence import PENDING
 
 
 @planted(Promise.P1, Cause.PADDING, "m0at/rvllm#32", backend="blocks", graphs=True)
-class PaddingRowsWriteToALiveBlock(DecodeGraphs):
+class PaddingRowsWriteToALiveBlock(BlockPool):
     """The padding rows of a captured step write their keys to block 0, which may be somebody's."""
 
-    def _padding(self, bucket: int) -> Ints:
-        inputs = super()._padding(bucket)
-        inputs[2] = self._pool.stored_slots(inputs[2])
-        return inputs
+    def begin_static(self, rows: StepRows) -> None:
+        self._tables[self.trash_lane] = TRASH + 1
+        super().begin_static(rows)
 
 
 @planted(
@@ -39,27 +37,26 @@ class PaddingRowsWriteToALiveBlock(DecodeGraphs):
     graphs=True,
     overlap=True,
 )
-class PaddingRowsChooseForALiveLane(DecodeGraphs):
+class PaddingRowsChooseForALiveLane(LastTokens):
     """What the padding rows of a captured step choose becomes the next token of lane 0."""
 
-    def _padding(self, bucket: int) -> Ints:
-        inputs = super()._padding(bucket)
-        inputs[3] = 0
-        return inputs
+    def put(self, lanes: Tensor, token_ids: Tensor) -> None:
+        super().put(torch.where(lanes == len(self._ids) - 1, 0, lanes), token_ids)
 
 
 @planted(Promise.P5, Cause.STALE, "vllm-project/vllm#44868", backend="blocks", graphs=True)
-class LanesOfTheFirstReplay(DecodeGraphs):
+class LanesOfTheFirstReplay(CapturedSteps):
     """A captured step reads the tables of those who were in it when it was replayed first."""
 
-    def __init__(self, *pieces: Any) -> None:
-        super().__init__(*pieces)
-        self._first: dict[int, Ints] = {}
+    def __init__(self, *pieces: Any, **options: Any) -> None:
+        super().__init__(*pieces, **options)
+        self._first: dict[Layout, Ints] = {}
 
-    def _inputs(self, batch: RaggedBatch, bucket: int) -> Ints:
-        inputs = super()._inputs(batch, bucket)
-        inputs[3] = self._first.setdefault(bucket, inputs[3].copy())
-        return inputs
+    def _inputs(self, layout: Layout, batch: RaggedBatch | None = None) -> list[Ints]:
+        token_ids, prompt_ids, lanes, *rest = super()._inputs(layout, batch)
+        if batch is not None:
+            lanes = self._first.setdefault(layout, lanes)
+        return [token_ids, prompt_ids, lanes, *rest]
 
 
 @planted(Promise.P1, Cause.ADDRESSING, "slwang-ustc/nano-vllm-v1#3", backend="blocks", graphs=True)
@@ -91,36 +88,16 @@ class FormerTenantsTokenIsFed(ModelRunner):
         return flight
 
 
-class _Heedless(SchedulerOutput):
-    """A plan whose tokens nobody waits for."""
-
-    __slots__ = ()
-
-    @property
-    def may_stop(self) -> bool:
-        return False
-
-
 @planted(Promise.P3, Cause.EOS, "vllm-project/vllm-omni#3532", overlap=True)
-class StopIsSeenAStepLate(Scheduler):
+class StopIsSeenAStepLate(PagedEngine):
     """When an EOS is read the next step is under way, and the token it chooses is delivered too."""
 
-    def schedule(self) -> SchedulerOutput:
-        plan = super().schedule()
-        return _Heedless(plan.scheduled, plan.admitted, plan.preempted, plan.freed_blocks)
-
-    def update(self, scheduled: Seq[Scheduled], token_ids: Seq[int]) -> list[Sequence]:
-        done = super().update(scheduled, token_ids)
-        for each in scheduled:
-            sequence = each.sequence
-            read = set(sequence.output_token_ids[:-1])
-            if sequence not in done and read & sequence.request.eos_token_ids:
-                sequence.finish_reason = FinishReason.STOP
-                self.running.remove(sequence)
-                del self._live[sequence.request_id]
-                self._release(sequence)
-                done.append(sequence)
-        return done
+    def _land(self) -> list[Chosen]:
+        chosen = super()._land()
+        for each in chosen:
+            if each.finish_reason is FinishReason.STOP and each.sequence.lane >= 0:
+                each.sequence.token_ids.append(PENDING)
+        return chosen
 
 
 @planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm#38624", overlap=True)

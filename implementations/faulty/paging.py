@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.causes import Cause
 from harness.promises import Promise
@@ -19,13 +21,17 @@ from implementations.paged.sequence import Sequence
 class NewBlockOpenedATokenLate(BlockPool):
     """The key of a decode that opens a new block goes to the first slot of the block before it."""
 
-    def begin(self, batch: RaggedBatch) -> None:
-        size, slots = self._block_size, batch.slot_mapping.copy()
-        for row in range(batch.num_decodes):
-            context_len = int(batch.context_lens[row])
-            if context_len and context_len % size == 0:
-                slots[row] = batch.block_tables[row][context_len // size - 1] * size
-        super().begin(replace(batch, slot_mapping=slots))
+    def attend(self, layer: int, *fed: Any) -> Tensor:
+        result = super().attend(layer, *fed)
+        decodes, cache = self._rows.decodes, self._layers[layer]
+        lanes, seq_lens = ((), ()) if decodes is None else (decodes.lanes, decodes.seq_lens)
+        for lane, seq_len in zip(map(int, lanes), map(int, seq_lens), strict=True):
+            column, offset = divmod(seq_len - 1, self._block_size)
+            if column and not offset:
+                before, opened = self._tables[lane, column - 1 : column + 1].tolist()
+                for cells in (cache.keys, cache.values):
+                    cells[before, 0], cells[opened, 0] = cells[opened, 0].clone(), self._poison
+        return result
 
 
 @planted(Promise.P1, Cause.ADDRESSING, "tanishqkumar/ssd#23", backend="lanes")
@@ -41,9 +47,10 @@ class TableOfTheFormerTenant(BlockPool):
     """A lane's row of the table is written anew only for a tenant with more blocks than it holds."""
 
     def _table_changes(self, batch: RaggedBatch) -> tuple[Ints, Ints]:
-        for lane, table in zip(batch.lanes.tolist(), batch.block_tables, strict=True):
-            if len(table) <= len(self._known[lane]):
-                self._known[lane][:] = table
+        for each in batch.scheduled:
+            lane, table = each.sequence.lane, each.sequence.block_table
+            if len(table) <= self._known[lane][1]:
+                self._known[lane] = table, len(table)
         return super()._table_changes(batch)
 
 

@@ -9,10 +9,10 @@ The life of a request:
    prefix taken over. If blocks run out, the youngest has to give its own back and waits again.
 3. `batch.RaggedBatch` turns the plan into arrays: all fed tokens in one row (1, T), their positions,
    and the slot of the cache each key goes to. No padding, no mask.
-4. `runner.launch` runs the model once over that row. In place of its own attention the model calls
-   `attention`, which has the *backend* keep the new keys and values and attend: `lanes` on a CPU, where
-   each sequence's cache is a slice, `blocks` elsewhere, through block tables, with kernels in Triton
-   or, without it, in torch. The head computes the rows that are sampled, and no others.
+4. `runner.launch` runs the model once over that row (`model_pass`). In place of its own attention
+   the model calls `attention`, which has the *backend* keep the new keys and values and attend:
+   `lanes` on a CPU, where each sequence's cache is a slice, `blocks` elsewhere, through block tables,
+   with kernels in Triton or, without it, in torch. The head computes the sampled rows, and no others.
 5. `scheduler.update` books it: full blocks are published to the prefix cache, sequences that are done
    give back lane and blocks at once, so that the next step can fill them.
 6. `engine.step` returns the events.
@@ -20,13 +20,16 @@ The life of a request:
     sequence, block_manager, scheduler, trace     policy: imports no torch
     batch                                         policy -> arrays
     lanes | blocks, kernels, torch_, triton_*     tensors: where keys and values are, who reads them
-    attention, runner, tracing, graphs            the model, and the host's work out of its way
+    attention, model_pass, runner, staging        the model, and what goes to the device and back
+    tracing | compiled, graphs, capture           the host's work out of its way
     options                                       what can be switched, and what is chosen by itself
 
-What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts by
-kernels of their own; on a CPU the forward pass is traced (`tracing`), on CUDA decode steps are recorded
-(`graphs`) and tokens read one step late, while the device works on the next, except where one may be an
-EOS: then a freed slot would be filled a step late.
+What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
+by kernels of their own. On a CPU the forward pass is traced (`tracing`). On CUDA one compiled decoder
+layer serves all (`compiled`), steps are recorded as graphs, those with short prompts too (`graphs`),
+the pool is sized and all of that is made when the engine is built, and tokens are read one step late,
+while the device works on the next. An EOS is read late as well: its sequence is fed once more, what
+that chooses is dropped, and the slot is filled a step later; the engine declares `scheduling_delay` 1.
 """
 
 from __future__ import annotations
@@ -37,8 +40,10 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from harness.api import Engine, EngineConfig, Limits
+from harness.errors import UnsupportedModelError
 from implementations.paged.attention import Backend
 from implementations.paged.blocks import BlockPool
+from implementations.paged.compiled import uniform_layers
 from implementations.paged.declared import refuse_undeclared
 from implementations.paged.engine import PagedEngine
 from implementations.paged.lanes import LanePool
@@ -56,7 +61,8 @@ def paged(
     trace: bool | None = None,
     graphs: bool | None = None,
     overlap: bool | None = None,
-    compile: bool | str = False,
+    compile: bool | str | None = None,
+    prepare: bool | None = None,
     prepack: bool = False,
     poison: float | None = None,
 ) -> Engine:
@@ -65,13 +71,24 @@ def paged(
     Raises `UnsupportedModelError` for a model that it could not serve right, and `ConfigError` for
     options that contradict each other or the device.
     """
-    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepack, poison)
-    options = asked.resolved(model.device)
+    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, prepack, poison)
+    options = asked.resolved(model.device, model.dtype)
     refuse_unbatchable("paged", model)
     refuse_undeclared("paged", model)
-    build = partial(build_unprobed, options=options)
-    probe("paged", model, build, options)
-    return build(model, config)
+    if asked.compile is None and not uniform_layers(model):
+        options = replace(options, compile=False)
+    try:
+        _probe(model, options)
+    except UnsupportedModelError:
+        if asked.compile is not None or not options.compile:
+            raise
+        options = replace(options, compile=False)  # its compiler cannot do it, or not right
+        _probe(model, options)
+    return build_unprobed(model, config, options)
+
+
+def _probe(model: PreTrainedModel, options: PagedOptions) -> None:
+    probe("paged", model, partial(build_unprobed, options=replace(options, prepare=False)), options)
 
 
 def build_unprobed(

@@ -3,7 +3,8 @@
 `AttentionInterface` hands every layer's rotated queries and unrepeated keys and values to the function
 that the config names. Ours has no entry among transformers' masks, so no mask is built. Which batch
 they belong to cannot be passed through all models, so it lies in a context variable while a forward
-pass runs.
+pass runs. Layers are numbered in the order in which they attend: a number that a layer brought along
+would be a constant to a compiler, and one compiled layer could not serve all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -62,24 +63,24 @@ class Backend(Protocol):
 
 
 @dataclass(slots=True)
-class _Pass:
-    """One forward pass: where attention goes, and which layers have been there."""
+class Pass:
+    """One forward pass: where attention goes, and how many layers have attended."""
 
     backend: Backend
-    seen: set[int] = field(default_factory=set)
+    num_layers: int = 0
 
 
-_CURRENT: ContextVar[_Pass] = ContextVar("the forward pass under way")
+_CURRENT: ContextVar[Pass] = ContextVar("the forward pass under way")
 
 
 @contextmanager
-def passing_to(backend: Backend) -> Iterator[set[int]]:
-    """While a forward pass runs. Yields the layers that have attended, as they do."""
-    current = _Pass(backend)
+def passing_to(backend: Backend) -> Iterator[Pass]:
+    """While a forward pass runs."""
+    current = Pass(backend)
     token = _CURRENT.set(current)
     try:
         with torch.inference_mode():
-            yield current.seen
+            yield current
     finally:
         _CURRENT.reset(token)
 
@@ -87,8 +88,8 @@ def passing_to(backend: Backend) -> Iterator[set[int]]:
 # An operator of torch's, so that it stays one call when the model around it is traced or compiled.
 _LIBRARY = torch.library.Library("batchproof", "DEF")
 _LIBRARY.define(
-    "attend(Tensor query, Tensor key, Tensor value, int layer, float scaling, int? window, "
-    "float? softcap, Tensor? sinks) -> Tensor"
+    "attend(Tensor query, Tensor key, Tensor value, float scaling, int? window, float? softcap, "
+    "Tensor? sinks) -> Tensor"
 )
 
 
@@ -96,7 +97,6 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    layer: int,
     scaling: float,
     window: int | None,
     softcap: float | None,
@@ -104,9 +104,7 @@ def _attend(
 ) -> Tensor:
     """`query` (1, num_heads, T, qk_dim) and so on -> (1, T, num_heads, v_dim)."""
     current = _CURRENT.get()
-    if layer in current.seen:
-        raise UnsupportedModelError(f"layer {layer} attends more than once")
-    current.seen.add(layer)
+    layer, current.num_layers = current.num_layers, current.num_layers + 1
     form = AttentionForm(scaling, window, softcap, sinks)
     query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
     return current.backend.attend(layer, query, key, value, form)[None]
@@ -117,13 +115,12 @@ def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # 
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
-for _device in ("CPU", "CUDA", "MPS"):
-    _LIBRARY.impl("attend", _attend, _device)
+_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")  # one for all devices
 torch.library.register_fake("batchproof::attend", _shape)
 
 
 def _attention(
-    module: nn.Module,
+    module: nn.Module,  # noqa: ARG001 - which layer it is, its turn says
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -136,15 +133,12 @@ def _attention(
     **unknown: Any,  # noqa: ARG001 - what else a model passes means something to other functions
 ) -> tuple[Tensor, None]:
     """What transformers calls; shapes as `_attend` has them."""
-    layer = getattr(module, "layer_idx", None)
-    if layer is None:
-        raise UnsupportedModelError("an attention layer does not say which it is")
     if attention_mask is not None:
         raise UnsupportedModelError("it builds an attention mask of its own")
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     attend = torch.ops.batchproof.attend.default
-    return attend(query, key, value, layer, scaling, sliding_window, softcap, s_aux), None
+    return attend(query, key, value, scaling, sliding_window, softcap, s_aux), None
 
 
 AttentionInterface.register(NAME, _attention)

@@ -15,16 +15,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RaggedBatch:
-    """T tokens of R rows, packed end to end; rows of one token ("decodes") come first, by lane.
+    """T tokens of R rows, packed end to end; rows of one token ("decodes") come first, by lane."""
 
-    The slot of a token is block_id * block_size + offset. `scheduled` is in the order of the rows.
-    """
-
-    scheduled: tuple[Scheduled, ...]  # (R,)
+    scheduled: tuple[Scheduled, ...]  # (R,) in the order of the rows
     num_decodes: int  # rows 0 to num_decodes - 1 have one token
     token_ids: Ints  # (T,) PENDING where only the device knows it
     position_ids: Ints  # (T,)
-    slot_mapping: Ints  # (T,)
     context_lens: Ints  # (R,)
     query_lens: Ints  # (R,)
     cu_seqlens_q: Ints  # (R + 1,)
@@ -32,45 +28,59 @@ class RaggedBatch:
     sampled_rows: Ints  # (S,) rows a token is chosen for, ascending
 
     @property
-    def block_tables(self) -> list[list[int]]:
-        """R lists of block ids, each long enough for context and fed tokens."""
-        return [each.sequence.block_table for each in self.scheduled]
+    def num_prompt_tokens(self) -> int:
+        """Of the rows behind the decodes."""
+        return len(self.token_ids) - self.num_decodes
 
     @property
     def sampled_tokens(self) -> Ints:
         """(S,) where in T each sampled row's last token is."""
         return self.cu_seqlens_q[1:][self.sampled_rows] - 1
 
-    @classmethod
-    def of(cls, scheduled: Seq[Scheduled], block_size: int) -> RaggedBatch:
-        decodes = [each for each in scheduled if each.query_len == 1]
-        decodes.sort(key=lambda each: each.sequence.lane)
-        prefills = [each for each in scheduled if each.query_len > 1]
-        rows = (*decodes, *prefills)
-        token_ids: list[int] = []
-        positions: list[int] = []
+    def slot_mapping(self, block_size: int, first_row: int = 0) -> Ints:
+        """Where the keys of the rows from `first_row` on go, one for each token: block_id * block_size
+        + offset."""
         blocks: list[int] = []
-        for sequence, context_len, query_len, _ in rows:
+        for sequence, context_len, query_len, _ in self.scheduled[first_row:]:
+            table = sequence.block_table
             if query_len == 1:
-                token_ids.append(sequence.token_ids[context_len])
-                positions.append(context_len)
-                blocks.append(sequence.block_table[context_len // block_size])
+                blocks.append(table[context_len // block_size])
             else:
                 span = range(context_len, context_len + query_len)
-                token_ids += sequence.token_ids[context_len : context_len + query_len]
-                positions += span
-                blocks += [sequence.block_table[position // block_size] for position in span]
-        position_ids = np.array(positions, dtype=np.int64)
-        query_lens = np.array([each.query_len for each in rows], dtype=np.int64)
+                blocks += [table[position // block_size] for position in span]
+        offsets = self.position_ids[self.cu_seqlens_q[first_row] :] % block_size
+        slots: Ints = np.array(blocks, dtype=np.int64) * block_size + offsets
+        return slots
+
+    @classmethod
+    def of(cls, scheduled: Seq[Scheduled]) -> RaggedBatch:
+        decodes = [each for each in scheduled if each.query_len == 1]
+        decodes.sort(key=_lane)
+        prefills = [each for each in scheduled if each.query_len > 1]
+        rows = (*decodes, *prefills)
+        token_ids = [sequence.token_ids[context_len] for sequence, context_len, _, _ in decodes]
+        for sequence, context_len, query_len, _ in prefills:
+            token_ids += sequence.token_ids[context_len : context_len + query_len]
+        table = np.array([(*row[1:], row[0].lane) for row in rows], dtype=np.int64)
+        context_lens, query_lens, is_sampled, lanes = table.reshape(-1, 4).T.copy()
+        cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(query_lens, out=cu_seqlens_q[1:])
+        position_ids = context_lens
+        if prefills:
+            position_ids = np.repeat(context_lens - cu_seqlens_q[:-1], query_lens)
+            position_ids += np.arange(len(token_ids))
         return cls(
             scheduled=rows,
             num_decodes=len(decodes),
             token_ids=np.array(token_ids, dtype=np.int64),
             position_ids=position_ids,
-            slot_mapping=np.array(blocks, dtype=np.int64) * block_size + position_ids % block_size,
-            context_lens=np.array([each.context_len for each in rows], dtype=np.int64),
+            context_lens=context_lens,
             query_lens=query_lens,
-            cu_seqlens_q=np.concatenate([[0], query_lens.cumsum()]),
-            lanes=np.array([each.sequence.lane for each in rows], dtype=np.int64),
-            sampled_rows=np.flatnonzero([each.is_sampled for each in rows]),
+            cu_seqlens_q=cu_seqlens_q,
+            lanes=lanes,
+            sampled_rows=np.flatnonzero(is_sampled),
         )
+
+
+def _lane(row: Scheduled) -> int:
+    return row.sequence.lane

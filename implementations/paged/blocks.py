@@ -30,14 +30,16 @@ from implementations.paged.kernels import (
 )
 from implementations.paged.staging import Staging
 
+SHARE_OF_FREE_MEMORY = 0.5  # others live on the device too
 TRASH = 0  # where the trash block is stored; block b is stored at b + 1
 
 
 class BlockPool:
     """A `Backend` for any device.
 
-    `num_blocks` None: it grows by a quarter when a block beyond its end turns up. Tables start
-    `num_columns` wide and double. Both make `generation` grow: tensors have moved, graphs are void.
+    `num_blocks` None: it grows by a quarter when a block beyond its end turns up, unless `reserve` made
+    room before. Tables start `num_columns` wide and double. Whenever tensors have moved `generation`
+    grows: graphs are void.
     """
 
     def __init__(
@@ -60,7 +62,8 @@ class BlockPool:
         self._kernels = load_kernels(kernels)
         self._staging = Staging(device)
         self._tables = torch.full((num_lanes + 1, num_columns), TRASH, dtype=torch.int32, device=device)
-        self._known: list[list[int]] = [[] for _ in range(num_lanes)]  # what the tables hold
+        # What each lane's row holds: the first so many blocks of this very list.
+        self._known: list[tuple[list[int], int]] = [([], 0)] * num_lanes
         self._layers: dict[int, LayerCache] = {}
         self._rows: StepRows
 
@@ -83,7 +86,7 @@ class BlockPool:
     def begin(self, batch: RaggedBatch) -> None:
         cells, blocks = self._table_changes(batch)
         num, seq_lens = batch.num_decodes, batch.context_lens + batch.query_lens
-        slots = self.stored_slots(batch.slot_mapping[num:])
+        slots = self.slots_of(batch, num)
         arrays = (slots, batch.lanes, batch.context_lens, seq_lens, batch.cu_seqlens_q, cells, blocks)
         slots_, lanes, context_lens, lens, starts, cells_, blocks_ = self._staging.send(*arrays)
         self._write_tables(cells_, blocks_)
@@ -109,6 +112,18 @@ class BlockPool:
             self._kernels.prefill(*fed, rows.prefills, form, out)
         return out
 
+    @torch.inference_mode()
+    def reserve(self, seq_len: int) -> None:
+        """Make room, once layers have attended, for sequences of `seq_len` tokens in all lanes, as far
+        as `SHARE_OF_FREE_MEMORY` reaches. A pool of a given size has its room already."""
+        if self._is_fixed:
+            return
+        wanted = self._num_lanes * self._num_columns(seq_len) + 1
+        memory = int(SHARE_OF_FREE_MEMORY * free_bytes(self._tables.device))
+        fitting = memory * self._capacity // max(1, self.num_bytes)
+        if self._capacity < min(wanted, fitting):
+            self._grow(min(wanted, fitting))
+
     # For captured steps, which bring tensors of their own:
 
     @torch.inference_mode()
@@ -126,9 +141,14 @@ class BlockPool:
         """For how many columns of the tables to capture a step whose rows have up to `seq_len` keys."""
         return self._kernels.graph_columns(self._num_columns(seq_len), self._tables.shape[1])
 
-    def stored_slots(self, slots: Ints) -> Ints:
-        """Where the slots of a batch are in the flattened pool."""
-        return slots + (TRASH + 1) * self._block_size
+    def padding_rows(self, num_rows: int) -> StepRows:
+        """Rows without a sequence."""
+        zeros = self._tables.new_zeros(num_rows, dtype=torch.int64)
+        return StepRows(DecodeRows(zeros + self.trash_lane, zeros, 1), None)
+
+    def slots_of(self, batch: RaggedBatch, first_row: int) -> Ints:
+        """Where in the flattened pool the keys of the rows from `first_row` on go."""
+        return batch.slot_mapping(self._block_size, first_row) + (TRASH + 1) * self._block_size
 
     def _num_columns(self, seq_len: int) -> int:
         return -(-seq_len // self._block_size)
@@ -136,21 +156,23 @@ class BlockPool:
     def _table_changes(self, batch: RaggedBatch) -> tuple[Ints, Ints]:
         """Cells of the flattened tables, and the stored blocks they should hold: what is not there yet.
 
-        A table that goes on as it was gets its new end. Any other is a newcomer's, and written anew:
-        what is left behind its end is never read.
+        A table that a sequence goes on with gets its new end. Any other is a newcomer's, and written
+        anew: what is left behind its end is never read.
         """
-        tables = batch.block_tables
+        tables = [each.sequence.block_table for each in batch.scheduled]
         self._reserve_columns(max(map(len, tables)))
+        width = self._tables.shape[1]
         cells: list[int] = []
         blocks: list[int] = []
         for lane, table in zip(batch.lanes.tolist(), tables, strict=True):
-            known = self._known[lane]
-            first = len(known) if table[: len(known)] == known else 0
+            known, first = self._known[lane]
+            if known is not table:
+                first = 0
             if first < len(table):
-                row = lane * self._tables.shape[1]
+                row = lane * width
                 cells += range(row + first, row + len(table))
                 blocks += table[first:]
-                known[first:] = table[first:]
+                self._known[lane] = table, len(table)
         self._reserve_blocks(max(blocks, default=0))
         return np.array(cells, dtype=np.int64), np.array(blocks, dtype=np.int64) + 1
 
@@ -171,7 +193,10 @@ class BlockPool:
         if highest + 1 < self._capacity:
             return
         assert not self._is_fixed, f"block {highest} is beyond the pool's {self._capacity - 1} blocks"
-        self._capacity = max(highest + 2, self._capacity * 5 // 4)  # memory may be short
+        self._grow(max(highest + 2, self._capacity * 5 // 4))  # memory may be short
+
+    def _grow(self, capacity: int) -> None:
+        self._capacity = capacity
         for layer, old in self._layers.items():
             new = self._allocate(layer, old.keys[0], old.values[0])
             new.keys[: len(old.keys)] = old.keys
@@ -185,6 +210,13 @@ class BlockPool:
 
         self._layers[layer] = LayerCache(cells(key), cells(value))
         return self._layers[layer]
+
+
+def free_bytes(device: torch.device) -> int:
+    """Of the device's memory; where it does not say, a GiB."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return 1 << 30
 
 
 def _spans(batch: RaggedBatch) -> tuple[Span, ...]:

@@ -27,7 +27,7 @@ from implementations.paged.batch import RaggedBatch
 from implementations.paged.masking import seen_by
 from implementations.paged.options import PagedOptions
 from implementations.paged.runner import Flight, ModelRunner
-from implementations.paged.scheduler import Scheduler, SchedulerOutput
+from implementations.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
 from implementations.paged.sequence import PENDING, Sequence
 from implementations.paged.trace import TraceLog
 from implementations.support import sliding_window
@@ -67,10 +67,18 @@ class PagedEngine:
         self._scheduler = self.scheduler_class(
             Limits.of(model, config), config, has_lanes=options.backend == "lanes"
         )
-        self._options = options
+        self._overlaps = bool(options.overlap)
+        self._poison = options.poison
         self._in_flight: Flight | None = None  # its tokens have not been read
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
+        if options.prepare:
+            self._runner.prepare(Limits.of(model, config).max_model_len)
+
+    @property
+    def scheduling_delay(self) -> int:
+        """Steps between the EOS of a sequence and the one that knows of it."""
+        return int(self._overlaps)
 
     def step(self) -> list[TokenEvent]:
         events, self._undelivered = self._undelivered, []
@@ -83,17 +91,17 @@ class PagedEngine:
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._land()
-        if self._options.poison is not None:
-            self._backend.poison(plan.freed_blocks, self._options.poison)
-        batch = RaggedBatch.of(plan.scheduled, self._config.block_size)
+        if self._poison is not None:
+            self._backend.poison(plan.freed_blocks, self._poison)
+        batch = RaggedBatch.of(plan.scheduled)
         flight = self._runner.launch(batch)
         chosen = self._land()  # of the step before, while the device is busy with this one
-        can_wait = bool(self._options.overlap) and not plan.may_stop
-        token_ids = [PENDING] * len(flight.sampled) if can_wait else flight.land()
+        token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
         done = self._scheduler.update(batch.scheduled, token_ids)
         self._record(plan, done)
-        self._in_flight = flight
-        return chosen if can_wait else chosen + self._land()
+        if not done or any(map(_is_due, flight.sampled)):
+            self._in_flight = flight
+        return chosen if self._overlaps else chosen + self._land()
 
     def _land(self) -> list[Chosen]:
         """Read the tokens in flight and put them in the place of those that stand for them."""
@@ -102,17 +110,18 @@ class PagedEngine:
         if flight is None:
             return chosen
         for index, (row, token_id) in enumerate(zip(flight.sampled, flight.land(), strict=True)):
-            sequence = row.sequence
-            if sequence.finish_reason is FinishReason.ABORTED:
+            if not _is_due(row):
                 continue
-            sequence.token_ids[row.context_len + row.query_len] = token_id
+            sequence, was_running = row.sequence, row.sequence.finish_reason is None
+            if sequence.reveal(row.context_len + row.query_len, token_id) and was_running:
+                self._scheduler.stop(sequence)
             logits = None if flight.logits is None else flight.logits[index].float()
             chosen.append(Chosen(sequence, token_id, sequence.finish_reason, logits))
         return chosen
 
     def _record(self, plan: SchedulerOutput, done: list[Sequence]) -> None:
         self._trace.append(
-            [(each.sequence.request_id, *each[1:]) for each in plan.scheduled],
+            [(each[0].request.request_id, *each[1:]) for each in plan.scheduled],
             self._scheduler.waiting_ids,
             plan.admitted,
             tuple(sequence.request_id for sequence in done),
@@ -144,10 +153,9 @@ class PagedEngine:
         return is_refused or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
 
     def _flying(self, request_id: str) -> list[Sequence]:
-        """The sequence of that id whose token is in flight, unless it was aborted; at most one."""
+        """The sequence of that id whose token is in flight; at most one."""
         rows = self._in_flight.sampled if self._in_flight is not None else ()
-        own = (row.sequence for row in rows if row.sequence.request_id == request_id)
-        return [sequence for sequence in own if sequence.finish_reason is not FinishReason.ABORTED]
+        return [r.sequence for r in rows if r.sequence.request_id == request_id and _is_due(r)]
 
     def abort(self, request_id: str) -> None:
         was_live = self._scheduler.abort(request_id)
@@ -204,6 +212,13 @@ class PagedEngine:
     def _require_idle(self) -> None:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
+
+
+def _is_due(row: Scheduled) -> bool:
+    """Is somebody to get its token? Not if it was aborted, or fed before its EOS was read."""
+    sequence = row.sequence
+    is_there = row.context_len + row.query_len < len(sequence.token_ids)
+    return is_there and sequence.finish_reason is not FinishReason.ABORTED
 
 
 def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:

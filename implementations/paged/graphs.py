@@ -1,9 +1,11 @@
-"""Decode-only steps without the host's work: launched once, recorded, and replayed.
+"""Steps without the host's work: launched once, captured, and replayed.
 
-A captured step reads its input from tensors that never move. It is made for a number of rows, a bucket;
-a smaller step is filled up with padding rows, which have no keys to read, write to the trash block and
-choose a token for the trash lane. Nothing in it may hang on a value that the host knows: a step with a
-prompt in it, whose shapes differ each time, is not captured.
+A captured step reads its input from a tensor that never moves. It has room for so many decode rows
+and so many prompt tokens, a `Layout`, of which there are few; a smaller step is filled up with padding,
+which belongs to the trash lane: it has no keys to read, writes to the trash block and chooses its
+tokens for that lane. Nothing in a captured step may hang on a value that the host knows.
+
+    [ decode rows, padding | prompt tokens of all prefill rows end to end, padding ]
 """
 
 from __future__ import annotations
@@ -11,20 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from implementations.paged.batch import Ints, RaggedBatch
 from implementations.paged.blocks import BlockPool
-from implementations.paged.kernels import DecodeRows, StepRows
+from implementations.paged.capture import Capture, CudaCapture, Step
+from implementations.paged.kernels import DecodeRows, PrefillRows, StepRows
+from implementations.paged.model_pass import Outputs
 from implementations.paged.staging import Staging
 
-Outputs = tuple[Tensor, ...]  # first the chosen token ids (B,), then what else is wanted, (B, ...)
-Step = Callable[[], Outputs]
-Capture = Callable[[Step], Step]
-Forward = Callable[[Tensor, Tensor], Outputs]  # of token ids and positions, both (1, B)
+Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), sampled places (S,)
+
+MOST_PROMPT_TOKENS = 2048
+# About what a GPU does while the host launches a pass by itself: a longer step hides the host's work,
+# and padding would cost more than a replay saves.
+WORTH_CAPTURING_FLOPS = 4e12
 
 
 class LastTokens:
@@ -41,50 +49,23 @@ class LastTokens:
         self._ids[lanes] = token_ids
 
 
-def call_again(step: Step) -> Step:
-    """The stand-in for a capture where there are no graphs: buckets, padding and static tensors are as
-    they would be."""
-    return step
+class Layout(NamedTuple):
+    """What a captured step has room for."""
 
-
-class CudaCapture:
-    """Records what a step launches. All graphs take their memory from one pool, for no two of them run
-    at a time; record the largest first, and the others fit into what it took."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, step: Step) -> Step:
-        # What happens once (allocation, compilation, choice of algorithms) must not be recorded.
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                step()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            outputs = step()
-
-        def replay() -> Outputs:
-            graph.replay()
-            return outputs
-
-        return replay
+    num_decodes: int  # D
+    num_prompt_tokens: int  # N; 0: decodes alone, all of which are sampled
+    num_columns: int  # of the block tables
 
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """A step for B rows."""
-
-    inputs: Tensor  # (3, B) int64: token ids, lanes, seq_lens
-    rows: StepRows  # the last two of them, for the pool
+    inputs: Tensor  # int64: what `_inputs` makes, end to end
+    rows: StepRows  # views of it, for the pool
     run: Step
 
 
-class DecodeGraphs:
-    """Runs decode-only steps. One graph for each bucket, and for each number of columns where the
-    kernels ask for that; made when it is first needed, or by `prepare`."""
+class CapturedSteps:
+    """One captured step for each layout; made when it is first needed, or by `prepare`."""
 
     def __init__(
         self,
@@ -92,84 +73,157 @@ class DecodeGraphs:
         forward: Forward,
         last_tokens: LastTokens,
         max_num_seqs: int,
-        device: torch.device,
+        most_prompt_tokens: int,
         capture: Capture,
+        least_tokens: int = 1,
     ) -> None:
         self._pool = pool
         self._forward = forward
         self._last_tokens = last_tokens
-        self._buckets = buckets_up_to(max_num_seqs)
-        self._device = device
+        self._num_rows = max_num_seqs
+        self._decode_buckets = buckets_up_to(max(max_num_seqs, least_tokens), least_tokens)
+        self._prompt_buckets = prompt_buckets_up_to(most_prompt_tokens)
         self._capture = capture
-        self._staging = Staging(device)
-        self._captured: dict[tuple[int, int], _Captured] = {}
+        self._staging = Staging(last_tokens._ids.device)
+        self._captured: dict[Layout, _Captured] = {}
         self._generation = pool.generation
 
     def can_run(self, batch: RaggedBatch) -> bool:
-        """Has every row one token?"""
-        return 0 < len(batch.lanes) == batch.num_decodes <= self._buckets[-1]
+        """Is there room for it?"""
+        return len(batch.lanes) > 0 and batch.num_prompt_tokens <= self._prompt_buckets[-1]
 
     @torch.inference_mode()
     def prepare(self, seq_len: int) -> None:
-        """Capture all buckets, the largest first, for rows of up to `seq_len` keys."""
-        for bucket in reversed(self._buckets):
-            self._step_for(bucket, self._pool.graph_columns(seq_len))
+        """Capture all layouts, the largest first, for rows of up to `seq_len` keys."""
+        num_columns = self._pool.graph_columns(seq_len)
+        most = self._decode_buckets[-1]
+        layouts = [Layout(num, 0, num_columns) for num in self._decode_buckets]
+        layouts += [Layout(d, num, num_columns) for num in self._prompt_buckets for d in (0, most)]
+        for layout in sorted(layouts, key=lambda each: each[0] + each[1], reverse=True):
+            self._step_for(layout)
 
     @torch.inference_mode()
     def run(self, batch: RaggedBatch) -> Outputs:
-        """The outputs of the batch's R rows, on the device.
+        """The outputs of the batch's S sampled rows, on the device.
 
         The next step overwrites them; what takes its turn on the stream before that may read them.
         """
-        assert self.can_run(batch), "a step with a prompt in it cannot be captured"
+        assert self.can_run(batch), "there is no room for it in a captured step"
         self._pool.update_tables(batch)
-        num_rows = len(batch.lanes)
-        bucket = next(each for each in self._buckets if each >= num_rows)
-        num_columns = self._pool.graph_columns(int(batch.context_lens.max()) + 1)
-        captured = self._step_for(bucket, num_columns)
-        self._staging.send(self._inputs(batch, bucket), into=captured.inputs)
+        layout = self._layout_of(batch)
+        captured = self._step_for(layout)
+        self._staging.send(*self._inputs(layout, batch), into=captured.inputs)
         self._pool.begin_static(captured.rows)
-        return tuple(each[:num_rows] for each in captured.run())
+        outputs = captured.run()
+        num_sampled = len(batch.sampled_rows)
+        if not layout.num_prompt_tokens and num_sampled < len(batch.lanes):
+            # A prompt's chunk of one token, which is not sampled, passes for a decode.
+            rows = torch.from_numpy(batch.sampled_rows).to(outputs[0].device)
+            return tuple(each[rows] for each in outputs)
+        return tuple(each[:num_sampled] for each in outputs)
 
-    def _inputs(self, batch: RaggedBatch, bucket: int) -> Ints:
-        """As in `_Captured`."""
-        inputs = self._padding(bucket)
-        inputs[:, : len(batch.lanes)] = batch.token_ids, batch.lanes, batch.context_lens + 1
-        return inputs
+    def _layout_of(self, batch: RaggedBatch) -> Layout:
+        num_columns = self._pool.graph_columns(int((batch.context_lens + batch.query_lens).max()))
+        if not batch.num_prompt_tokens:
+            return Layout(_bucket(self._decode_buckets, batch.num_decodes), 0, num_columns)
+        num_decodes = self._decode_buckets[-1] if batch.num_decodes else 0
+        num_tokens = _bucket(self._prompt_buckets, batch.num_prompt_tokens)
+        return Layout(num_decodes, num_tokens, num_columns)
 
-    def _padding(self, bucket: int) -> Ints:
-        """The inputs of a step without a sequence."""
-        inputs = np.zeros((3, bucket), dtype=np.int64)
-        inputs[1] = self._pool.trash_lane
-        return inputs
+    def _inputs(self, layout: Layout, batch: RaggedBatch | None = None) -> list[Ints]:
+        """Token ids (D + N,), lanes and seq_lens of decodes (D,), and where there is room for prompts:
+        their positions and slots (N,), lanes and context_lens (P,) and starts (P + 1,), the sampled
+        places (S,) and their lanes (S,). P and S are `max_num_seqs`. Without a batch, padding alone."""
+        batch = batch or RaggedBatch.of(())
+        d, n, p = layout.num_decodes, layout.num_prompt_tokens, self._num_rows
+        num, trash = batch.num_decodes, self._pool.trash_lane
+        ids = batch.token_ids
+        inputs = [
+            _filled(d, 0, ids[:num]),
+            _filled(n, 0, ids[num:]),
+            _filled(d, trash, batch.lanes[:num]),
+            _filled(d, 0, batch.context_lens[:num] + 1),
+        ]
+        if not n:
+            return inputs
+        moved = d - num  # the first prompt begins behind the padding
+        starts = batch.cu_seqlens_q[num:] + moved
+        places = batch.sampled_tokens + moved * (batch.sampled_rows >= num)
+        return [
+            *inputs,
+            _filled(n, 0, batch.position_ids[num:]),
+            _filled(n, 0, self._pool.slots_of(batch, num)),
+            _filled(p, trash, batch.lanes[num:]),
+            _filled(p, 0, batch.context_lens[num:]),
+            _filled(p + 1, starts[-1], starts),
+            _filled(p, 0, places),
+            _filled(p, trash, batch.lanes[batch.sampled_rows]),
+        ]
 
-    def _step_for(self, bucket: int, num_columns: int) -> _Captured:
+    def _step_for(self, layout: Layout) -> _Captured:
         if self._generation != self._pool.generation:  # its tensors are elsewhere now
             self._captured.clear()
+            if isinstance(self._capture, CudaCapture):
+                self._capture.forget()
             self._generation = self._pool.generation
-        key = bucket, num_columns
-        if key not in self._captured:
-            self._captured[key] = self._new_step(bucket, num_columns)
-        return self._captured[key]
+        if layout not in self._captured:
+            self._captured[layout] = self._new_step(layout)
+        return self._captured[layout]
 
-    def _new_step(self, bucket: int, num_columns: int) -> _Captured:
+    def _new_step(self, layout: Layout) -> _Captured:
         # Captured while all rows are padding, so that no sequence notices the rehearsals.
-        inputs = torch.from_numpy(self._padding(bucket)).to(self._device)
-        token_ids, lanes, seq_lens = inputs
-        rows = StepRows(DecodeRows(lanes, seq_lens, num_columns), None)
+        arrays = self._inputs(layout)
+        inputs = torch.from_numpy(np.concatenate(arrays)).to(self._last_tokens._ids.device)
+        decode_ids, prompt_ids, lanes, seq_lens, *rest = inputs.split([len(each) for each in arrays])
+        decodes = DecodeRows(lanes, seq_lens, layout.num_columns) if layout.num_decodes else None
+        # No step may hold on to this object: an engine that is dropped gives its memory back at once.
+        last_tokens, forward = self._last_tokens, self._forward
+        if not layout.num_prompt_tokens:
+            last = torch.arange(layout.num_decodes, device=inputs.device)
+            prefills, sampled_lanes, prompt_positions = None, lanes, None
+        else:
+            prompt_positions, slots, rows, context_lens, starts, last, sampled_lanes = rest
+            prefills = PrefillRows(rows, context_lens, starts, layout.num_columns, slots, None)
 
         def step() -> Outputs:
-            tokens = self._last_tokens.fill_in(token_ids, lanes)
-            positions = (seq_lens - 1).clamp(min=0)
-            outputs = self._forward(tokens[None], positions[None])
-            self._last_tokens.put(lanes, outputs[0])
+            tokens = last_tokens.fill_in(decode_ids, lanes)
+            positions = (seq_lens - 1).clamp_(min=0)
+            if prompt_positions is not None:
+                tokens = torch.cat([tokens, prompt_ids])
+                positions = torch.cat([positions, prompt_positions])
+            outputs = forward(tokens[None], positions[None], last)
+            last_tokens.put(sampled_lanes, outputs[0])
             return outputs
 
-        self._pool.begin_static(rows)
-        return _Captured(inputs, rows, self._capture(step))
+        step_rows = StepRows(decodes, prefills)
+        self._pool.begin_static(step_rows)
+        return _Captured(inputs, step_rows, self._capture(step))
 
 
-def buckets_up_to(max_num_seqs: int) -> Seq[int]:
+def _filled(size: int, padding: int, values: Ints) -> Ints:
+    """(size,) `values`, then padding."""
+    filled = np.full(size, padding, dtype=np.int64)
+    filled[: len(values)] = values
+    return filled
+
+
+def _bucket(buckets: Seq[int], size: int) -> int:
+    return next(each for each in buckets if each >= size)
+
+
+def buckets_up_to(most: int, least: int = 1) -> Seq[int]:
     """1, 2, 4, 8, then multiples of 8: little padding for many rows, few graphs for few."""
-    sizes = [1, 2, 4, *range(8, max_num_seqs + 8, 8)]
-    return [size for size in sizes if size < max_num_seqs] + [max_num_seqs]
+    sizes = [1, 2, 4, *range(8, most + 8, 8)]
+    return [size for size in sizes if least <= size < most] + [most]
+
+
+def prompt_buckets_up_to(most: int) -> Seq[int]:
+    """16, 32, ... 256, then multiples of 256."""
+    sizes = [16, 32, 64, 128, *range(256, most + 256, 256)]
+    return [size for size in sizes if size < most] + [most]
+
+
+def worth_capturing(model: PreTrainedModel) -> int:
+    """Prompt tokens beyond which a step takes the device longer than launching it takes the host."""
+    flops_per_token = 2 * sum(each.numel() for each in model.parameters())
+    return max(16, min(MOST_PROMPT_TOKENS, int(WORTH_CAPTURING_FLOPS / flops_per_token)))

@@ -73,8 +73,8 @@ class Kernels(Protocol):
     made them; results (T, num_heads, v_dim), contiguous. `tables` is (num_lanes + 1, columns) int32.
 
     `decode` and `prefill` put their own rows' keys and values into the cache, write their own rows of
-    `out` and leave the others. Both may be captured in a CUDA graph: they never wait for the device, and
-    the shape of what they launch hangs on nothing but the shapes of their arguments and
+    `out` and leave the others. Both may be captured in a CUDA graph: they never wait for the device,
+    and the shape of what they launch hangs on nothing but the shapes of their arguments and
     `rows.num_columns`; `prefill` only where `rows.spans` is None.
     """
 
@@ -104,8 +104,8 @@ class Kernels(Protocol):
         form: AttentionForm,
         out: Tensor,
     ) -> None:
-        """Rows may be empty (starts equal). Of the N tokens of `rows.slots`, those behind the last row's
-        end are padding: their keys go to their slots, their places in `out` need not be written."""
+        """Rows may be empty (starts equal). Of the N tokens of `rows.slots`, those behind the last
+        row's end are padding: their keys go to their slots, their places in `out` may be left."""
         ...
 
     def graph_columns(self, num_columns: int, width: int) -> int:

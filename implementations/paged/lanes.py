@@ -67,7 +67,7 @@ class LanePool:
                 layer.values[lane, :, cells] = value
 
     def begin(self, batch: RaggedBatch) -> None:
-        lanes, offsets = self._places(batch.slot_mapping)
+        lanes, offsets = self._places(batch.slot_mapping(self._block_size))
         self._writes = torch.from_numpy(lanes), torch.from_numpy(offsets)
         self._reserve(int(offsets.max()) // self._block_size * self._block_size + self._block_size)
         seq_lens = batch.context_lens + batch.query_lens

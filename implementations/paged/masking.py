@@ -47,8 +47,8 @@ def seen_by(
     num_cached = sum(row.context_len for row in rows)
     num_keys = num_cached + sum(row.query_len for row in rows)
     if cached:
-        _attend(backend, cached, block_size, window, 0, num_keys, device)
-    return _attend(backend, fed, block_size, window, num_cached, num_keys, device)
+        _attend(backend, cached, window, 0, num_keys, device)
+    return _attend(backend, fed, window, num_cached, num_keys, device)
 
 
 def _sequence(row: RowRecord, lane: int, blocks: BlockManager) -> Sequence:
@@ -61,7 +61,6 @@ def _sequence(row: RowRecord, lane: int, blocks: BlockManager) -> Sequence:
 def _attend(
     backend: Backend,
     scheduled: list[Scheduled],
-    block_size: int,
     window: int | None,
     first_key: int,
     num_keys: int,
@@ -69,7 +68,7 @@ def _attend(
 ) -> Tensor:
     """Feed the rows, whose keys are numbered from `first_key` on in the order given, and see what
     their queries see."""
-    batch = RaggedBatch.of(scheduled, block_size)
+    batch = RaggedBatch.of(scheduled)
     # A batch has an order of its own: where the token at each of its places stands in ours.
     starts = np.cumsum([0, *(each.query_len for each in scheduled)])
     ours = {id(each.sequence): start for each, start in zip(scheduled, starts[:-1], strict=True)}

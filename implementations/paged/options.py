@@ -9,6 +9,7 @@ import torch
 from harness.errors import ConfigError
 from implementations.paged.kernels import triton_works
 
+TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKENDS = ("lanes", "blocks", "triton")
 
 
@@ -19,14 +20,15 @@ class PagedOptions:
     backend: str = "auto"  # lanes on a CPU; on CUDA triton where it is installed, else blocks
     trace: bool | None = None  # the forward pass as TorchScript; on a CPU
     graphs: bool | None = None  # decode steps as CUDA graphs; elsewhere the same without recording
-    overlap: bool | None = None  # tokens are read one step late; on CUDA
-    compile: bool | str = False  # by torch.compile, with the backend named, else inductor
+    overlap: bool | None = None  # tokens are read one step late, an EOS too; on CUDA
+    compile: bool | str | None = None  # one layer for all, by inductor or the backend named; on CUDA
+    prepare: bool | None = None  # the pool is sized and steps are captured when it is built; on CUDA
     prepack: bool = False  # linear layers with transposed weights; needs trace
     poison: float | None = None  # what unused and freed blocks hold: it has no effect
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of another type than the option's."""
-        for name in ("trace", "graphs", "overlap", "prepack"):
+        for name in ("trace", "graphs", "overlap", "prepare", "prepack"):
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
@@ -34,40 +36,53 @@ class PagedOptions:
         if self.poison is not None and not is_number:
             raise ConfigError(f"engine 'paged': poison is {self.poison!r}, but must be a number")
         backends = torch._dynamo.list_backends(exclude_tags=()) if self.compile else []
-        if not isinstance(self.compile, bool) and self.compile not in backends:
+        if not (self.compile is None or isinstance(self.compile, bool) or self.compile in backends):
             raise ConfigError(
                 f"engine 'paged': compile is {self.compile!r}, but must be true, false or one of "
                 f"{', '.join(backends)}"
             )
 
-    def resolved(self, device: torch.device) -> PagedOptions:
+    def resolved(self, device: torch.device, dtype: torch.dtype) -> PagedOptions:
         """Without None and auto. Raises `ConfigError` naming value, rule and choices."""
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
-        by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
+        has_triton = triton_works() and dtype in TRITON_DTYPES
+        by_device = "lanes" if is_cpu else "triton" if is_cuda and has_triton else "blocks"
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
             raise ConfigError(f"backend {backend!r} is none of auto, {', '.join(BACKENDS)}")
+        compiler = is_cuda and triton_works() if self.compile is None else self.compile
         chosen = replace(
             self,
             backend=backend,
-            trace=is_cpu and not self.compile if self.trace is None else self.trace,
+            trace=is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_cuda if self.graphs is None else self.graphs,
             overlap=is_cuda if self.overlap is None else self.overlap,
+            compile="inductor" if compiler is True else compiler,
+            prepare=is_cuda if self.prepare is None else self.prepare,
         )
-        for is_wrong, why in chosen._contradictions(is_cpu):
+        for is_wrong, why in chosen._contradictions(is_cpu, dtype):
             if is_wrong:
                 raise ConfigError(f"engine 'paged' on {device.type}: {why}")
         return chosen
 
-    def _contradictions(self, is_cpu: bool) -> tuple[tuple[bool, str], ...]:
+    def _contradictions(self, is_cpu: bool, dtype: torch.dtype) -> tuple[tuple[bool, str], ...]:
         return (
             (not is_cpu and self.backend == "lanes", "backend=lanes is for a CPU"),
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
+            (
+                self.backend == "triton" and dtype not in TRITON_DTYPES,
+                f"backend=triton computes in {', '.join(map(str, TRITON_DTYPES))}, but the model is "
+                f"{dtype}; backend=blocks takes any",
+            ),
             (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
             (bool(self.trace and self.compile), "trace and compile exclude each other"),
             (self.prepack and not self.trace, "prepack=true needs trace=true"),
             (
                 bool(self.graphs) and self.backend == "lanes",
                 "graphs=true needs backend=blocks or triton",
+            ),
+            (
+                bool(self.prepare) and self.backend == "lanes",
+                "prepare=true needs backend=blocks or triton",
             ),
         )

@@ -48,11 +48,6 @@ class SchedulerOutput:
     preempted: tuple[str, ...]
     freed_blocks: tuple[int, ...]  # blank since the last plan
 
-    @property
-    def may_stop(self) -> bool:
-        """Can a token of this step end a sequence before its cap?"""
-        return any(each.is_sampled and each.sequence.request.eos_token_ids for each in self.scheduled)
-
 
 class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
@@ -74,6 +69,7 @@ class Scheduler:
         self._live: dict[str, Sequence] = {}
         self._free_lanes = list(range(config.max_num_seqs))
         self._freed_blocks: list[int] = []
+        self._stopped: list[Sequence] = []  # by an EOS read late, and not booked yet
         self._waiting_ids: tuple[str, ...] | None = ()  # None: the queue has changed since
 
     @property
@@ -127,13 +123,18 @@ class Scheduler:
     def _continue_running(self, plan: list[Scheduled], budget: int) -> tuple[int, list[str]]:
         """What is left of the budget, and who had to give way."""
         preempted: list[str] = []
+        block_size = self._config.block_size
         while len(plan) < len(self.running) and budget:
             sequence = self.running[len(plan)]
-            num_new = min(sequence.num_uncomputed_tokens, budget)
-            if not self.blocks.can_hold(sequence, sequence.num_computed_tokens + num_new):
-                preempted.append(self._preempt_youngest())  # perhaps this very sequence
-                continue
-            plan.append(self._feed(sequence, num_new))
+            context_len, num_tokens = sequence.num_computed_tokens, len(sequence.token_ids)
+            end = min(num_tokens, context_len + budget)
+            if end > len(sequence.block_table) * block_size:  # it does not, in most steps
+                if not self.blocks.can_hold(sequence, end):
+                    preempted.append(self._preempt_youngest())  # perhaps this very sequence
+                    continue
+                self.blocks.allocate(sequence, end)
+            num_new = end - context_len
+            plan.append(Scheduled(sequence, context_len, num_new, end == num_tokens))
             budget -= num_new
         return budget, preempted
 
@@ -162,23 +163,33 @@ class Scheduler:
 
     def update(self, scheduled: Seq[Scheduled], token_ids: Seq[int]) -> list[Sequence]:
         """Book what the step has done. `token_ids`: one for each sampled row, `PENDING` for those not
-        known yet. Returns the sequences that are done."""
+        known yet. Returns the sequences that are done, those stopped since the last step among them."""
         tokens = iter(token_ids)
-        done: list[Sequence] = []
-        for each in scheduled:
-            sequence = each.sequence
-            sequence.num_computed_tokens += each.query_len
-            self.blocks.publish(sequence)
-            if each.is_sampled:
-                sequence.append(next(tokens))
-                if sequence.finish_reason is not None:
-                    done.append(sequence)
+        done, self._stopped = self._stopped, []
+        for sequence, context_len, query_len, is_sampled in scheduled:
+            token_id = next(tokens) if is_sampled else None
+            if sequence.finish_reason is not None:  # its row was fed before its EOS was read
+                continue
+            sequence.num_computed_tokens = context_len + query_len
+            if self._config.prefix_caching:
+                self.blocks.publish(sequence)
+            if token_id is not None and sequence.append(token_id):
+                done.append(sequence)
         for sequence in done:
             del self._live[sequence.request_id]
-            self._release(sequence)
+            if sequence.lane >= 0:
+                self._release(sequence)
         if done:
             self.running = [seq for seq in self.running if seq.finish_reason is None]
         return done
+
+    def stop(self, sequence: Sequence) -> None:
+        """Its EOS was read a step late: the next `update` books its end. It runs still, or waits, if it
+        was preempted in the step under way."""
+        if sequence.lane < 0:
+            self.waiting.remove(sequence)
+            self._waiting_ids = None
+        self._stopped.append(sequence)
 
     def _preempt_youngest(self) -> str:
         victim = self.running.pop()

@@ -26,6 +26,10 @@ class Sequence:
     num_published_blocks: int = 0  # full blocks offered to the prefix cache
     content_id: int = 0  # of its last published block: see BlockManager
     finish_reason: FinishReason | None = None
+    max_num_tokens: int = field(init=False)  # prompt and cap
+
+    def __post_init__(self) -> None:
+        self.max_num_tokens = len(self.request.prompt_token_ids) + self.request.max_new_tokens
 
     @property
     def request_id(self) -> str:
@@ -47,10 +51,21 @@ class Sequence:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[len(self.request.prompt_token_ids) :]
 
-    def append(self, token_id: int) -> None:
-        """Take the next token, `PENDING` if it is not known yet, and see whether it is the last."""
+    def append(self, token_id: int) -> bool:
+        """Take the next token, `PENDING` if it is not known yet. Is it the last?"""
         self.token_ids.append(token_id)
         if token_id in self.request.eos_token_ids:
             self.finish_reason = FinishReason.STOP
-        elif self.num_tokens - self.num_prompt_tokens == self.request.max_new_tokens:
+        elif len(self.token_ids) == self.max_num_tokens:
             self.finish_reason = FinishReason.LENGTH
+        return self.finish_reason is not None
+
+    def reveal(self, index: int, token_id: int) -> bool:
+        """Put the token that was `PENDING` at `index` in its place. Is it an EOS? Then the sequence
+        ends there, and what was appended behind it is dropped."""
+        self.token_ids[index] = token_id
+        is_eos = token_id in self.request.eos_token_ids
+        if is_eos:
+            del self.token_ids[index + 1 :]
+            self.finish_reason = FinishReason.STOP
+        return is_eos

@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from implementations.paged.graphs import Outputs, Step
+from implementations.paged.capture import Step
+from implementations.paged.model_pass import Outputs
 
 
 class Record(TorchDispatchMode):

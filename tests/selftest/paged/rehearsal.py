@@ -89,7 +89,7 @@ class Rehearsal:
                 each.block_table.append(self.free.pop())
             each.num_computed_tokens += query_len
             scheduled.append(Scheduled(each, context_len, query_len, True))
-        return RaggedBatch.of(scheduled, self.block_size)
+        return RaggedBatch.of(scheduled)
 
     @torch.inference_mode()
     def step(self, *rows: tuple[Sequence, int]) -> Tensor:

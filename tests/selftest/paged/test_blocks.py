@@ -12,7 +12,7 @@ from torch import Tensor
 from implementations.paged.attention import AttentionForm
 from implementations.paged.blocks import BlockPool
 from implementations.paged.kernels import load_kernels
-from implementations.paged.staging import Staging, read_later
+from implementations.paged.staging import Reader, Staging
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, sequence, tell
 
 CPU = torch.device("cpu")
@@ -169,14 +169,14 @@ def test_arrays_arrive_as_they_were_sent_while_the_next_are_prepared() -> None:
 
 
 def test_arrays_can_be_sent_to_a_place_that_is_there_already() -> None:
-    place = torch.zeros(2, 3, dtype=torch.int64)
-    Staging(CPU).send(np.arange(6).reshape(2, 3), into=place)
-    assert place.tolist() == [[0, 1, 2], [3, 4, 5]]
+    place = torch.zeros(7, dtype=torch.int64)
+    Staging(CPU).send(np.arange(6).reshape(2, 3), np.array([9]), into=place)
+    assert place.tolist() == [0, 1, 2, 3, 4, 5, 9]
 
 
 def test_tokens_read_later_are_those_of_the_time_of_asking() -> None:
     ids = torch.tensor([3, 4])
-    read = read_later(ids)
+    read = Reader(CPU).read_later(ids)
     ids.zero_()
     assert read() == [3, 4]
 

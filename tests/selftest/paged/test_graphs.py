@@ -12,17 +12,15 @@ from torch import Tensor
 
 from implementations.paged.attention import AttentionForm
 from implementations.paged.batch import RaggedBatch
-from implementations.paged.blocks import BlockPool
+from implementations.paged.blocks import TRASH, BlockPool
+from implementations.paged.capture import Capture, CudaCapture, Step, call_again
 from implementations.paged.graphs import (
-    Capture,
-    CudaCapture,
-    DecodeGraphs,
+    CapturedSteps,
     LastTokens,
-    Outputs,
-    Step,
     buckets_up_to,
-    call_again,
+    prompt_buckets_up_to,
 )
+from implementations.paged.model_pass import Outputs
 from implementations.paged.scheduler import Scheduled
 from implementations.paged.sequence import PENDING, Sequence
 from tests.selftest.paged.recording import record
@@ -30,6 +28,7 @@ from tests.selftest.paged.rehearsal import sequence
 
 CPU = torch.device("cpu")
 VOCAB, WIDTH, NUM_LANES, BLOCK_SIZE = 61, 32, 6, 4
+MOST_PROMPT_TOKENS = 24  # of a captured step
 FORMS = AttentionForm(0.3, window=5, softcap=3.0), AttentionForm(0.3, sinks=torch.ones(4))
 
 
@@ -44,7 +43,7 @@ class Model:
         self.embedding = torch.randn(VOCAB, WIDTH, generator=generator)
         self.weights = torch.randn(2, 4, WIDTH, WIDTH, generator=generator) / WIDTH**0.5
 
-    def forward(self, token_ids: Tensor, positions: Tensor) -> Outputs:
+    def forward(self, token_ids: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         hidden = self.embedding[token_ids[0]] + torch.sin(positions[0, :, None] / 3.0)
         for layer, (to_query, to_key, to_value, to_hidden) in enumerate(self.weights):
             query, key, value = (
@@ -53,7 +52,7 @@ class Model:
             )
             mixed = self.pool.attend(layer, query, key, value, FORMS[layer])
             hidden = hidden + mixed.flatten(1) @ to_hidden
-        logits = hidden @ self.embedding.T
+        logits = hidden[last] @ self.embedding.T
         return logits.argmax(dim=1), logits
 
 
@@ -79,9 +78,8 @@ class Bench:
         self.model = Model(self.pool)
         self.last_tokens = LastTokens(NUM_LANES, CPU)
         self.free = list(range(60))
-        self.graphs = DecodeGraphs(
-            self.pool, self.model.forward, self.last_tokens, NUM_LANES, CPU, self._count
-        )
+        pieces = self.pool, self.model.forward, self.last_tokens
+        self.graphs = CapturedSteps(*pieces, NUM_LANES, MOST_PROMPT_TOKENS, self._count)
 
     def _count(self, step: Step) -> Step:
         self.num_captures += 1
@@ -96,7 +94,7 @@ class Bench:
                 each.block_table.append(self.free.pop(len(self.free) // 2))
             each.num_computed_tokens += query_len
             scheduled.append(Scheduled(each, context_len, query_len, True))
-        return RaggedBatch.of(scheduled, BLOCK_SIZE)
+        return RaggedBatch.of(scheduled)
 
     @torch.inference_mode()
     def step(self, *rows: tuple[str, int]) -> Tensor:
@@ -114,8 +112,8 @@ class Bench:
         self.pool.begin(batch)
         lanes = torch.from_numpy(np.repeat(batch.lanes, batch.query_lens))
         tokens = self.last_tokens.fill_in(torch.from_numpy(batch.token_ids), lanes)
-        outputs = self.model.forward(tokens[None], torch.from_numpy(batch.position_ids)[None])
-        ids, logits = (each[torch.from_numpy(batch.sampled_tokens)] for each in outputs)
+        last = torch.from_numpy(batch.sampled_tokens)
+        ids, logits = self.model.forward(tokens[None], torch.from_numpy(batch.position_ids)[None], last)
         self.last_tokens.put(torch.from_numpy(batch.lanes[batch.sampled_rows]), ids)
         return ids, logits
 
@@ -160,10 +158,11 @@ def test_a_token_that_the_host_has_not_read_is_taken_from_its_lane(capture: Capt
 
 def test_padding_rows_write_to_the_trash_block_alone() -> None:
     bench = started(call_again)
+    bench.pool.poison([TRASH - 1], 7.0)
     before = [layer.keys.clone() for layer in bench.pool._layers.values()]
     batch = bench.batch(*((name, 1) for name in ("s0", "s1", "s3", "s4", "s5")))
     bench.graphs.run(batch)  # for up to 6 rows
-    fed = set(batch.slot_mapping.tolist())
+    fed = set(batch.slot_mapping(BLOCK_SIZE).tolist())
     for old, layer in zip(before, bench.pool._layers.values(), strict=True):
         is_changed = (old != layer.keys).flatten(0, 1).any(dim=2).any(dim=1)
         changed = set(is_changed.nonzero().flatten().tolist())
@@ -175,8 +174,11 @@ def test_a_capture_touches_no_sequence() -> None:
     bench = started(record)
     before = [layer.keys[1:].clone() for layer in bench.pool._layers.values()]
     newest = bench.last_tokens._ids[:-1].clone()
+    num_captures = bench.num_captures
     bench.graphs.prepare(seq_len=60)
-    assert bench.num_captures == len(buckets_up_to(NUM_LANES))
+    num_prompt_buckets = len(prompt_buckets_up_to(MOST_PROMPT_TOKENS))
+    num_layouts = len(buckets_up_to(NUM_LANES)) + 2 * num_prompt_buckets
+    assert bench.num_captures == num_captures + num_layouts
     after = [layer.keys[1:] for layer in bench.pool._layers.values()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
     assert torch.equal(newest, bench.last_tokens._ids[:-1])
@@ -210,12 +212,40 @@ def test_graphs_are_made_anew_when_their_tensors_have_moved(
     assert captured.pool.generation > generation
 
 
-def test_a_step_with_a_prompt_in_it_is_not_captured() -> None:
+# Prompts whole, in chunks, of several sequences, beside decodes and alone; a former tenant's lane.
+MIXED = (
+    {"s0": 1, "p": 3},
+    {"p": 1, "s1": 1, "q": 7},
+    {"q": 4, "s5": 1, "s4": 1, "p": 1},
+    {"r": 9, "t": 2},
+    {"r": 1, "t": 5, "q": 1, "p": 1, "s3": 1, "s1": 1},
+    {"r": 1, "t": 1, "q": 1},
+)
+
+
+@pytest.mark.parametrize("capture", [call_again, record])
+def test_a_captured_step_with_prompts_chooses_what_an_eager_one_chooses(capture: Capture) -> None:
+    eager, captured = started(None), started(capture)
+    for bench in (eager, captured):
+        for lane, name in zip((2, 0, 4, 5), "pqrt", strict=True):
+            bench.admit(name, lane, [(5 * lane + i) % VOCAB for i in range(20)])
+    before = captured.num_captures
+    for _ in range(2):
+        for rows in MIXED:
+            fed = [row for row in rows.items() if row[0] in eager.sequences]
+            expected, got = (bench.step(*fed) for bench in (eager, captured))
+            assert torch.allclose(expected, got, atol=1e-4)
+    for name in eager.sequences:
+        assert eager.sequences[name].token_ids == captured.sequences[name].token_ids
+    assert captured.num_captures > before
+
+
+def test_a_step_with_a_long_prompt_in_it_is_not_captured() -> None:
     bench = started(call_again)
-    bench.admit("prompt", 2, [1, 2, 3])
-    batch = bench.batch(("s0", 1), ("prompt", 3))
+    bench.admit("prompt", 2, [1] * 30)
+    batch = bench.batch(("s0", 1), ("prompt", MOST_PROMPT_TOKENS + 1))
     assert not bench.graphs.can_run(batch)
-    with pytest.raises(AssertionError, match="a prompt in it"):
+    with pytest.raises(AssertionError, match="no room for it"):
         bench.graphs.run(batch)
 
 
@@ -230,6 +260,6 @@ def test_the_largest_bucket_is_as_large_as_a_step_can_be(max_num_seqs: int, buck
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_a_cuda_graph_is_replayed_with_new_input() -> None:
     given = torch.zeros(3, device="cuda")
-    replay = CudaCapture()(lambda: (given * 2,))
+    replay = CudaCapture(given.device)(lambda: (given * 2,))
     given.fill_(4.0)
     assert replay()[0].tolist() == [8.0, 8.0, 8.0]

@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "captured": {"backend": "blocks", "graphs": True},
     "overlapped": {"overlap": True},
     "captured and overlapped": {"backend": "blocks", "graphs": True, "overlap": True},
+    "prepared": {"backend": "blocks", "graphs": True, "overlap": True, "prepare": True},
     "compiled": {"compile": "eager"},
 }
 # Chunks, preemption, a former tenant's lane, and sequences of many lengths.
@@ -145,7 +146,7 @@ def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_sa
     model.set_experts_implementation("eager")
     model.set_attn_implementation("sdpa")
     engine = paged(model, EngineConfig(max_num_seqs=2))
-    assert engine._runner._forward == engine._runner._plain_forward, "it was traced"
+    assert engine._runner._pass.forward == engine._runner._pass.plain_forward, "it was traced"
     asked = requests(64)
     alone = [paged(model, EngineConfig()).generate([each])[0] for each in asked]
     assert engine.generate(asked) == alone
