@@ -58,14 +58,19 @@ class Asked:
     def finish_reason(self) -> FinishReason | None:
         if self.num_outputs and self.token_ids[-1] in self.request.eos_token_ids:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_outputs == self.request.max_new_tokens else None
+        return FinishReason.LENGTH if self.is_full else None
+
+    @property
+    def is_full(self) -> bool:
+        """Has it as many tokens as it may have?"""
+        return self.num_outputs == self.request.max_new_tokens
 
 
 @dataclass(eq=False)
 class PolicyModel:
     """Drives a scheduler as an engine would, and holds each of its plans against what it must be.
 
-    `is_overlapped`: tokens are told one step late wherever an engine may do that.
+    `is_overlapped`: tokens are told one step late, so that behind an EOS a sequence is fed once more.
     """
 
     config: EngineConfig
@@ -278,10 +283,11 @@ class PolicyModel:
         askeds = [self.live[each.sequence.request_id] for each in rows]
         chosen = [next_token(asked.contents[-1]) for asked in askeds]
         flight = [each for each in zip(rows, askeds, chosen, strict=True) if each[0].is_sampled]
-        self._land()
-        is_late = self.is_overlapped and not plan.may_stop
-        tokens = [PENDING if is_late else token for _, _, token in flight]
-        for each, asked in zip(rows, askeds, strict=True):
+        stopped = self._land()
+        tokens = [PENDING if self.is_overlapped else token for _, _, token in flight]
+        fed = [pair for pair in zip(rows, askeds, strict=True) if pair[1] not in stopped]
+        flight = [each for each in flight if each[1] not in stopped]
+        for each, asked in fed:
             asked.num_computed += each.query_len
             self._publish(asked)
         began = perf_counter()
@@ -290,9 +296,11 @@ class PolicyModel:
         for _, asked, token in flight:
             asked.take(token)
         self._in_flight = flight
-        if not is_late:
+        if self.is_overlapped:
+            self._check_done(done, stopped + [asked for _, asked, _ in flight if asked.is_full])
+        else:
             self._land()
-        self._check_done(done, [asked for _, asked, _ in flight if asked.finish_reason])
+            self._check_done(done, [asked for _, asked, _ in flight if asked.finish_reason])
 
     def _publish(self, asked: Asked) -> None:
         if self.config.prefix_caching:
@@ -302,23 +310,31 @@ class PolicyModel:
                 if content not in self.block_of and block not in self.content_of:
                     self.block_of[content], self.content_of[block] = block, content
 
-    def _land(self) -> None:
-        """Tell the tokens of the step before; what its requests got so far must be right."""
+    def _land(self) -> list[Asked]:
+        """Tell the tokens of the step before; what its requests got so far must be right. Returns those
+        that turn out to have ended."""
         flight, self._in_flight = self._in_flight, []
+        stopped = []
         for row, asked, token in flight:
             sequence = row.sequence
-            if sequence.finish_reason is not FinishReason.ABORTED:
-                assert sequence.token_ids[row.context_len + row.query_len] in (PENDING, token)
-                sequence.token_ids[row.context_len + row.query_len] = token
-                assert sequence.token_ids == asked.token_ids[: sequence.num_tokens], row
+            if sequence.finish_reason is FinishReason.ABORTED:
+                continue
+            index, was_running = row.context_len + row.query_len, sequence.finish_reason is None
+            assert sequence.token_ids[index] in (PENDING, token)
+            if sequence.reveal(index, token) and was_running:
+                self.scheduler.stop(sequence)
+                stopped.append(asked)
+            assert sequence.token_ids == asked.token_ids[: sequence.num_tokens], row
+            assert sequence.finish_reason is asked.finish_reason, asked.request
+        return stopped
 
     def _check_done(self, done: list[Sequence], wanted: list[Asked]) -> None:
         assert done == [asked.sequence for asked in wanted]
         for asked in wanted:
-            assert asked.sequence.finish_reason is asked.finish_reason, asked.request
+            assert asked.sequence.finish_reason is not None, asked.request
             assert asked.sequence.num_tokens == len(asked.token_ids), asked.request
             assert not asked.sequence.block_table, "what is done owns nothing"
-            self.running.remove(asked)
+            (self.waiting if asked in self.waiting else self.running).remove(asked)
             del self.live[asked.request.request_id]
 
     def check(self) -> None:
