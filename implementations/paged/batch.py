@@ -61,8 +61,9 @@ class RaggedBatch:
         token_ids = [sequence.token_ids[context_len] for sequence, context_len, _, _ in decodes]
         for sequence, context_len, query_len, _ in prefills:
             token_ids += sequence.token_ids[context_len : context_len + query_len]
-        table = np.array([(*row[1:], row[0].lane) for row in rows], dtype=np.int64)
-        context_lens, query_lens, is_sampled, lanes = table.reshape(-1, 4).T.copy()
+        table = [(c, q, is_sampled, each.lane) for each, c, q, is_sampled in rows]
+        columns = np.array(table, dtype=np.int64).reshape(-1, 4).T.copy()
+        context_lens, query_lens, is_sampled, lanes = columns
         cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(query_lens, out=cu_seqlens_q[1:])
         position_ids = context_lens

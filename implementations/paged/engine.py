@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -109,19 +110,19 @@ class PagedEngine:
         chosen: list[Chosen] = []
         if flight is None:
             return chosen
-        for index, (row, token_id) in enumerate(zip(flight.sampled, flight.land(), strict=True)):
+        logits = repeat(None) if flight.logits is None else flight.logits.float()
+        for row, token_id, row_logits in zip(flight.sampled, flight.land(), logits, strict=False):
             if not _is_due(row):
                 continue
             sequence, was_running = row.sequence, row.sequence.finish_reason is None
             if sequence.reveal(row.context_len + row.query_len, token_id) and was_running:
                 self._scheduler.stop(sequence)
-            logits = None if flight.logits is None else flight.logits[index].float()
-            chosen.append(Chosen(sequence, token_id, sequence.finish_reason, logits))
+            chosen.append(Chosen(sequence, token_id, sequence.finish_reason, row_logits))
         return chosen
 
     def _record(self, plan: SchedulerOutput, done: list[Sequence]) -> None:
         self._trace.append(
-            [(each[0].request.request_id, *each[1:]) for each in plan.scheduled],
+            [(each.request.request_id, c, q, s) for each, c, q, s in plan.scheduled],
             self._scheduler.waiting_ids,
             plan.admitted,
             tuple(sequence.request_id for sequence in done),
