@@ -13,6 +13,7 @@ from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
 from harness.precision import KV_CACHES
 from harness.registry import BY_DEFAULT, FORMS
+from harness.switches import compute_exactly
 from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
@@ -98,6 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     try:
         selection = select(config)
+        compute_exactly()  # before any engine is built
         diagnosing.check_option(config)
         is_watched = selection.bench is not None
         own = Laboratory(
@@ -121,10 +123,6 @@ def pytest_configure(config: pytest.Config) -> None:
     journal.register(config)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
-    # Comparisons are made in the dtype that was asked for, not in TF32.
-    torch.set_float32_matmul_precision("highest")
-    if torch.backends.cudnn.is_available():
-        torch.backends.cudnn.allow_tf32 = False
     if selection.bench is not None and selection.bench.num_threads is not None:
         torch.set_num_threads(selection.bench.num_threads)
     elif all(name in EMBEDDED for name in selection.model_names):
