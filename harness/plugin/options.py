@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
+from harness.devices import make_current
 from harness.errors import UsageError
 from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
-from harness.plugin import bench_options, benchmarks, diagnosing, journal, repro, tablefile
+from harness.plugin import bench_options, benchmarks, diagnosing, journal, repro, spread, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
 from harness.precision import KV_CACHES
@@ -99,6 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     try:
         selection = select(config)
+        make_current(selection.device)
         compute_exactly()  # before any engine is built
         diagnosing.check_option(config)
         is_watched = selection.bench is not None
@@ -143,6 +145,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     selection = config.stash[SELECTION]
     xfails = config.getoption("--xfails")
     return [
+        *spread.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "

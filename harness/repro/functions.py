@@ -26,7 +26,7 @@ def load_model(failed: Failed, path: str) -> str:
     attention = untouched(failed.trial.subject).config._attn_implementation
     lines = [f"torch.set_num_threads({torch.get_num_threads()})  # as when it was found"]
     if model.device.type == "cuda":
-        lines += [each.exact_statement for each in EXACT]
+        lines += [f'torch.cuda.set_device("{device}")', *(each.exact_statement for each in EXACT)]
     lines.append(f"path = {path}")
     if failed.trial.subject.is_embedded:
         lines += [
