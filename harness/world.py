@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.promises import Promise
+from harness.switches import positions
 from harness.verdict import ConformanceFailure
 
 World = Mapping[str, Any]  # name of a thing -> a value that compares
@@ -23,19 +24,8 @@ def settings_of(model: PreTrainedModel) -> dict[str, Any]:
         "attention implementation": model.config._attn_implementation,
         "training mode": model.training,
         "forward method": getattr(model.forward, "__func__", model.forward),
-        "default dtype": torch.get_default_dtype(),
-        "default device": str(torch.get_default_device()),
-        "number of threads": torch.get_num_threads(),
-        "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
-        "SDPA backends": (
-            torch.backends.cuda.flash_sdp_enabled(),
-            torch.backends.cuda.mem_efficient_sdp_enabled(),
-            torch.backends.cuda.math_sdp_enabled(),
-        ),
-    }
+    } | positions()
 
 
 def model_of(model: PreTrainedModel) -> dict[str, Any]:

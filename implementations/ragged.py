@@ -19,6 +19,7 @@ accounting: Kwon et al., "PagedAttention", SOSP 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -137,7 +138,7 @@ class RaggedEngine:
         return self._mask(rows, self._window)
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
-        return packed_mask(rows, window)
+        return packed_mask(rows, window, self._model.device)
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
         """The mask as transformers takes it: 0 or the dtype's minimum, `(1, 1, total_q, total_kv)`;
@@ -145,8 +146,8 @@ class RaggedEngine:
 
         def additive(mask: Tensor) -> Tensor:
             dtype = self._model.dtype
-            bias = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
-            return bias.to(self._model.device)[None, None]
+            bias = torch.zeros(mask.shape, dtype=dtype, device=self._model.device)
+            return bias.masked_fill_(~mask.to(bias.device), torch.finfo(dtype).min)[None, None]
 
         kinds = set(getattr(self._model.config.get_text_config(), "layer_types", None) or ())
         if len(kinds) < 2:
@@ -210,29 +211,30 @@ class RaggedEngine:
         )
 
 
-def packed_mask(rows: Seq[RowRecord], window: int | None) -> Tensor:
-    """Who may attend to whom in one packed step: bool `(total_q, total_kv)`.
+def packed_mask(rows: Seq[RowRecord], window: int | None, device: torch.device | str = "cpu") -> Tensor:
+    """Who may attend to whom in one packed step: bool `(total_q, total_kv)`, made on the device.
 
     Keys stand as the concatenation leaves them: all contexts, then all fed tokens. A query sees the
     keys of its own sequence at positions up to its own, at most `window` of them.
     """
-    context_lens = torch.tensor([row.context_len for row in rows])
-    query_lens = torch.tensor([row.query_len for row in rows])
-    row_ids = torch.arange(len(rows))
-    row_q = row_ids.repeat_interleave(query_lens)
-    row_c = row_ids.repeat_interleave(context_lens)
-    pos_q = context_lens[row_q] + _offsets(query_lens)
-    row_k = torch.cat([row_c, row_q])
-    pos_k = torch.cat([_offsets(context_lens), pos_q])
-    distance = pos_q[:, None] - pos_k[None, :]
-    mask = (row_q[:, None] == row_k[None, :]) & (distance >= 0)
-    return mask if window is None else mask & (distance < window)
+    context_lens = [row.context_len for row in rows]
+    row_c, pos_c = _places([0] * len(rows), context_lens, device)
+    row_q, pos_q = _places(context_lens, [row.query_len for row in rows], device)
+    row_k, pos_k = torch.cat([row_c, row_q]), torch.cat([pos_c, pos_q])
+    # In place: few tensors are as large as the mask.
+    mask = (row_k == row_q[:, None]).logical_and_(pos_k <= pos_q[:, None])
+    return mask if window is None else mask.logical_and_(pos_k > pos_q[:, None] - window)
 
 
-def _offsets(lens: Tensor) -> Tensor:
-    """0, 1, ..., n-1 for each length n, one after the other."""
-    starts = (lens.cumsum(0) - lens).repeat_interleave(lens)
-    return torch.arange(int(lens.sum())) - starts
+def _places(starts: Seq[int], lens: Seq[int], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """The row and the position of each token, `(sum(lens),)` each: row i has `lens[i]` tokens from
+    position `starts[i]` on, and they stand behind those of the rows before it."""
+    num_tokens = sum(lens)
+    shifts = [start - num for start, num in zip(starts, accumulate(lens, initial=0), strict=False)]
+    row_ids, repeats = torch.arange(len(lens), device=device), torch.tensor(lens, device=device)
+    # Told how many, a device need not be waited for.
+    row = row_ids.repeat_interleave(repeats, output_size=num_tokens)
+    return row, torch.arange(num_tokens, device=device) + torch.tensor(shifts, device=device)[row]
 
 
 def ragged(model: PreTrainedModel, config: EngineConfig) -> Engine:

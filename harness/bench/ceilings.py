@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from harness.bench.drive import synchronise
+from harness.devices import synchronise
 
 MIN_ROUNDS, SECONDS_OF_ROUNDS = 3, 0.3
 PATIENCE_S = 0.03  # a product slower than this is large enough: float16 has no fast one on some CPUs

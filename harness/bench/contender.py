@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -14,9 +13,9 @@ from transformers import PreTrainedModel
 from harness.api import Capability, Engine, StepRecord
 from harness.bench.blame import blaming, judging
 from harness.bench.drive import Round, serve
+from harness.bench.forwards import Seen, watching
 from harness.bench.laps import Laps
 from harness.bench.memory import PeakMemory
-from harness.bench.schedule import Forward
 from harness.bench.spec import BenchWorkload
 from harness.bench.verification import Verifier
 from harness.conduct import check_conduct
@@ -34,7 +33,7 @@ class Watched:
 
     seconds: float  # compiling and capturing included
     trace: Sequence[StepRecord] = ()
-    forwards: list[Forward] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
     peak_memory_bytes: int | None = None
 
 
@@ -71,25 +70,16 @@ class Contender:
     def start(self) -> None:
         """Build the engine, give it the first round, and judge that."""
         model = self.trial.subject.model
-        memory, forwards = PeakMemory(model.device), []
-
-        def note(_module: object, args: tuple[Any, ...]) -> None:
-            if args and args[0].dim() == 2:
-                forwards.append(Forward(*args[0].shape))
-
+        memory = PeakMemory(model.device)
         with self._telling():
             memory.start(lambda: _one_token(model))
             began = perf_counter()
             self._engine = self.trial.build(self._workload.config)
             self.build_s = perf_counter() - began
-            # The embedding is looked up in each pass, whichever way an engine calls the model.
-            hook = model.get_input_embeddings().register_forward_pre_hook(note)
-            try:
+            with watching(model) as seen:
                 first = self._serve(0)
-            finally:
-                hook.remove()
             trace = tuple(self.trial.trace_of(self._engine))
-            self.watched = Watched(first.wall_s, trace, forwards, memory.stop())
+            self.watched = Watched(first.wall_s, trace, seen, memory.stop())
             self._judge_trace(first, trace)
         if self.is_running:
             with self._telling(), judging():

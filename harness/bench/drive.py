@@ -16,6 +16,7 @@ import torch
 
 from harness.api import Completion, Engine, Request, SteppingEngine, TokenEvent
 from harness.contract_types import checked_completions, checked_events
+from harness.devices import synchronise
 from harness.promises import Promise
 from harness.timelimit import time_limit
 from harness.verdict import ConformanceFailure
@@ -37,14 +38,6 @@ class Round:
     wall_s: float
     process_s: float  # of all threads of this process
     token_times_s: tuple[tuple[float, ...], ...] | None = None
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given; timing anything else times the queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def plain(given: object) -> object:

@@ -113,10 +113,11 @@ class Runner:
 
     def _warm_up(self, engine: Engine, point: Point) -> None:
         """What an engine does at its first call belongs to no lap. On a device the shapes count as
-        well; on a CPU they do not, and a few tokens will do."""
+        well, those of the longer call, or a graph is captured, or a pool grows, while it is timed. On a
+        CPU they do not, and a few tokens will do."""
         if self.subject.model.device.type == "cpu":
-            point = replace(point, num_sequences=1, prompt_len=2, short_cap=2)
-        self._call(engine, self._requests(point, point.caps[0], WARM_UP_LAP))
+            point = replace(point, num_sequences=1, prompt_len=2, short_cap=2, num_steps=1)
+        self._call(engine, self._requests(point, max(point.caps), WARM_UP_LAP))
         self._unjudged.clear()
 
     def _call(self, engine: Engine, requests: tuple[Request, ...]) -> Round:

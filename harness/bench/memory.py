@@ -17,8 +17,8 @@ RESET_PEAK = "5"  # proc(5): resets the peak resident set size of this process
 class PeakMemory:
     """`start()`, run, `stop() -> bytes` held at most beyond what was held at the start.
 
-    CUDA: of torch's allocator. CPU: resident memory of this process, which Linux alone can measure
-    from a chosen moment on; None elsewhere, and on MPS.
+    CUDA: of torch's allocator, the peaks of all GPUs of this process added up. CPU: resident memory of
+    this process, which Linux alone can measure from a chosen moment on; None elsewhere, and on MPS.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,8 +33,10 @@ class PeakMemory:
             _give_back_freed_memory()
         touch()
         if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
+            gpus = range(torch.cuda.device_count())
+            for gpu in gpus:
+                torch.cuda.reset_peak_memory_stats(gpu)
+            self._before = sum(map(torch.cuda.memory_allocated, gpus))
         elif self._device.type == "cpu" and _reset_peak_of_process():
             self._before = _resident_bytes("VmRSS")
 
@@ -42,7 +44,8 @@ class PeakMemory:
         if self._before is None:
             return None
         if self._device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self._device)) - self._before
+            gpus = range(torch.cuda.device_count())
+            return sum(map(torch.cuda.max_memory_allocated, gpus)) - self._before
         peak = _resident_bytes("VmHWM")
         return None if peak is None else max(0, peak - self._before)
 

@@ -64,9 +64,10 @@ def _schedule(contender: Contender, workload: BenchWorkload, terms: Terms) -> di
     assert watched is not None, "a row with figures has had its first round"
     requests, num_slots = workload.requests, workload.config.max_num_seqs
     output_lens = [len(completion.token_ids) for completion in contender.rounds[0].completions]
-    trace, forwards = watched.trace, watched.forwards
+    trace, seen = watched.trace, watched.seen
+    forwards = () if seen.unseen else seen.forwards
     prompt_lens = {r.request_id: len(r.prompt_token_ids) for r in requests}
-    found = schedule.figures(trace, forwards, num_slots, requests, output_lens)
+    found = schedule.figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
     found["peak_memory_bytes"] = watched.peak_memory_bytes
     found["roofline"] = _roofline(contender, workload, terms)
     try:

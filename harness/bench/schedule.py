@@ -1,7 +1,7 @@
 """What the scheduler did with the slots: pure functions of a trace, no tensors and no clock.
 
-`fed` counts the token positions that the model was made to compute, pads and idle rows included; a
-hook on the model counts them, so no engine is asked to own up.
+`fed` counts the token positions that the model was made to compute, pads and idle rows included, as
+`forwards.py` sees them from outside.
 """
 
 from __future__ import annotations
@@ -35,24 +35,32 @@ def figures(
     num_slots: int,
     requests: Sequence[Request],
     output_lens: Sequence[int],
+    unseen: str | None = None,
 ) -> dict[str, Any]:
-    """Steps, batch size, occupancy and waste of one round. None: neither trace nor hook shows it."""
+    """Steps, batch size, occupancy and waste of one round. None: neither trace nor hook shows it.
+
+    `unseen`: why not all forward passes were seen; what does not add up with the trace tells so too.
+    """
     num_needed = sum(
         len(request.prompt_token_ids) + num_output - 1
         for request, num_output in zip(requests, output_lens, strict=True)
     )
     num_rows = sum(len(record.rows) for record in trace)
     num_steps = len(trace) or len(forwards) or None
-    num_fed = sum(forward.num_tokens for forward in forwards) or None
+    num_fed = sum(forward.num_tokens for forward in forwards)
     num_real = sum(row.query_len for record in trace for row in record.rows) or num_needed
+    if unseen is None and len(forwards) < len(trace):
+        unseen = f"{len(forwards):,} forward passes were seen in {len(trace):,} steps"
+    elif unseen is None and num_fed < num_real:
+        unseen = f"{num_fed:,} tokens were seen in forward passes, but {num_real:,} were fed"
     return {
         "num_steps": num_steps,
         "mean_batch": num_rows / len(trace) if trace else None,
         "occupancy": num_rows / (len(trace) * num_slots) if trace else None,
-        "num_fed_tokens": num_fed,
+        "num_fed_tokens": None if unseen else num_fed,
         "num_needed_tokens": num_needed,
-        # Fewer fed than the trace says: the model was used in a way that the hook cannot see.
-        "padding_waste": 1 - num_real / num_fed if num_fed and num_fed >= num_real else None,
+        "padding_waste": None if unseen else 1 - num_real / num_fed,
+        "why_no_waste": unseen,
     }
 
 

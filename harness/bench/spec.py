@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -99,7 +99,9 @@ class BenchSpec:
             for index, (prompt, cap) in enumerate(zip(prompts, caps, strict=True))
         )
         self._check_fit(requests, context_len)
-        return BenchWorkload(self, requests, arrivals_s, self.config)
+        # An engine that makes its pool when it is built learns how large: in no lap does it grow.
+        longest = max(map(_num_tokens, requests))
+        return BenchWorkload(self, requests, arrivals_s, replace(self.config, max_model_len=longest))
 
     @property
     def label(self) -> str:
@@ -115,6 +117,7 @@ class BenchSpec:
 
     @property
     def config(self) -> EngineConfig:
+        """Without `max_model_len`: how long the longest request is, is known when it is drawn."""
         return EngineConfig(
             max_num_seqs=self.slots,
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -167,7 +170,8 @@ class BenchWorkload:
 
     @cached_property
     def hash(self) -> str:
-        """12 hex digits over everything that an engine is given."""
+        """12 hex digits over everything that an engine is given. `max_model_len` follows from the
+        requests and is left out, so that results of before it was given stay comparable."""
         asked = [
             [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
             for r in self.requests
@@ -175,7 +179,7 @@ class BenchWorkload:
         given = {
             "requests": asked,
             "arrivals_s": self.arrivals_s,
-            "config": _unless_off(asdict(self.config)),
+            "config": _unless_off(asdict(replace(self.config, max_model_len=None))),
         }
         canonical = json.dumps(given, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

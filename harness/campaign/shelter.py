@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from harness.switches import compute_exactly, positions, set_back
 from harness.trial import Laboratory
 from harness.world import shared_of
 
@@ -32,7 +32,10 @@ class SharedLaboratory(Laboratory):
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Around a hunt. What is known of engines is forgotten, so that no hunt depends on another."""
+        """Around a hunt. What is known of engines is forgotten, so that no hunt depends on another.
+
+        The hunt computes exactly, so its models are looked after in the same setting."""
+        compute_exactly()
         self._capabilities.clear()
         self._is_bitwise.clear()
         try:
@@ -48,30 +51,14 @@ class SharedLaboratory(Laboratory):
             known.pop(model_name, None)
 
 
-# What `torch_restored` looks after: how to read it, and how to set it back.
-SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, torch.set_default_device),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
-    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
-)
-
-
 @contextmanager
 def torch_restored() -> Iterator[None]:
     """An engine, or a test session, may leave torch's switches and random numbers changed."""
-    switches = [read() for read, _ in SWITCHES]
+    switches = positions()
     rng, python_rng = torch.get_rng_state(), random.getstate()
     try:
         yield
     finally:
-        for (read, write), value in zip(SWITCHES, switches, strict=True):
-            if read() != value:
-                write(value)
+        set_back(switches)
         torch.set_rng_state(rng)
         random.setstate(python_rng)

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.demo import logs, pages
 from harness.demo.experiment import LETTERS, Case, judge, make_case, watch
 from harness.demo.words import many, quoted
+from harness.devices import make_current
 from harness.errors import UsageError
 from harness.models.catalogue import DTYPES, EMBEDDED, load_model, resolve_device, resolve_dtype
 from harness.oracle import Oracle
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.slots > len(LETTERS):
         raise UsageError(f"--slots {arguments.slots} is too many to draw: choose 1 to {len(LETTERS)}")
     device, dtype = resolve_device(arguments.device), resolve_dtype(arguments.dtype)
+    make_current(device)
     case = make_case(load_model(arguments.model, device, dtype), asked, arguments.slots)
     return _show(case, arguments.svg, max(80, shutil.get_terminal_size().columns))
 

@@ -9,6 +9,7 @@ from harness.plugin.options import (
     pytest_configure,
     pytest_report_header,
 )
+from harness.plugin.spread import pytest_xdist_setupnodes
 from harness.plugin.summary import (
     pytest_runtest_makereport,
     pytest_sessionfinish,
@@ -28,5 +29,6 @@ __all__ = [
     "pytest_runtest_makereport",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
+    "pytest_xdist_setupnodes",
     "trial",
 ]

@@ -6,13 +6,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
+from harness.devices import make_current
 from harness.errors import UsageError
 from harness.models.catalogue import DEVICES, DTYPES, EMBEDDED
-from harness.plugin import bench_options, benchmarks, diagnosing, journal, repro, tablefile
+from harness.plugin import bench_options, benchmarks, diagnosing, journal, repro, spread, tablefile
 from harness.plugin.selection import LAB, PROFILES, SELECTION, select, try_what_was_named
 from harness.plugin.xfails import FORM, KnownFailures, read_known_failures
 from harness.precision import KV_CACHES
 from harness.registry import BY_DEFAULT, FORMS
+from harness.switches import compute_exactly
 from harness.trial import Laboratory
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
@@ -98,6 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     try:
         selection = select(config)
+        make_current(selection.device)
+        compute_exactly()  # before any engine is built
         diagnosing.check_option(config)
         is_watched = selection.bench is not None
         own = Laboratory(
@@ -121,10 +125,6 @@ def pytest_configure(config: pytest.Config) -> None:
     journal.register(config)
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
-    # Comparisons are made in the dtype that was asked for, not in TF32.
-    torch.set_float32_matmul_precision("highest")
-    if torch.backends.cudnn.is_available():
-        torch.backends.cudnn.allow_tf32 = False
     if selection.bench is not None and selection.bench.num_threads is not None:
         torch.set_num_threads(selection.bench.num_threads)
     elif all(name in EMBEDDED for name in selection.model_names):
@@ -145,6 +145,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     selection = config.stash[SELECTION]
     xfails = config.getoption("--xfails")
     return [
+        *spread.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "

@@ -12,6 +12,7 @@ from harness.api import Capability
 from harness.prefixes import may_share
 from harness.repro import literals
 from harness.repro.failed import Failed
+from harness.switches import SWITCHES
 
 HAPPENED = {
     "preemption": happened.has_preemption,
@@ -194,6 +195,9 @@ def _close(failed: Failed) -> tuple[str, ...]:
 
 def _expression(thing: str) -> str:
     """How `harness/world.py` looks at the thing."""
+    for switch in SWITCHES:
+        if switch.name == thing:
+            return switch.place
     source = inspect.getsource(world)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Dict):

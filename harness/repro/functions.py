@@ -10,6 +10,7 @@ from harness.api import Capability
 from harness.repro.checks import NOTHING, Look
 from harness.repro.failed import Failed
 from harness.repro.models import untouched
+from harness.switches import EXACT
 
 NUM_TRIES = 20  # of what may be a matter of luck
 # Rule that looks at all calls -> what it keeps of each, and under which name.
@@ -25,7 +26,7 @@ def load_model(failed: Failed, path: str) -> str:
     attention = untouched(failed.trial.subject).config._attn_implementation
     lines = [f"torch.set_num_threads({torch.get_num_threads()})  # as when it was found"]
     if model.device.type == "cuda":
-        lines.append("torch.backends.cudnn.allow_tf32 = False")
+        lines += [f'torch.cuda.set_device("{device}")', *(each.exact_statement for each in EXACT)]
     lines.append(f"path = {path}")
     if failed.trial.subject.is_embedded:
         lines += [

@@ -100,6 +100,14 @@ def test_the_hash_sees_everything_that_an_engine_is_given_and_nothing_else() -> 
     assert renamed.realise(100, 64).hash == variants[0].hash
 
 
+def test_an_engine_is_told_the_longest_request_when_it_is_built() -> None:
+    """One that makes its pool then made it for the model's whole context, or let it grow in a lap."""
+    spec = replace(SPEC, prompt_len=Range(3, 9), cap=((1.0, Range(1, 20)),))
+    workload = spec.realise(100, 64)
+    lens = [len(r.prompt_token_ids) + r.max_new_tokens for r in workload.requests]
+    assert workload.config.max_model_len == max(lens)
+
+
 def test_the_hash_is_the_same_on_every_machine() -> None:
     """The figures here were made once; a change makes all old result files incomparable."""
     assert SPEC.realise(100, 64).hash == "8868fa4c18a7"

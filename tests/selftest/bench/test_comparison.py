@@ -456,6 +456,50 @@ def test_an_engine_that_changes_the_number_of_threads_is_invalid_and_they_are_pu
     assert torch.get_num_threads() == before
 
 
+class Replaying:
+    """Stands in for one that replays a graph in each step but the first, where it captures: no hook is
+    called, and the passes that were rehearsed come to as many as the steps."""
+
+    capabilities = frozenset({Capability.TRACING})
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner: Any = resolve_engine("static").factory(model, config)
+        self._embedding = model.get_input_embeddings()
+
+    @property
+    def trace(self) -> Sequence[StepRecord]:
+        return self._inner.trace
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        hooks, self._embedding._forward_pre_hooks = self._embedding._forward_pre_hooks, {}
+        before = len(self.trace)
+        try:
+            done = self._inner.generate(requests)
+        finally:
+            self._embedding._forward_pre_hooks = hooks
+        for _ in self.trace[before:]:
+            torch.cuda.CUDAGraph.replay(cast(torch.cuda.CUDAGraph, None))
+            self._embedding(torch.zeros(9, 9, dtype=torch.long))
+        return done
+
+
+def test_an_engine_that_replays_graphs_shows_no_waste_and_says_why(
+    compare: Compare, lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook sees no replay, but sees what is captured: of 944 tokens 416 were counted."""
+    replays: list[None] = []
+    standin = type("CUDAGraph", (), {"replay": lambda _: replays.append(None)})
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", standin)
+    lab._capabilities[("replaying", MODEL)] = Replaying.capabilities
+    before = standin.replay
+    row = compare(EngineSpec("replaying", Replaying))["rows"][0]
+    assert row["verdict"] == "VALID", row["reason"]
+    assert row["schedule"]["padding_waste"] is None
+    assert row["schedule"]["why_no_waste"].startswith("CUDA graphs were replayed")
+    assert replays, "a replay is still one"
+    assert standin.replay is before
+
+
 class Greeter:
     """Emits an event of a request that nobody made."""
 

@@ -7,9 +7,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from harness.bench.axes import (
     sequences_axis,
 )
 from harness.bench.drive import Round, serve_at_once
+from harness.bench.entrant import Runner
 from harness.bench.fits import (
     Line,
     Power,
@@ -39,6 +42,7 @@ from harness.bench.fits import (
 )
 from harness.bench.growth import Effort, Entrant, measure_growth, num_pieces
 from harness.errors import UnsupportedModelError
+from harness.models.catalogue import ModelUnderTest
 from harness.promises import Promise
 from harness.registry import EngineSpec, resolve_engine
 from harness.trial import Laboratory, Trial
@@ -252,6 +256,26 @@ def test_every_engine_has_an_entry_for_every_axis_and_the_caller_hears_of_each_s
     assert len(told) == num_pieces(entrants(lab, *names), SMALL, effort)
     assert told[0] == "growth over sequences at 1: static"
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_on_a_device_the_warm_up_goes_as_far_as_the_longest_timed_call() -> None:
+    """It had the shorter cap: contexts that only the longer call reaches were captured, and the pool
+    grew for them, while the clock ran. `meta` stands in for a device."""
+    calls: list[tuple[tuple[int, int], ...]] = []
+
+    class Noting:
+        def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            calls.append(tuple((len(r.prompt_token_ids), r.max_new_tokens) for r in requests))
+            return []
+
+    subject = SimpleNamespace(
+        model=SimpleNamespace(device=torch.device("meta")), context_len=256, vocab_size=256
+    )
+    entrant = Entrant("noting", lambda _: nullcontext(Noting()), lambda *_: None)
+    Runner(entrant, cast(ModelUnderTest, subject), 60.0, "salt").run_lap(SMALL[0].points[-1], 0)
+    warm_up, *timed = calls
+    assert warm_up == max(timed)
+    assert len(timed) == 2
 
 
 def test_what_both_calls_have_in_common_cancels(measure: Measure) -> None:

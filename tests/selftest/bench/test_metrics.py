@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 
 from harness.api import Completion, FinishReason, Request
 from harness.bench.drive import Round
+from harness.bench.load import BENCHMARKS_DIR, load_specs
 from harness.bench.metrics import distributions, measure
+from harness.bench.spec import BenchSpec
+
+DECODE = load_specs(BENCHMARKS_DIR / "decode", on_cpu=False)
 
 REQUESTS = (Request("a", (1, 2, 3), 3), Request("b", (4,), 1))
 COMPLETIONS = (
@@ -63,3 +69,19 @@ def test_distributions_keep_at_most_101_quantiles_and_both_ends() -> None:
     assert ends is not None
     assert len(gaps) == 101
     assert (ends[0], ends[-1]) == (pytest.approx(300), pytest.approx(500))
+
+
+def test_the_median_gap_is_a_decode_step_where_tpot_holds_a_neighbours_prompt() -> None:
+    """20 ms a step, and one of 100 ms in which a newcomer's prompt was fed. The workloads of
+    `cases/benchmarks/decode` said `tpot`."""
+    gaps_s = [0.1, *[0.02] * 9]
+    times_s = tuple(accumulate(gaps_s, initial=0.5))
+    done = (Completion("a", tuple(range(11)), FinishReason.LENGTH),)
+    figures = measure([Round(done, 1.0, 1.0, (times_s,))], [Request("a", (1,), 11)])
+    assert figures["median_itl_ms"] == pytest.approx(20)
+    assert figures["median_tpot_ms"] == pytest.approx(28)
+
+
+@pytest.mark.parametrize("spec", DECODE.values(), ids=list(DECODE))
+def test_a_decode_workload_names_the_figure_that_is_a_step(spec: BenchSpec) -> None:
+    assert "the median itl is the time of a decode step" in " ".join(spec.why.split())

@@ -81,6 +81,27 @@ def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:
     assert found["by_rows"] == pytest.approx(4 * 18 / (40 + 20 - 4))
 
 
+@pytest.mark.parametrize(
+    ("forwards", "why"),
+    [
+        # Decodes are replayed, and pads of the prompts make up for their tokens.
+        ((Forward(2, 8), Forward(1, 2)), "2 forward passes were seen in 4 steps"),
+        ((Forward(1, 1),) * 4, "4 tokens were seen in forward passes, but 8 were fed"),
+    ],
+)
+def test_what_does_not_add_up_with_the_trace_shows_no_waste(
+    forwards: tuple[Forward, ...], why: str
+) -> None:
+    found = schedule.figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1))
+    assert (found["num_fed_tokens"], found["padding_waste"]) == (None, None)
+    assert found["why_no_waste"] == why
+
+
+def test_a_reason_from_outside_stands_above_sums_that_happen_to_add_up() -> None:
+    found = schedule.figures(STATIC, PADDED, 2, REQUESTS, (1, 3, 1), "graphs were replayed")
+    assert (found["padding_waste"], found["why_no_waste"]) == (None, "graphs were replayed")
+
+
 LENS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=20)
 
 

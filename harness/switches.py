@@ -1,0 +1,141 @@
+"""torch's switches that say what it computes with, and how exactly: one table for all who look at them.
+
+An engine leaves them as they were (P15), a hunt sets them back, and comparisons need some of them in
+one position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+MIXED = "set by the old way and by the new"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """`place`: an attribute, or a call that reads it; `setter`: a function or attribute that sets it,
+    where the place does not. `exact`: its position for comparisons; None: any."""
+
+    name: str
+    place: str
+    setter: str | None = None
+    exact: Any = None
+
+    def read(self) -> Any:
+        """torch refuses to read an old switch of TF32 where a new one says otherwise."""
+        try:
+            value = _at(self.place.removesuffix("()"))
+            return value() if self.place.endswith("()") else value
+        except RuntimeError:
+            return MIXED
+
+    def write(self, value: Any) -> None:
+        if self.setter is not None and callable(setter := _at(self.setter)):
+            setter(value)
+        else:
+            owner, _, name = (self.setter or self.place).rpartition(".")
+            setattr(_at(owner), name, value)
+
+    @property
+    def exact_statement(self) -> str:
+        """A line of a script that puts it where comparisons need it."""
+        target = self.setter or self.place
+        is_call = callable(_at(target)) if self.setter else False
+        return f"{target}({self.exact!r})" if is_call else f"{target} = {self.exact!r}"
+
+    @property
+    def is_here(self) -> bool:
+        """Does this torch have it?"""
+        try:
+            self.read()
+        except AttributeError:
+            return False
+        return True
+
+
+def _at(path: str) -> Any:
+    return attrgetter(path.removeprefix("torch."))(torch)
+
+
+def _usual() -> Iterator[Switch]:
+    yield Switch("default dtype", "torch.get_default_dtype()", "torch.set_default_dtype")
+    yield Switch("default device", "torch.get_default_device()", "torch.set_default_device")
+    yield Switch("number of threads", "torch.get_num_threads()", "torch.set_num_threads")
+    yield Switch("grad mode", "torch.is_grad_enabled()", "torch.set_grad_enabled")
+    yield Switch("autocast on CUDA", "torch.is_autocast_enabled()", "torch.set_autocast_enabled")
+    debug_mode = "deterministic_debug_mode"
+    yield Switch("deterministic algorithms", f"torch.get_{debug_mode}()", f"torch.set_{debug_mode}")
+    filling = "torch.utils.deterministic.fill_uninitialized_memory"
+    yield Switch("filling of uninitialized memory", filling)
+
+
+def _rounding() -> Iterator[Switch]:
+    """An old switch of TF32 sets new ones as well, so it is set back before them, and of those the
+    general one before the special ones."""
+    precision = "float32_matmul_precision"
+    yield Switch(
+        "float32 matmul precision", f"torch.get_{precision}()", f"torch.set_{precision}", "highest"
+    )
+    yield Switch("TF32 in cuDNN", "torch.backends.cudnn.allow_tf32", exact=False)
+    for where in ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"):
+        yield Switch(f"float32 precision of {_backend(where)}", _backend(where, "fp32_precision"))
+    for where in ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"):
+        yield Switch(f"float32 precision of {_backend(where)}", _backend(where, "fp32_precision"))
+    for dtype in ("bf16", "fp16"):
+        # A long sum may be cut in parts; what they come to is not added in 16 bits, for a batch is cut
+        # elsewhere than a row alone, by which rounding is measured.
+        option = f"allow_{dtype}_reduced_precision_reduction"
+        place, setter = f"torch._C._get_cublas_{option}()", _backend("cuda.matmul", option)
+        yield Switch(f"reductions in {dtype}", place, setter, exact=(False, True))
+    yield Switch("sums in fp16", _backend("cuda.matmul", "allow_fp16_accumulation"), exact=False)
+    option = _backend("cuda", "{}fp16_bf16_reduction_math_sdp{}")
+    place, setter = option.format("", "_allowed()"), option.format("allow_", "")
+    yield Switch("reductions of math attention", place, setter, exact=False)
+
+
+def _libraries() -> Iterator[Switch]:
+    """Who computes it."""
+    for kind in ("flash", "mem_efficient", "math", "cudnn"):
+        place = _backend("cuda", f"{kind}_sdp_enabled()")
+        yield Switch(f"SDPA backend {kind}", place, _backend("cuda", f"enable_{kind}_sdp"))
+    for kind in ("blas", "linalg"):
+        setter = _backend("cuda", f"preferred_{kind}_library")
+        yield Switch(f"preferred {kind} library", f"{setter}()", setter)
+    for where in ("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic"):
+        yield Switch(_backend(where), _backend(where))
+    for where in ("mkldnn.enabled", "mkldnn.deterministic", "opt_einsum.enabled"):
+        yield Switch(_backend(where), _backend(where))
+    fastpath = "fastpath_enabled"
+    place, setter = (_backend("mha", f"{each}_{fastpath}") for each in ("get", "set"))
+    yield Switch("fast path of MultiheadAttention", f"{place}()", setter)
+
+
+def _backend(*names: str) -> str:
+    return ".".join(filter(None, ("torch.backends", *names)))
+
+
+SWITCHES = tuple(each for each in (*_usual(), *_rounding(), *_libraries()) if each.is_here)
+EXACT = tuple(each for each in SWITCHES if each.exact is not None)
+
+
+def positions() -> dict[str, Any]:
+    """By name, the special before the general: whoever tells the first difference tells the most."""
+    return {each.name: each.read() for each in reversed(SWITCHES)}
+
+
+def set_back(before: Mapping[str, Any]) -> None:
+    """To `positions()` of before."""
+    for each in SWITCHES:
+        if each.read() != before[each.name]:
+            each.write(before[each.name])
+
+
+def compute_exactly() -> None:
+    """Comparisons are made in the dtype that was asked for, and a batch rounds no more than a row."""
+    for each in EXACT:
+        each.write(each.exact)

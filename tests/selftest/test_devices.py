@@ -1,0 +1,128 @@
+"""Several GPUs: the one that was asked for is used, all that are used are waited for, and workers take
+one each. No machine here has any, so `torch.cuda` is stood in for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import execnet
+import pytest
+import torch
+
+from harness.bench.memory import PeakMemory
+from harness.devices import synchronise
+from harness.errors import UsageError
+from harness.plugin.spread import VISIBLE, header, pytest_xdist_setupnodes
+from tests.selftest.conftest import RunSuite
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The engine works on 0 and 2; nobody has touched 1."""
+    reserved = {0: GIB, 1: 0, 2: GIB}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", reserved.__getitem__)
+    monkeypatch.delenv(VISIBLE, raising=False)
+    return monkeypatch
+
+
+def test_the_device_that_was_asked_for_becomes_the_current_one(
+    three_gpus: pytest.MonkeyPatch, run_suite: RunSuite, tmp_path: Path
+) -> None:
+    """Else events and streams are made on the first, and times are those of an idle GPU."""
+
+    current: list[torch.device] = []
+
+    def set_device(device: torch.device) -> None:
+        current.append(device)
+        raise UsageError("far enough")
+
+    three_gpus.setattr(torch.cuda, "set_device", set_device)
+    (tmp_path / "test_none.py").write_text("def test_none(): ...\n")
+    run_suite("--device=cuda:1")
+    assert current == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_all_gpus_in_use_are_waited_for_and_no_other(three_gpus: pytest.MonkeyPatch, name: str) -> None:
+    """An engine may have its layers on several: the clock stopped when the first was done."""
+    waited: list[int] = []
+    index_of = {torch.device("cuda"): 0, torch.device("cuda:0"): 0, 2: 2}
+    three_gpus.setattr(torch.cuda, "synchronize", lambda which: waited.append(index_of[which]))
+    synchronise(torch.device(name))
+    assert waited == [0, 2]
+
+
+def test_the_peaks_of_all_gpus_are_added_up(three_gpus: pytest.MonkeyPatch) -> None:
+    held, peaks = {0: 5, 1: 0, 2: 7}, {0: 50, 1: 0, 2: 70}
+    were_reset: list[int] = []
+    three_gpus.setattr(torch.cuda, "memory_allocated", held.__getitem__)
+    three_gpus.setattr(torch.cuda, "max_memory_allocated", peaks.__getitem__)
+    three_gpus.setattr(torch.cuda, "reset_peak_memory_stats", were_reset.append)
+    memory = PeakMemory(torch.device("cuda:0"))
+    memory.start()
+    assert memory.stop() == 120 - 12
+    assert were_reset == [0, 1, 2]
+
+
+def config_of(device: str, num_workers: int, is_worker: bool = False) -> pytest.Config:
+    options = {"--device": device, "tx": ["popen"] * num_workers}
+    config = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
+    if is_worker:
+        config.workerinput = {}
+    return cast(pytest.Config, config)
+
+
+def shares(device: str, num_workers: int = 4) -> list[Any]:
+    specs = [execnet.XSpec("popen") for _ in range(num_workers)]
+    pytest_xdist_setupnodes(config_of(device, num_workers), specs)
+    return [spec.env.get(VISIBLE) for spec in specs]
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_workers_take_turns_on_the_gpus(three_gpus: pytest.MonkeyPatch, device: str) -> None:
+    """All of them sat on the first."""
+    assert shares(device) == ["0", "1", "2", "0"]
+    three_gpus.setattr(torch.cuda, "device_count", lambda: 2)
+    three_gpus.setenv(VISIBLE, "5,GPU-8932f937")
+    assert shares(device) == ["5", "GPU-8932f937", "5", "GPU-8932f937"]
+
+
+def test_nothing_is_shared_out_where_a_gpu_is_named_or_there_is_one_or_none(
+    three_gpus: pytest.MonkeyPatch,
+) -> None:
+    assert shares("cuda:1") == shares("cpu") == [None] * 4
+    three_gpus.setattr(torch.cuda, "device_count", lambda: 1)
+    assert shares("auto") == [None] * 4
+    three_gpus.setattr(torch.cuda, "is_available", lambda: False)
+    assert shares("auto") == [None] * 4
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_a_worker_has_its_share_before_it_imports_anything() -> None:
+    """What a process can see is settled when CUDA is first asked for."""
+    spec = execnet.XSpec("popen")
+    pytest_xdist_setupnodes(config_of("auto", 2), [execnet.XSpec("popen"), spec])
+    group = execnet.Group()
+    try:
+        channel = group.makegateway(spec).remote_exec(
+            f"import os, sys; channel.send((os.environ[{VISIBLE!r}], 'torch' in sys.modules))"
+        )
+        assert channel.receive(timeout=30) == ("1", False)
+    finally:
+        group.terminate(timeout=5)
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_the_header_tells_who_has_which_gpu() -> None:
+    assert header(config_of("auto", 4)) == [
+        "batchproof: 4 workers over 3 GPUs: gw0 on 0, gw1 on 1, gw2 on 2, gw3 on 0"
+    ]
+    assert header(config_of("auto", 0)) == header(config_of("cuda:1", 4)) == []
+    assert header(config_of("auto", 4, is_worker=True)) == []

@@ -1,0 +1,142 @@
+"""P15 knows every switch of torch that changes what is computed, and comparisons compute exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.api import Completion, EngineConfig, Request
+from harness.campaign.shelter import SharedLaboratory, torch_restored
+from harness.hunt import hunt
+from harness.promises import Promise
+from harness.registry import EngineSpec, resolve_engine
+from harness.switches import EXACT, compute_exactly, positions, set_back
+from harness.trial import Laboratory, Trial
+from harness.verdict import ConformanceFailure
+from harness.workloads import Workload
+from tests.selftest.conftest import RunSuite
+
+MODEL = "gpt2-random"
+
+# What an engine may write. The old and the new way to ask for TF32 are both here: after the new one
+# torch refuses to read the old, and that was taken for an engine that raised.
+FLIPS = [
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)",
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True",
+    "torch.backends.cuda.matmul.allow_fp16_accumulation = True",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "torch.backends.cudnn.allow_tf32 = True",
+    "torch.backends.cudnn.fp32_precision = 'tf32'",
+    "torch.backends.cudnn.benchmark = True",
+    "torch.backends.cudnn.deterministic = True",
+    "torch.backends.cudnn.enabled = False",
+    "torch.backends.cuda.enable_cudnn_sdp(False)",
+    "torch.backends.cuda.enable_flash_sdp(False)",
+    "torch.backends.cuda.enable_mem_efficient_sdp(False)",
+    "torch.backends.cuda.enable_math_sdp(False)",
+    "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)",
+    "torch.backends.fp32_precision = 'tf32'",
+    "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+    "torch.backends.mkldnn.enabled = False",
+    "torch.backends.mha.set_fastpath_enabled(False)",
+    "torch.set_float32_matmul_precision('medium')",
+    "torch.set_autocast_enabled(True)",
+    "torch.use_deterministic_algorithms(True, warn_only=True)",
+    "torch.utils.deterministic.fill_uninitialized_memory = False",
+    "torch.set_default_dtype(torch.float64)",
+    "torch.set_num_threads(torch.get_num_threads() + 1)",
+]
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    with torch_restored():
+        yield
+
+
+@pytest.fixture(scope="module")
+def lab() -> Laboratory:
+    return Laboratory(torch.device("cpu"), torch.float32, 60.0)
+
+
+def flipping(statement: str) -> EngineSpec:
+    class Flipping:
+        def __init__(self, model: Any, config: EngineConfig) -> None:
+            self._inner = resolve_engine("static").factory(model, config)
+
+        def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            done = self._inner.generate(requests)
+            exec(statement, {"torch": torch})
+            return done
+
+    return EngineSpec("flipping", Flipping)
+
+
+@pytest.mark.parametrize("statement", FLIPS)
+def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, statement: str) -> None:
+    before = positions()
+    trial = Trial(lab, flipping(statement), lab.oracle(MODEL), frozenset(), Promise.P1)
+    with pytest.raises(ConformanceFailure, match="changed while the engine worked") as caught:
+        trial.run(Workload((Request("a", (1, 2, 3), 2),)))
+    assert caught.value.promise is Promise.P15
+    set_back(before)
+    assert positions() == before
+
+
+def test_comparisons_compute_exactly_here() -> None:
+    """torch's own default lets cuBLAS add the parts of a sum in 16 bits."""
+    assert {each.name: each.read() for each in EXACT} == {each.name: each.exact for each in EXACT}
+    matmul = torch.backends.cuda.matmul
+    assert not matmul.allow_bf16_reduced_precision_reduction
+    assert not matmul.allow_fp16_reduced_precision_reduction
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def loosen() -> None:
+    """torch's own defaults, and TF32."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
+
+
+def test_a_script_can_compute_exactly_as_well() -> None:
+    compute_exactly()
+    before = positions()
+    loosen()
+    for each in EXACT:
+        exec(each.exact_statement, {"torch": torch})
+    assert positions() == before
+
+
+ASKING = """
+import torch
+from implementations.static import StaticEngine
+def factory(model, config):
+    assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, "built too early"
+    return StaticEngine(model, config)
+"""
+
+
+def test_an_engine_is_built_for_the_first_time_with_exact_switches(
+    run_suite: RunSuite, tmp_path: Path
+) -> None:
+    """An engine that was named was tried before they were set: what it kept of that was inexact."""
+    (tmp_path / "asking.py").write_text(ASKING)
+    (tmp_path / "test_none.py").write_text("def test_none(trial): ...\n")
+    loosen()
+    session = run_suite("--collect-only", f"--engine={tmp_path}/asking.py:factory")
+    assert "built too early" not in session.output, session.output
+
+
+def test_a_hunt_keeps_its_models_in_a_process_that_does_not_compute_exactly() -> None:
+    """The models are held against what they were when loaded, and torch's switches with them."""
+    loosen()
+    lab = SharedLaboratory(torch.device("cpu"), torch.float32, 60.0)
+    hunt("static", ["-k", "smoke", f"--model={MODEL}", "--hypothesis-seed=1"], lab)
+    assert MODEL in lab._subjects
