@@ -1,0 +1,108 @@
+"""One compiled decoder layer for all, put into the model for a pass and taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from harness.api import EngineConfig, Request
+from harness.errors import ConfigError, UnsupportedModelError
+from harness.models.catalogue import load_model
+from implementations import paged as package
+from implementations.paged import compiled, paged
+from implementations.paged.options import PagedOptions
+
+NUM_LAYERS = 12  # more than the compiler would make of one piece of code
+CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, return_logits=True)
+ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(**sizes, **heads, num_hidden_layers=NUM_LAYERS, initializer_range=0.2)
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
+    """Counts what is given to a compiler, which leaves it as it is."""
+    counted = CompileCounter()
+    monkeypatch.setattr(compiled, "_quiet", lambda _name: counted)
+    torch._dynamo.reset()
+    yield counted
+    torch._dynamo.reset()
+
+
+def test_one_layer_is_compiled_for_all_and_for_all_batches(
+    model: PreTrainedModel, counter: CompileCounter
+) -> None:
+    engine = paged(model, CONFIG, backend="blocks", graphs=True, compile=True)
+    answers = engine.generate(ASKED)
+    assert counter.frame_count == 1, "a layer's number, or a number of tokens, became a constant"
+    plain = paged(model, CONFIG, compile=False, trace=False).generate(ASKED)
+    assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
+
+
+def test_a_second_engine_on_the_model_compiles_nothing(
+    model: PreTrainedModel, counter: CompileCounter
+) -> None:
+    for _ in range(2):
+        paged(model, CONFIG, backend="blocks", graphs=True, compile=True).generate(ASKED)
+    assert counter.frame_count == 1
+
+
+def test_the_layers_are_their_own_again_after_a_pass(model: PreTrainedModel) -> None:
+    paged(model, CONFIG, compile="eager").generate(ASKED)
+    assert not any("forward" in layer.__dict__ for layer in model.model.layers)
+
+
+def test_inductor_answers_alike() -> None:
+    model = load_model("llama-random", torch.device("cpu"), torch.float32).model
+    options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
+    answers = paged(model, CONFIG, **options, compile=True).generate(ASKED)
+    plain = paged(model, CONFIG).generate(ASKED)
+    assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
+    for ours, theirs in zip(answers, plain, strict=True):
+        torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:
+    model.model.layers[1] = torch.nn.Sequential(model.model.layers[1])
+    with pytest.raises(ConfigError, match="layers are of one class"):
+        package.build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(*CPU_FLOAT))
+
+
+CPU_FLOAT = torch.device("cpu"), torch.float32
+
+
+@pytest.mark.parametrize("damage", ["raises", "is wrong"])
+def test_layers_that_the_compiler_spoils_run_as_they_are_unless_it_was_asked_for(
+    model: PreTrainedModel, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiling(graph: Any, _examples: Any) -> Any:
+        if damage == "raises":
+            raise RuntimeError("no compiler today")
+        return lambda *args: [each * 1.5 for each in graph.forward(*args)]
+
+    monkeypatch.setattr(compiled, "_quiet", lambda _name: spoiling)
+    with pytest.raises(UnsupportedModelError, match="cannot serve"):
+        paged(model, CONFIG, compile=True)
+    # As on a GPU, where it is the default:
+    resolved = PagedOptions.resolved
+
+    def by_default(options: PagedOptions, *where: Any) -> PagedOptions:
+        asked = {"compile": True, "trace": False} if options.compile is None else {}
+        return resolved(package.replace(options, **asked), *where)
+
+    monkeypatch.setattr(PagedOptions, "resolved", by_default)
+    answers = paged(model, CONFIG).generate(ASKED)
+    plain = paged(model, CONFIG, compile=False).generate(ASKED)
+    assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
