@@ -15,7 +15,7 @@ from harness.promises import Promise
 from harness.verdict import ConformanceFailure, rule
 from harness.workloads import Workload
 
-NONE_DECLARED = "scheduling_delay: 0; an engine that reads tokens late declares it, see harness/api.py"
+NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if the engine declares so"
 
 
 def is_unforeseen(request: Request, completion: Completion) -> bool:
@@ -26,14 +26,15 @@ def is_unforeseen(request: Request, completion: Completion) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LateEnds:
-    """How late unforeseen ends may be, and where they are in a trace.
+    """When each request's last token was sampled in a trace, and how late that may take effect.
 
-    `delay`: steps; 0 of an engine that declares none. `sampled_in`: request id -> the step that sampled
-    its EOS. `num_surplus`: request id -> samples that may be discarded, being none too late.
+    `sampled_in`: request id -> the step that sampled it. `granted`: request id -> how many steps later
+    it may finish: the declared delay for an unforeseen end; else it has no entry. `num_surplus`:
+    request id -> samples that may be discarded, being none too late.
     """
 
-    delay: int = 0
     sampled_in: Mapping[str, int] = field(default_factory=dict)
+    granted: Mapping[str, int] = field(default_factory=dict)
     num_surplus: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -44,46 +45,51 @@ class LateEnds:
         completions: Sequence[Completion],
         delay: int,
     ) -> LateEnds:
-        """Who has fewer samples than tokens is left out: a finding of others."""
+        """`delay`: in steps, as declared. Who has fewer samples than tokens is left out: a finding of
+        others."""
         requests = {request.request_id: request for request in workload.requests}
-        due = {  # samples to come, up to the EOS
-            each.request_id: len(each.token_ids)
+        due = {each.request_id: len(each.token_ids) for each in completions}  # samples to come
+        granted = {
+            each.request_id: delay
             for each in completions
-            if is_unforeseen(requests[each.request_id], each)
+            if delay and is_unforeseen(requests[each.request_id], each)
         }
         sampled_in: dict[str, int] = {}
         num_surplus: Counter[str] = Counter()
         finished: set[str] = set()
         for step, record in enumerate(trace):
-            for row in record.rows:
-                name = row.request_id
-                if not row.is_sampled or name not in due:
-                    continue
-                due[name] -= 1
+            for name in (row.request_id for row in record.rows if row.is_sampled):
+                due[name] = due.get(name, 0) - 1
                 if due[name] == 0:
                     sampled_in[name] = step
-                elif due[name] < 0 and name not in finished:
-                    num_surplus[name] += step <= sampled_in[name] + delay
+                elif name in sampled_in and name not in finished:
+                    num_surplus[name] += step <= sampled_in[name] + granted.get(name, 0)
             finished.update(record.finished)
-        return cls(delay, sampled_in, num_surplus)
+        return cls(sampled_in, granted, num_surplus)
 
     def is_late(self, request_id: str, step: int) -> bool:
         """Is this a step in which the engine need not know yet that the request has ended?"""
-        sampled_in = self.sampled_in.get(request_id)
-        return sampled_in is not None and sampled_in < step <= sampled_in + self.delay
+        return self.has_ended(request_id, step) and step <= self._latest(request_id)
 
     def has_ended(self, request_id: str, step: int) -> bool:
-        """Was its EOS sampled before this step?"""
+        """Was its last token sampled before this step?"""
         return self.sampled_in.get(request_id, step) < step
+
+    def finishes_in_time(self, request_id: str, step: int) -> bool:
+        """Who is not known is in time."""
+        sampled_in = self.sampled_in.get(request_id)
+        return sampled_in is None or sampled_in <= step <= self._latest(request_id)
+
+    def _latest(self, request_id: str) -> int:
+        return self.sampled_in[request_id] + self.granted.get(request_id, 0)
 
 
 @rule("late-ends")
 def check_late_ends(trace: Sequence[StepRecord], ends: LateEnds) -> None:
-    """P9: an EOS takes effect in its own step, or as late as the engine declares."""
+    """P9: an end takes effect in its own step, or an EOS before the cap as late as declared."""
     for step, record in enumerate(trace):
         for each in record.finished:
-            sampled_in = ends.sampled_in.get(each, step)
-            if not sampled_in <= step <= sampled_in + ends.delay:
+            if not ends.finishes_in_time(each, step):
                 raise _broken(f"step {step}: request {each!r} finishes", each, ends)
         for each in record.admitted:
             if ends.has_ended(each, step):
@@ -96,8 +102,9 @@ def check_late_ends(trace: Sequence[StepRecord], ends: LateEnds) -> None:
 
 
 def _broken(what: str, request_id: str, ends: LateEnds) -> ConformanceFailure:
+    granted = ends.granted.get(request_id, 0)
     return ConformanceFailure(
         Promise.P9,
-        f"{what}, but its EOS was sampled in step {ends.sampled_in[request_id]}",
-        [f"scheduling_delay: {ends.delay} steps, as declared" if ends.delay else NONE_DECLARED],
+        f"{what}, but its last token was sampled in step {ends.sampled_in[request_id]}",
+        [f"scheduling_delay: {granted} steps, as declared" if granted else NONE_GRANTED],
     )
