@@ -138,7 +138,8 @@ class Capability(StrEnum):
     MASKING = "masking"  # `attention_mask`
     CLOSING = "closing"  # `close`
     SCHEDULING = "scheduling"  # P9: a slot freed by a step is filled in the next, first come first
-    # served; each running decode gets a token in each step; max_num_batched_tokens is kept
+    # served; each running decode gets a token in each step; max_num_batched_tokens is kept. One that
+    # reads its tokens late frees a slot as late as it declares: `DelayedEngine`
     CHUNKED_PREFILL = "chunked_prefill"  # a prompt above `max_num_batched_tokens` is fed in parts
     PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
     PREFIX_CACHING = "prefix_caching"  # with `EngineConfig.prefix_caching` a request whose beginning
@@ -204,7 +205,8 @@ class RowRecord:
     request_id: str
     context_len: int  # keys cached before the step, those taken over from others included
     query_len: int  # tokens fed in the step, at positions context_len ... context_len + query_len - 1
-    is_sampled: bool  # a token was chosen for it; False for a chunk that does not end the prompt
+    is_sampled: bool  # a token was chosen for it, be it discarded (`DelayedEngine`); False for a chunk
+    # that does not end the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,8 @@ class StepRecord:
     """One forward pass, or one `step` of an engine that makes several.
 
     Ids in the order the engine holds them; blocks counted when it is over. A block that several share
-    counts once; one that only a prefix cache remembers is free.
+    counts once; one that only a prefix cache remembers is free. A request stands in `finished` of the
+    step that sampled its last token; only `DelayedEngine` has another one.
     """
 
     rows: tuple[RowRecord, ...]
@@ -231,6 +234,32 @@ class TracingEngine(Protocol):
     @property
     def trace(self) -> Sequence[StepRecord]:
         """One record a forward pass, oldest first, since the engine was built."""
+        ...
+
+
+@runtime_checkable
+class DelayedEngine(Protocol):
+    """Reads its tokens late, to plan a step while the device is busy with the one before.
+
+    Then it learns of an EOS late as well. What it declares, and no more, is granted under P9, P11 and
+    P14. Let an EOS before the cap be sampled in step s, and d be the `scheduling_delay`:
+
+    * The request stands in `finished` of one of the steps s ... s + d. Until then its slot and blocks
+      are used; a slot freed by step t is filled in step t + 1, as ever.
+    * In the steps after s, up to that one, it may have a row each: query_len 1, going on where its
+      cache ends, is_sampled True. What such a surplus row samples is in no event and no completion,
+      and the step feeds it within `max_num_seqs` and `max_num_batched_tokens`.
+    * It may be preempted in these steps, and finish while it waits. It is never admitted again.
+
+    Every other end is known beforehand and never late: one by the cap, an EOS exactly at the cap
+    included. What an abort ends is not fed again at all.
+    """
+
+    @property
+    def scheduling_delay(self) -> int:
+        """Steps, 0 or 1; an engine without the attribute has none. The same for all engines that a
+        factory builds. A 1 without `Capability.SCHEDULING` is refused: nothing else is measured by it,
+        and its author might think that surplus rows are granted."""
         ...
 
 

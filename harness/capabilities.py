@@ -1,4 +1,4 @@
-"""Which capabilities an engine has: what it says, or else what its methods show."""
+"""Which capabilities an engine has: what it says, or else what its methods show; how late it reads."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ NEEDS = {
     Capability.PREEMPTION: {Capability.TRACING},
     Capability.PREFIX_CACHING: {Capability.TRACING},
 }
+DELAYS = (0, 1)  # steps; no engine that is known to us reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
 
 def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> frozenset[Capability]:
     """Builds one engine and looks at it; without a declaration it also answers one short prompt.
 
-    Raises `UsageError` if it has no `generate`, has only a part of a capability's methods, or
-    declares a capability without having its methods.
+    Raises `UsageError` if it has no `generate`, has only a part of a capability's methods, declares
+    a capability without having its methods, or a `scheduling_delay` that there is not.
     """
     engine = build(EngineConfig(return_logits=True))
     if not callable(getattr(engine, "generate", None)):
@@ -44,6 +45,28 @@ def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> froze
             f"engine {name!r}: its factory returned a {type(engine).__name__} "
             f"without generate(requests)"
         )
+    capabilities = _capabilities(name, engine)
+    scheduling_delay_of(name, engine, capabilities)
+    return capabilities
+
+
+def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]) -> int:
+    """What `harness.api.DelayedEngine` says of it, in steps; 0 of an engine that says nothing."""
+    declared: object = getattr(engine, "scheduling_delay", 0)
+    if type(declared) is not int or declared not in DELAYS:
+        raise UsageError(
+            f"engine {name!r}: scheduling_delay is {declared!r}, but must be "
+            f"{' or '.join(map(str, DELAYS))}: the steps by which it reads a token late"
+        )
+    if declared and Capability.SCHEDULING not in capabilities:
+        raise UsageError(
+            f"engine {name!r} declares a scheduling_delay of {declared}, which needs "
+            f"{Capability.SCHEDULING}: nothing else is measured by it"
+        )
+    return declared
+
+
+def _capabilities(name: str, engine: Engine) -> frozenset[Capability]:
     structural = {each for each in PROTOCOLS if _has(name, engine, each)}
     declared = getattr(engine, "capabilities", None)
     if declared is not None:

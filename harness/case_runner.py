@@ -20,6 +20,7 @@ from harness.case_schema import Case, RequestSpec
 from harness.compare import check_completions, check_order, check_tokens
 from harness.conduct import check_conduct
 from harness.errors import EngineHang
+from harness.late_ends import is_unforeseen
 from harness.prefixes import Computed
 from harness.promises import Promise
 from harness.refusals import require_refused
@@ -68,7 +69,7 @@ def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: 
                 earlier = trial.computed_before(engine)
                 _check_trace(trial, case, workload, outcomes[-1], traces[-1], earlier)
     with trial.reporting(workloads[-1]):
-        _check_events(case, traces)
+        _check_events(case, traces, _num_late_steps(trial, workloads, outcomes))
         if case.promise is Promise.P16:
             _check_repeats(workloads, outcomes)
 
@@ -173,10 +174,20 @@ def _check_trace(
                 f"are free, not all",
             )
         return
-    check_conduct(workload, outcome, records, trial.capabilities, earlier)
+    check_conduct(workload, outcome, records, trial.capabilities, earlier, trial.scheduling_delay)
 
 
-def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:
+def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> int:
+    """Steps by which a declared scheduling delay can make the calls longer."""
+    ends = (
+        is_unforeseen(request, completion)
+        for workload, outcome in zip(workloads, outcomes, strict=True)
+        for request, completion in zip(workload.requests, outcome.completions, strict=True)
+    )
+    return trial.scheduling_delay * sum(ends)
+
+
+def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_steps: int) -> None:
     records = [record for each in traces for record in each]
     expect = case.expect
     did_happen = {
@@ -193,10 +204,11 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]]) -> None:
                 case.promise,
                 f"{event} did not happen in {len(records)} steps: this case proves nothing",
             ).found_by("happened", what=event)
-    if expect.max_steps is not None and len(records) > expect.max_steps:
+    most = None if expect.max_steps is None else expect.max_steps + num_late_steps
+    if most is not None and len(records) > most:
         raise ConformanceFailure(
-            case.promise, f"it took {len(records)} steps, but {expect.max_steps} are enough"
-        ).found_by("max-steps", most=expect.max_steps)
+            case.promise, f"it took {len(records)} steps, but {most} are enough"
+        ).found_by("max-steps", most=most)
 
 
 def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:

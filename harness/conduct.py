@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from harness.api import Capability, Completion, FinishReason, StepRecord
+from harness.late_ends import LateEnds
 from harness.prefixes import Computed, ComputedPrefixes, may_share
 from harness.promises import Promise
 from harness.trace import (
@@ -30,17 +31,18 @@ def check_conduct(
     records: Sequence[StepRecord],
     capabilities: AbstractSet[Capability],
     earlier: Sequence[Computed] = (),
+    delay: int = 0,
 ) -> None:
     """`records`: what this workload added to the trace; `earlier`: what workloads before it have
-    computed on the same engine. Aborts leave no mark in a trace, so workloads with aborts are judged by
-    the tests of P13."""
+    computed on the same engine; `delay`: the `scheduling_delay` that it declares, in steps. Aborts
+    leave no mark in a trace, so workloads with aborts are judged by the tests of P13."""
     if workload.aborts:
         return
     served, answers = _served(workload, outcome.completions)
     if workload.needs_stepping:
         check_stream(served, outcome)
     if Capability.TRACING in capabilities:
-        check_trace(served, answers, records, capabilities, earlier)
+        check_trace(served, answers, records, capabilities, earlier, delay)
 
 
 def check_trace(
@@ -49,17 +51,19 @@ def check_trace(
     records: Sequence[StepRecord],
     capabilities: AbstractSet[Capability],
     earlier: Sequence[Computed] = (),
+    delay: int = 0,
 ) -> None:
     """All rules of `harness/trace.py` that the engine's capabilities call for."""
     has_scheduling = Capability.SCHEDULING in capabilities
     can_share = may_share(workload.config, capabilities)
     prefixes = ComputedPrefixes(workload, completions, earlier) if can_share else None
+    ends = LateEnds.of(records, workload, completions, delay)
     check_positions(records, workload, prefixes)
     check_limits(records, workload, has_scheduling)
     if has_scheduling:
-        check_scheduling(records, workload, Capability.CHUNKED_PREFILL in capabilities)
+        check_scheduling(records, workload, Capability.CHUNKED_PREFILL in capabilities, ends)
     check_accounting(records, workload)
-    check_ends(records, workload, completions)
+    check_ends(records, workload, completions, ends)
 
 
 @rule("stream")

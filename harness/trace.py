@@ -12,10 +12,13 @@ from math import ceil
 
 from harness.api import Completion, RowRecord, StepRecord
 from harness.causes import Cause
+from harness.late_ends import LateEnds, check_late_ends
 from harness.prefixes import ComputedPrefixes
 from harness.promises import Promise
 from harness.verdict import ConformanceFailure, rule
 from harness.workloads import Workload
+
+IN_TIME = LateEnds()  # every end takes effect at once
 
 
 @dataclass
@@ -144,15 +147,19 @@ def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budg
             )
 
 
-def check_scheduling(trace: Sequence[StepRecord], workload: Workload, can_chunk: bool) -> None:
+def check_scheduling(
+    trace: Sequence[StepRecord], workload: Workload, can_chunk: bool, ends: LateEnds = IN_TIME
+) -> None:
     """P9: continuous batching. Not for workloads with aborts, which leave no mark in a trace."""
+    check_late_ends(trace, ends)
     replay = _Replay(workload)
     arrival_order = _arrival_order(workload)
     previous: StepRecord | None = None
     for step, record in enumerate(trace):
         replay.begin(step, record)
+        _check_slots(step, replay, ends)
         _check_first_come(step, record, replay, arrival_order)
-        _check_decodes(step, record, replay)
+        _check_decodes(step, record, replay, ends)
         _check_refill(step, record, replay, previous, can_chunk)
         replay.end(record)
         previous = record
@@ -183,12 +190,26 @@ def _check_first_come(step: int, record: StepRecord, replay: _Replay, arrival_or
         )
 
 
+@rule("late-ends")
+def _check_slots(step: int, replay: _Replay, ends: LateEnds) -> None:
+    """Whoever ends late keeps its slot until then, with a row or without."""
+    num_slots = replay.workload.config.max_num_seqs
+    is_late = any(ends.is_late(each, step) for each in replay.running)
+    if is_late and len(replay.running) > num_slots:
+        raise ConformanceFailure(
+            Promise.P9,
+            f"step {step}: {len(replay.running)} requests hold {num_slots} slots",
+            [f"running: {replay.running}"],
+        )
+
+
 @rule("decodes")
-def _check_decodes(step: int, record: StepRecord, replay: _Replay) -> None:
+def _check_decodes(step: int, record: StepRecord, replay: _Replay, ends: LateEnds) -> None:
     """Every running decode gets its token, also in a step that prefills others."""
     fed = {row.request_id for row in record.rows}
     for request_id in replay.running:
-        if request_id not in fed and replay.is_decoding(request_id):
+        is_due = replay.is_decoding(request_id) and not ends.is_late(request_id, step)
+        if request_id not in fed and is_due:
             raise ConformanceFailure(
                 Promise.P9,
                 f"step {step}: running request {request_id!r} got no token",
@@ -275,7 +296,10 @@ def _whole_life_blocks(request_id: str, replay: _Replay) -> int:
 
 @rule("ends")
 def check_ends(
-    trace: Sequence[StepRecord], workload: Workload, completions: Sequence[Completion]
+    trace: Sequence[StepRecord],
+    workload: Workload,
+    completions: Sequence[Completion],
+    ends: LateEnds = IN_TIME,
 ) -> None:
     """P10: every step feeds something, within the bound, and every request finishes once, in time."""
     if len(trace) > workload.step_bound:
@@ -294,9 +318,11 @@ def check_ends(
                 f"request {completion.request_id!r} finished {finished.count(completion.request_id)} "
                 f"times",
             )
-        if sampled.count(completion.request_id) != len(completion.token_ids):
+        num_surplus = ends.num_surplus.get(completion.request_id, 0)
+        if sampled.count(completion.request_id) != len(completion.token_ids) + num_surplus:
+            surplus = f" and {num_surplus} surplus rows" if num_surplus else ""
             raise ConformanceFailure(
                 Promise.P14,
                 f"request {completion.request_id!r} was sampled {sampled.count(completion.request_id)} "
-                f"times, but has {len(completion.token_ids)} tokens",
+                f"times, but has {len(completion.token_ids)} tokens{surplus}",
             )

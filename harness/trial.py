@@ -18,10 +18,10 @@ import torch
 
 from harness.adequacy import Adequacy, measure_adequacy
 from harness.api import Capability, Completion, Engine, EngineConfig, Request, StepRecord
-from harness.capabilities import capabilities_of
+from harness.capabilities import capabilities_of, scheduling_delay_of
 from harness.compare import check_completions
 from harness.conduct import check_conduct
-from harness.errors import EngineHang, OracleError, UnsupportedModelError
+from harness.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
 from harness.models.catalogue import ModelUnderTest, load_model
 from harness.oracle import Oracle
 from harness.paste import workload_as_yaml
@@ -156,6 +156,7 @@ class Trial:
         self.oracle = oracle
         self.capabilities = capabilities
         self.promise = promise
+        self.scheduling_delay = 0  # steps, as the engine that was built last declares
         self.ledger = Ledger(precision=str(oracle.precision))
         self.has_happened: dict[str, bool] = {}  # what the test is about -> did a trace show it
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
@@ -180,7 +181,26 @@ class Trial:
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
         self.ledger.conventions = [str(each) for each in getattr(engine, "notes", ())]
+        self._note_delay(engine)
         return engine
+
+    def _note_delay(self, engine: Engine) -> None:
+        """A declaration is part of the verdict, so it is told. Raises `UsageError` if it is none, or is
+        not that of the engine built before."""
+        before = self.scheduling_delay
+        delay = scheduling_delay_of(self.spec.name, engine, self.capabilities)
+        if self._serials[id(engine)] > 1 and delay != before:
+            raise UsageError(
+                f"engine {self.spec.name!r}: scheduling_delay is {delay}, but was {before} when it was "
+                f"built before: it must be the same whatever the config"
+            )
+        self.scheduling_delay = delay
+        if delay:
+            declared = f"declares a scheduling delay of {delay} step"
+            self.ledger.conventions.append(declared)
+            note = f"{self.spec.name} {declared}, and is granted it"
+            if note not in self.ledger.notes:
+                self.ledger.notes.append(note)
 
     def close(self, engine: Engine) -> None:
         if Capability.CLOSING in self.capabilities:
@@ -241,7 +261,7 @@ class Trial:
             self.judge(workload.requests, outcome)
             records = self.trace_of(engine)[num_records:]
             earlier = self.computed_before(engine)
-            check_conduct(workload, outcome, records, self.capabilities, earlier)
+            check_conduct(workload, outcome, records, self.capabilities, earlier, self.scheduling_delay)
         return outcome
 
     def computed_before(self, engine: Engine) -> tuple[Computed, ...]:

@@ -73,7 +73,7 @@ class RaggedEngine:
         logits = self._forward(plan)
         events, record = self._scheduler.update(plan, logits.argmax(dim=-1).tolist())
         for request_id in record.finished:
-            del self._caches[request_id]
+            self._caches.pop(request_id, None)
         self._trace.append(record)
         sampled = zip(plan.rows, logits, strict=True)
         return events, {row.request_id: each for row, each in sampled if row.is_sampled}

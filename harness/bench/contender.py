@@ -90,7 +90,13 @@ class Contender:
         steps, which a clock does not give."""
         if self._workload.arrivals_s is None:
             asked = Workload(self._laps[0], self._workload.config)
-            check_conduct(asked, Outcome(first.completions), trace, self.trial.capabilities)
+            check_conduct(
+                asked,
+                Outcome(first.completions),
+                trace,
+                self.trial.capabilities,
+                delay=self.trial.scheduling_delay,
+            )
 
     def time_lap(self, lap: int) -> None:
         """One timed round; laps count from 1."""

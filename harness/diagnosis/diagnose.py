@@ -73,7 +73,8 @@ def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
     calls, symptom = found
     call = calls[symptom.call]
     right, _ = stage.trial.oracle.expected(symptom.request)
-    at_once = streamed_wrongly(call, symptom, right) or fed_too_early(call, symptom)
+    delay = stage.trial.scheduling_delay
+    at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
     if at_once is not None:
         return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):

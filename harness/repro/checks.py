@@ -27,6 +27,8 @@ HAPPENED = {
 }
 
 NOTHING = "[]"  # is wrong if it came to an end
+GOOD = "[c for c in completions if not c.error]"
+DELAY = 'getattr(engine, "scheduling_delay", 0)'  # of the engine that the script is run with
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ def _trace(expression: str) -> Callable[[Failed], Look]:
             has_token_budget=failed.has(Capability.SCHEDULING),
             can_chunk=failed.has(Capability.CHUNKED_PREFILL),
             can_share=may_share(failed.config, failed.trial.capabilities),
+            delay=DELAY,
         )
         return Look(wrong, constants, wants_trace=True)
 
@@ -225,10 +228,11 @@ LOOKS: dict[str, Callable[[Failed], Look]] = {
     "prefix": lambda _: Look("wrong_hits(served)", wants_trace=True),
     "limits": _trace("wrong_limits(trace, CONFIG, {has_token_budget})"),
     "first-come": _trace("wrong_turns(trace, ARRIVAL_ORDER)"),
-    "decodes": _trace("wrong_decodes(trace, requests)"),
+    "decodes": _trace("wrong_decodes(trace, requests, completions, {delay})"),
+    "late-ends": _trace("wrong_late_ends(trace, requests, completions, CONFIG, {delay})"),
     "refill": _trace("wrong_slots(trace, requests, CONFIG, {can_chunk})"),
     "accounting": _trace("wrong_blocks(trace, requests, CONFIG)"),
-    "ends": _trace("wrong_ends(trace, [c for c in completions if not c.error], MAX_STEPS)"),
+    "ends": _trace(f"wrong_ends(trace, requests, {GOOD}, MAX_STEPS, {{delay}})"),
     "happened": _happened,
     "max-steps": _max_steps,
     "mask": _mask,

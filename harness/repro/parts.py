@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness import api, happened
-from harness.repro import literals, looking, rules, serving
+from harness.repro import late, literals, looking, rules, serving
 
 MODULES = ("copy", "importlib", "math", "os", "random", "signal", "sys", "traceback")
 NAMES = {
@@ -26,7 +26,7 @@ NAMES = {
 }
 PARTS: dict[str, Callable[..., Any]] = {
     name: part
-    for module in (serving, looking, rules, happened)
+    for module in (serving, looking, rules, late, happened)
     for name, part in vars(module).items()
     if inspect.isfunction(part) and part.__module__ == module.__name__ and name != "give_up"
 }

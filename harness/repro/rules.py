@@ -119,17 +119,6 @@ def wrong_turns(trace: Sequence[StepRecord], arrival_order: Sequence[str]) -> It
                 firsts.append(admitted)
 
 
-def wrong_decodes(trace: Sequence[StepRecord], requests: Sequence[Request]) -> Iterator[str]:
-    """Everybody who decodes gets a token in each step."""
-    prompts = {request.request_id: len(request.prompt_token_ids) for request in requests}
-    for step, record, running, cached, given in replay(trace):
-        fed = [row.request_id for row in record.rows]
-        for each in running:
-            is_decoding = cached.get(each, 0) == prompts[each] + given.get(each, 0) - 1
-            if is_decoding and each not in fed:
-                yield f"step {step}: running request {each!r} got no token"
-
-
 def wrong_slots(
     trace: Sequence[StepRecord], requests: Sequence[Request], config: EngineConfig, can_chunk: bool
 ) -> Iterator[str]:
@@ -183,22 +172,6 @@ def wrong_leftovers(trace: Sequence[StepRecord], num_rows: int | None = None) ->
     if trace and trace[-1].num_free_blocks != trace[-1].num_total_blocks:
         free, total = trace[-1].num_free_blocks, trace[-1].num_total_blocks
         yield f"step {len(trace) - 1}: at the end {free} of {total} blocks are free"
-
-
-def wrong_ends(
-    trace: Sequence[StepRecord], completions: Sequence[Completion], max_steps: int
-) -> Iterator[str]:
-    """Each step feeds something; each request finishes once, and was sampled once a token."""
-    if len(trace) > max_steps:
-        yield f"{len(trace)} steps, but {max_steps} are enough"
-    yield from (f"step {step} fed nothing" for step, each in enumerate(trace) if not each.rows)
-    finished = [each for record in trace for each in record.finished]
-    sampled = [row.request_id for record in trace for row in record.rows if row.is_sampled]
-    for got in completions:
-        times, tokens = finished.count(got.request_id), sampled.count(got.request_id)
-        if times != 1 or tokens != len(got.token_ids):
-            answer = list(got.token_ids)
-            yield f"{got.request_id!r} finished {times} times, sampled {tokens} times, got {answer}"
 
 
 def wrong_mask(got: list[list[bool]], rows: Sequence[RowRecord], window: int | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from implementations.faulty import (  # noqa: F401 - importing a module plants i
     chunking,
     compaction,
     inputs,
+    lateness,
     liveness,
     masks,
     numerics,

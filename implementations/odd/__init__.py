@@ -9,6 +9,7 @@ from implementations.odd import (  # noqa: F401 - importing a module lists its o
     blocks,
     computing,
     delivery,
+    lateness,
     waves,
 )
 from implementations.odd.oddity import REGISTERED, Oddity

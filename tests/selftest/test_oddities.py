@@ -24,6 +24,7 @@ STRAINED = {
     "blocks": ("P1", "P9", "P10", "P11"),
     "computing": ("P1", "P5", "P6", "P15"),
     "delivery": ("P1", "P4", "P13", "P14"),
+    "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "waves": ("P1", "P4"),
 }
 EFFORT = Effort(profile="quick", max_examples=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.api import Capability, EngineConfig, Limits, Request
-from harness.capabilities import capabilities_of
+from harness.capabilities import capabilities_of, scheduling_delay_of
 from harness.errors import ConfigError, UsageError
 from harness.models.catalogue import load_model, resolve_device, resolve_dtype
 from harness.registry import BUILT_IN, resolve_engine
@@ -182,3 +182,43 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
 def test_half_a_capability_is_a_slip_and_refused(engine: type, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         capabilities_of("engine", lambda _: engine())
+
+
+class Delayed(Silent):
+    has_unfinished = False
+
+    def add(self, request: Request) -> None: ...
+
+    def step(self) -> list[object]:
+        return []
+
+    def abort(self, request_id: str) -> None: ...
+
+
+@pytest.mark.parametrize("declared", [2, -1, True, "1", 1.0, None, lambda: 1])
+def test_a_scheduling_delay_is_none_or_one_step(declared: object) -> None:
+    engine = type("Engine", (Delayed,), {"scheduling_delay": declared})()
+    with pytest.raises(UsageError, match=r"scheduling_delay is .*, but must be 0 or 1: the steps by"):
+        capabilities_of("engine", lambda _: engine)
+
+
+def test_a_scheduling_delay_without_scheduling_is_refused() -> None:
+    for engine, capabilities in ((Silent(), None), (Delayed(), frozenset({Capability.STEPPING}))):
+        engine.scheduling_delay = 0  # type: ignore[attr-defined]
+        engine.capabilities = capabilities  # type: ignore[attr-defined]
+        known = capabilities_of("engine", lambda _, engine=engine: engine)  # type: ignore[misc]
+        assert scheduling_delay_of("engine", engine, known) == 0
+        engine.scheduling_delay = 1  # type: ignore[attr-defined]
+        with pytest.raises(
+            UsageError, match="declares a scheduling_delay of 1, which needs scheduling"
+        ):
+            capabilities_of("engine", lambda _, engine=engine: engine)  # type: ignore[misc]
+
+
+def test_a_declared_delay_is_read() -> None:
+    engine = Delayed()
+    assert scheduling_delay_of("engine", engine, frozenset({Capability.SCHEDULING})) == 0
+    engine.scheduling_delay = 1  # type: ignore[attr-defined]
+    known = capabilities_of("engine", lambda _: engine)
+    assert Capability.SCHEDULING in known
+    assert scheduling_delay_of("engine", engine, known) == 1

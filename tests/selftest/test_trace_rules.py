@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,10 @@ from harness.api import (
     Request,
     RowRecord,
     StepRecord,
+    TokenEvent,
 )
-from harness.conduct import check_trace
+from harness.compare import check_structure
+from harness.conduct import check_stream, check_trace
 from harness.happened import (
     has_chunk,
     has_mixed_step,
@@ -24,6 +28,7 @@ from harness.happened import (
     has_shared_block,
     has_slot_reuse,
 )
+from harness.late_ends import LateEnds
 from harness.masks import brute_force_mask, differences
 from harness.prefixes import Computed, ComputedPrefixes
 from harness.promises import Promise
@@ -35,7 +40,7 @@ from harness.trace import (
     check_scheduling,
 )
 from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from harness.workloads import Outcome, Workload
 
 # a: 3 prompt tokens, cap 2; b: 2 and 1; c: 2 and 2. Two slots, blocks of two tokens, pool of eight.
 REQUESTS = (Request("a", (1, 2, 3), 2), Request("b", (4, 5), 1), Request("c", (6, 7), 2))
@@ -170,22 +175,27 @@ BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
 }
 
 
+def failures(*checks: Callable[[], None]) -> list[ConformanceFailure]:
+    found = []
+    for check in checks:
+        try:
+            check()
+        except ConformanceFailure as failure:
+            found.append(failure)
+    return found
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_trace_is_told_with_its_promise(name: str) -> None:
     promise, make, words = BROKEN[name]
     trace = make()
-    found = []
-    for check in (
+    found = failures(
         lambda: check_positions(trace, WORKLOAD),
         lambda: check_limits(trace, WORKLOAD, has_token_budget=True),
         lambda: check_scheduling(trace, WORKLOAD, can_chunk=True),
         lambda: check_accounting(trace, WORKLOAD),
         lambda: check_ends(trace, WORKLOAD, COMPLETIONS),
-    ):
-        try:
-            check()
-        except ConformanceFailure as failure:
-            found.append(failure)
+    )
     told = [failure for failure in found if failure.promise is promise]
     assert any(words in str(failure) for failure in told), [str(f) for f in found]
 
@@ -376,3 +386,195 @@ def test_the_mask_definition_matches_one_drawn_by_hand() -> None:
         "query 1 does not see key 0",
         "query 1 does not see key 1",
     ]
+
+
+# l: 2 prompt tokens, cap 5; m: 1 and 6; n: 2 and 2; one waits for two slots. An EOS ends l in step 1.
+LATE = Workload(
+    (Request("l", (1, 2), 5, frozenset({9})), Request("m", (3,), 6), Request("n", (4, 5), 2)),
+    EngineConfig(max_num_seqs=2, max_num_batched_tokens=6, block_size=2, num_blocks=8),
+)
+LATE_ANSWERS = (
+    Completion("l", (7, 9), FinishReason.STOP),
+    Completion("m", (7,) * 6, FinishReason.LENGTH),
+    Completion("n", (7, 7), FinishReason.LENGTH),
+)
+SCHEDULED = frozenset({Capability.STEPPING, Capability.TRACING, Capability.SCHEDULING})
+UP_TO_THE_EOS = [
+    step([("l", 0, 2), ("m", 0, 1)], "n", "lm", free=6),
+    step([("l", 2, 1), ("m", 1, 1)], "n", free=5),
+]
+
+
+def ends(delay: int, surplus: int | None = None) -> list[StepRecord]:
+    """l finishes `delay` steps after its EOS, with as many surplus rows, or so many."""
+    trace = list(UP_TO_THE_EOS)
+    surplus = delay if surplus is None else surplus
+    for late in range(1, delay + 1):
+        row = [("l", 2 + late, 1)] if late <= surplus else []
+        trace.append(step([*row, ("m", 1 + late, 1)], "n", free=4))
+    last = trace[-1]
+    trace[-1] = replace(last, finished=("l",), num_free_blocks=8 - (2 + delay + 1) // 2)
+    fed = 2 + delay
+    trace.append(step([("m", fed, 1), ("n", 0, 2)], "", "n", free=5))
+    trace.append(step([("m", fed + 1, 1), ("n", 2, 1)], "", "", "n", free=5))
+    trace += [step([("m", each, 1)], free=5) for each in range(fed + 2, 6)]
+    trace[-1] = replace(trace[-1], finished=(*trace[-1].finished, "m"), num_free_blocks=8)
+    return trace
+
+
+def judged(trace: Sequence[StepRecord], delay: int, workload: Workload = LATE) -> None:
+    check_trace(workload, LATE_ANSWERS, trace, SCHEDULED, delay=delay)
+
+
+@pytest.mark.parametrize(
+    ("taken", "surplus", "declared"),
+    [(0, 0, 0), (0, 0, 1), (1, 1, 1), (1, 0, 1)],
+    ids=["in time", "never late", "late", "late without a row"],
+)
+def test_an_eos_may_be_read_as_late_as_declared(taken: int, surplus: int, declared: int) -> None:
+    judged(ends(taken, surplus), declared)
+
+
+@pytest.mark.parametrize(
+    ("taken", "surplus", "declared"),
+    [(1, 1, 0), (1, 0, 0), (2, 2, 0), (2, 2, 1), (2, 1, 1), (2, 0, 1)],
+)
+def test_an_eos_that_is_read_later_than_declared_breaks_p9(
+    taken: int, surplus: int, declared: int
+) -> None:
+    words = f"step {1 + taken}: request 'l' finishes, but its last token was sampled in step 1"
+    with pytest.raises(ConformanceFailure) as caught:
+        judged(ends(taken, surplus), declared)
+    assert caught.value.promise is Promise.P9
+    assert words in str(caught.value) or "running request 'l' got no token" in str(caught.value)
+
+
+def changed(trace: list[StepRecord], index: int, **changes: Any) -> list[StepRecord]:
+    trace[index] = replace(trace[index], **changes)
+    return trace
+
+
+HIDDEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
+    "it finishes before its EOS": (
+        Promise.P9,
+        lambda: changed(changed(ends(1), 0, finished=("l",)), 2, finished=()),
+        "step 0: request 'l' finishes, but its last token was sampled in step 1",
+    ),
+    "a cap is late as well": (
+        Promise.P9,
+        lambda: [
+            *changed(changed(ends(1), 4, finished=()), 5, finished=("n",))[:-1],
+            step([("m", 5, 1)], finished="mn"),
+        ],
+        "request 'n' finishes, but its last token was sampled in step 4",
+    ),
+    "a row after it has finished": (
+        Promise.P14,
+        lambda: changed(changed(ends(1), 1, finished=("l",), num_free_blocks=7), 2, finished=()),
+        "request 'l' was sampled 3 times, but has 2 tokens",
+    ),
+    "it is fed more than its EOS": (
+        Promise.P9,
+        lambda: changed(
+            ends(1),
+            2,
+            preempted=("l",),
+            rows=(RowRecord("l", 0, 3, False), RowRecord("m", 2, 1, True)),
+        ),
+        "step 2: 3 tokens of request 'l' are fed",
+    ),
+    "it comes back after a preemption": (
+        Promise.P9,
+        lambda: changed(
+            ends(1),
+            2,
+            preempted=("l",),
+            admitted=("l",),
+            rows=(RowRecord("l", 0, 4, True), RowRecord("m", 2, 1, True)),
+        ),
+        "step 2: request 'l' is admitted, but its last token was sampled in step 1",
+    ),
+    "its slot is given away before it has finished": (
+        Promise.P9,
+        lambda: [
+            *UP_TO_THE_EOS,
+            step([("m", 2, 1), ("n", 0, 2)], "", "n", "l", free=5),
+            step([("m", 3, 1), ("n", 2, 1)], "", "", "n", free=6),
+            step([("m", 4, 1)], free=5),
+            step([("m", 5, 1)], "", "", "m"),
+        ],
+        "step 2: 3 requests hold 2 slots",
+    ),
+    "its slot is filled later than it is free": (
+        Promise.P9,
+        lambda: changed(ends(1), 3, admitted=(), waiting=("n",), rows=(RowRecord("m", 3, 1, True),)),
+        "step 3: 1 of 2 slots are used, but 'n' waits",
+    ),
+    "its blocks are held behind its end": (
+        Promise.P11,
+        lambda: changed(ends(1), 2, num_free_blocks=3),
+        "step 2: 5 blocks are used, but those running can own 2 to 4",
+    ),
+    "it never finishes": (
+        Promise.P10,
+        lambda: changed(ends(1), 2, finished=()),
+        "request 'l' finished 0 times",
+    ),
+    "another decode waits beside it": (
+        Promise.P9,
+        lambda: changed(ends(1), 2, rows=(RowRecord("l", 3, 1, True),)),
+        "step 2: running request 'm' got no token",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_nothing_hides_behind_a_declared_delay(name: str) -> None:
+    promise, make, words = HIDDEN[name]
+    trace = make()
+    late = LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
+    found = failures(
+        lambda: check_scheduling(trace, LATE, True, late),
+        lambda: check_accounting(trace, LATE),
+        lambda: check_ends(trace, LATE, LATE_ANSWERS, late),
+    )
+    told = [failure for failure in found if failure.promise is promise]
+    assert any(words in str(failure) for failure in told), [str(f) for f in found]
+
+
+def test_an_eos_at_the_cap_is_foreseen() -> None:
+    """Without a delay of its own: a surplus row behind it is one too many."""
+    first, *others = LATE.requests
+    at_the_cap = LATE.with_requests([replace(first, max_new_tokens=2), *others])
+    judged(ends(0), 1, at_the_cap)
+    with pytest.raises(ConformanceFailure, match="step 2: request 'l' finishes"):
+        judged(ends(1), 1, at_the_cap)
+
+
+def test_who_was_preempted_before_its_eos_was_read_finishes_while_it_waits() -> None:
+    rows = (RowRecord("m", 2, 1, True),)
+    for waiting in (("n",), ("l", "n")):  # it may stand there still, once admission was done
+        trace = changed(ends(1), 2, preempted=("l",), rows=rows, waiting=waiting, num_free_blocks=6)
+        judged(trace, 1)
+        with pytest.raises(ConformanceFailure, match="step 2: request 'l' finishes"):
+            judged(trace, 0)
+
+
+def test_a_discarded_token_that_is_delivered_is_one_too_many() -> None:
+    """In a completion it stands behind the EOS (P3), in the stream behind the finish reason (P14)."""
+    given = Completion("l", (7, 9, 7), FinishReason.STOP)
+    with pytest.raises(ConformanceFailure, match="goes on after its EOS") as caught:
+        check_structure(LATE.requests[0], given)
+    assert caught.value.promise is Promise.P3
+    events = (TokenEvent("l", 7), TokenEvent("l", 9, FinishReason.STOP), TokenEvent("l", 7))
+    outcome = Outcome((given,), tuple(enumerate(events)))
+    with pytest.raises(ConformanceFailure, match="its last event, and no other") as caught:
+        check_stream(LATE.with_requests(LATE.requests[:1]), outcome)
+    assert caught.value.promise is Promise.P14
+
+
+def test_a_surplus_row_feeds_the_eos_that_others_may_begin_behind() -> None:
+    """It computes the last of the keys that prompt and answer have, so nothing is unknown."""
+    trace = ends(1)
+    prefixes = ComputedPrefixes(LATE, LATE_ANSWERS).note_all(trace)
+    assert prefixes.computed[0] == Computed((1, 2, 7, 9), 4)
