@@ -25,7 +25,8 @@ ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
 @pytest.fixture
 def model() -> PreTrainedModel:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64}
+    # A head is no wider than a probing step is long, or the compiler would take them for one size.
+    sizes = {"hidden_size": 48, "intermediate_size": 32, "vocab_size": 64}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = LlamaConfig(**sizes, **heads, num_hidden_layers=NUM_LAYERS, initializer_range=0.2)
     return LlamaForCausalLM(config).eval()
