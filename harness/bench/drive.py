@@ -41,10 +41,10 @@ class Round:
 
 def synchronise(device: torch.device) -> None:
     """Wait until the device has done what it was given; timing anything else times the queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    if device.type == "mps":
+        torch.mps.synchronize()  # there is one, and it takes no argument
+    elif device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
 
 
 def plain(given: object) -> object:

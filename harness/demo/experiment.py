@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import cast
 
-import torch
-
 from harness.api import Completion, EngineConfig, Limits, Request, StepRecord, TracingEngine
+from harness.bench.drive import synchronise
 from harness.compare import check_completions
 from harness.errors import UsageError
 from harness.models.catalogue import ModelUnderTest
@@ -77,10 +76,10 @@ def watch(name: str, case: Case, has_waves: bool) -> Watched:
     traced = cast(TracingEngine, engine)  # both engines shown here have a trace
     engine.generate(list(case.requests))
     num_warm_up_steps = len(traced.trace)
-    _synchronize(case.subject.model.device)
+    synchronise(case.subject.model.device)
     start = time.perf_counter()
     completions = engine.generate(list(case.requests))
-    _synchronize(case.subject.model.device)
+    synchronise(case.subject.model.device)
     wall_time_s = time.perf_counter() - start
     trace = tuple(traced.trace[num_warm_up_steps:])
     barriers = [wave.start - 1 for wave in waves(trace)[1:]] if has_waves else []
@@ -101,14 +100,6 @@ def _num_fed_in_waves(trace: Sequence[StepRecord]) -> int:
         num_rows = len(trace[wave.start].rows)
         num_fed += num_rows * sum(max(row.query_len for row in trace[i].rows) for i in wave)
     return num_fed
-
-
-def _synchronize(device: torch.device) -> None:
-    """Wait for the device: its work goes on after the call that asked for it has returned."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,7 @@ def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # 
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
-for _device in ("CPU", "CUDA", "MPS"):
-    _LIBRARY.impl("attend", _attend, _device)
+_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")  # whatever the device
 torch.library.register_fake("batchproof::attend", _shape)
 
 
