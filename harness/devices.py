@@ -21,7 +21,9 @@ def synchronise(device: torch.device) -> None:
         for index in _others_in_use(device):
             torch.cuda.synchronize(index)
     elif device.type == "mps":
-        torch.mps.synchronize()
+        torch.mps.synchronize()  # there is one, and it takes no argument
+    elif device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
 
 
 def _others_in_use(device: torch.device) -> Iterator[int]:

@@ -39,7 +39,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 }
 
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
-DEVICES = "auto, cpu, cuda, cuda:N, mps"
+DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -150,19 +150,25 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"--device {name!r} is unknown; choose one of {DEVICES}") from error
-    num_there = {
-        "cpu": 1,
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-    }
-    if device.type not in num_there:
+    num_there = _num_devices(device.type)
+    if num_there is None:
         raise UsageError(f"--device {name!r} is not supported; choose one of {DEVICES}")
-    if (device.index or 0) >= num_there[device.type]:
+    if (device.index or 0) >= num_there:
         raise UsageError(
-            f"--device {name!r} is not there: this machine has {num_there[device.type]} of type "
-            f"{device.type}"
+            f"--device {name!r} is not there: this machine has {num_there} of type {device.type}"
         )
     return device
+
+
+def _num_devices(device_type: str) -> int | None:
+    """None for a type of which torch knows the name alone, as before a device's plugin is loaded."""
+    if device_type == "cpu":
+        return 1
+    try:
+        module = torch.get_device_module(device_type)
+    except RuntimeError:
+        return None
+    return int(module.device_count())
 
 
 def resolve_dtype(name: str, option: str = "--dtype") -> torch.dtype:

@@ -19,7 +19,7 @@ from harness.models.shapes import SHAPES
 from harness.workloads import DEFAULT_TIME_LIMIT_S
 
 DEFAULT_LAPS = 5
-DEFAULT_SHAPE = {"cpu": "tiny", "mps": "tiny", "cuda": "llama-1b"}
+DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
 TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
 OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for", "threads", "results")
@@ -134,7 +134,8 @@ def _model_names(
             raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
     if shapes and models:
         raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
-    return tuple(dict.fromkeys(shapes or models or [DEFAULT_SHAPE[device.type]]))
+    default = DEFAULT_SHAPE.get(device.type, DEFAULT_SHAPE["cpu"])
+    return tuple(dict.fromkeys(shapes or models or [default]))
 
 
 def _growth_seconds(given: float | None, names_workload: bool) -> float:

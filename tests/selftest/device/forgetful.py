@@ -1,0 +1,22 @@
+"""An engine that forgets a `device=`: honest on the CPU, where nobody can see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from harness.api import Engine, EngineConfig
+from implementations.static import StaticEngine
+
+
+class ForgetfulEngine(StaticEngine):
+    def _left_pad(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+        input_ids, mask = super()._left_pad(prompts)
+        return input_ids, torch.tensor(mask.tolist())
+
+
+def forgetful(model: PreTrainedModel, config: EngineConfig) -> Engine:
+    return ForgetfulEngine(model, config)

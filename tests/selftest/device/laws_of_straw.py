@@ -1,0 +1,88 @@
+"""What the device of straw keeps to; collected by name only, in a process that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.selftest.device.straw import counts, forget_counts
+
+
+@pytest.fixture(autouse=True)
+def _from_zero() -> Iterator[None]:
+    forget_counts()
+    yield
+    forget_counts()
+
+
+@pytest.fixture
+def there() -> Tensor:
+    return torch.arange(6.0, device="straw").view(2, 3)
+
+
+MIXES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda there, here: there + here,
+    "add in place": lambda there, here: there.add_(here),
+    "matmul": lambda there, here: there @ here.T,
+    "cat": lambda there, here: torch.cat([there, here]),
+    "where": lambda there, here: torch.where(here > 0, there, there),
+    "embedding": lambda there, here: torch.nn.functional.embedding(here[0].long(), there.T),
+    "index_copy": lambda there, here: there.index_copy(0, here[0, :1].long(), there[:1]),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES)
+def test_it_does_not_mix_with_the_cpu(there: Tensor, mix: Callable[[Tensor, Tensor], Tensor]) -> None:
+    mix(there, there.clone())
+    with pytest.raises(RuntimeError, match="same device"):
+        mix(there, torch.zeros(2, 3))
+
+
+def test_a_number_of_the_cpu_is_let_in(there: Tensor) -> None:
+    assert (there + torch.tensor(1.0)).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_results_stay_there_and_are_the_cpus(there: Tensor) -> None:
+    here = torch.arange(6.0).view(2, 3)
+    assert (there @ there.T).device == torch.device("straw", 0)
+    assert torch.equal((there @ there.T).cpu(), here @ here.T)
+    assert torch.equal(there[:, 1:].softmax(1).cpu(), here[:, 1:].softmax(1))
+
+
+def test_writing_through_a_view_and_into_an_empty_out_writes_here(there: Tensor) -> None:
+    there[:, 1].fill_(9)
+    assert there.tolist() == [[0, 9, 2], [3, 9, 5]]
+    out = torch.empty(0, device="straw")
+    torch.mul(there, 2, out=out)
+    assert out.tolist() == [[0, 18, 4], [6, 18, 10]]
+
+
+ACTS: dict[str, tuple[Callable[[Tensor], object], dict[str, int]]] = {
+    "item": (lambda there: there.sum().item(), {"aten::_local_scalar_dense": 1}),
+    "bool": (lambda there: bool(there.sum() > 0), {"aten::_local_scalar_dense": 1}),
+    "cpu": (lambda there: there.cpu(), {"copy to the host": 1}),
+    "tolist": (lambda there: there.tolist(), {"copy to the host": 1}),
+    "to": (lambda _there: torch.zeros(3).to("straw"), {"copy to the device": 1}),
+    "tensor": (lambda _there: torch.tensor([1, 2], device="straw"), {"copy to the device": 1}),
+    "nonzero": (lambda there: there.nonzero(), {"aten::nonzero": 1}),
+    "nothing": (lambda there: there[1:, 0].add(1).softmax(0), {}),
+}
+
+
+@pytest.mark.parametrize(("act", "counted"), ACTS.values(), ids=ACTS)
+def test_waits_and_crossings_are_counted(
+    there: Tensor, act: Callable[[Tensor], object], counted: dict[str, int]
+) -> None:
+    forget_counts()
+    act(there)
+    assert counts() == counted
+
+
+def test_indices_that_wait_are_counted(there: Tensor) -> None:
+    there[there > 2]
+    assert counts()["boolean index"] == 1
+    there[torch.tensor([1])]
+    assert counts()["index of the host"] == 1
