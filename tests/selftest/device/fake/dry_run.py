@@ -1,0 +1,85 @@
+"""The `paged` engine for CUDA, run where there is none: build, steps with prompts, decode steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from harness.api import EngineConfig, Request
+from harness.models.shapes import SHAPES
+from implementations.paged import build_unprobed
+from implementations.paged.engine import PagedEngine
+from implementations.paged.options import PagedOptions
+from tests.selftest.device.fake.kernels import kernels
+from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.fake.report import Report, Step
+from tests.selftest.device.fake.runtime import runtime
+from tests.selftest.device.fake.watch import Watch
+
+# More requests than slots, so that a prompt meets sequences that decode.
+NUM_SEQS, NUM_REQUESTS = 8, 12
+CONFIG = EngineConfig(max_num_seqs=NUM_SEQS, max_num_batched_tokens=512, max_model_len=1024)
+
+
+class FakeDevice(FakeTensorMode):
+    """Makes no tensor on the device to ask it, although `torch.cuda` says that there is one."""
+
+    avoid_device_init = True
+
+
+def dry_run(
+    shape: str,
+    backend: str,
+    num_layers: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    options: dict[str, Any] | None = None,
+    **parts: Any,
+) -> Report:
+    """`num_layers` None: all. `options` are of `PagedOptions`; `parts` are classes for `build_unprobed`.
+
+    An error ends the run, and is a problem like others.
+    """
+    kind = SHAPES[shape]
+    name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
+    model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
+    ledger = Ledger()
+    steps: list[Step] = []
+    num_captures = 0
+    fake = FakeDevice(allow_non_fake_inputs=True)
+    with runtime(ledger), kernels(ledger), fake, Watch(ledger):
+        with torch.device("cuda"):
+            model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
+        model = model.eval().requires_grad_(False)
+        chosen = PagedOptions(backend=backend, **(options or {})).resolved(model.device)
+        try:
+            engine = build_unprobed(model, CONFIG, chosen, **parts)
+            num_captures = ledger.end_build()
+            _serve(engine, ledger, steps)
+        except Exception as error:
+            ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
+    return Report(
+        shape,
+        backend,
+        model_config.num_hidden_layers,
+        num_captures,
+        tuple(steps),
+        dict(ledger.problems),
+        {kernel: len(variants) for kernel, variants in ledger.variants.items()},
+        tuple(ledger.compiled),
+    )
+
+
+def _serve(engine: PagedEngine, ledger: Ledger, steps: list[Step]) -> None:
+    for index in range(NUM_REQUESTS):
+        prompt = tuple(range(1, 30 + 7 * index))
+        engine.add(Request(f"r{index}", prompt, max_new_tokens=6 + 3 * (index % 3)))
+    while engine.has_unfinished:
+        num_before = len(engine.trace)
+        engine.step()
+        if len(engine.trace) > num_before:
+            rows = engine.trace[-1].rows
+            phase = "prompt" if any(row.query_len > 1 for row in rows) else "decode"
+            steps.append(ledger.end_step(phase, len(rows)))

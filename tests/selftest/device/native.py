@@ -1,0 +1,81 @@
+"""A C++ file of ours as a library that torch loads: `torch.ops.load_library(built(source))`.
+
+Built with the headers of the installed torch and nothing of Python's, so the file says what it offers
+in `TORCH_LIBRARY` or as `extern "C"`; pybind's headers alone would take longer than the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+COMPILERS = ("c++", "g++", "clang++")
+# C++20 is what the headers of torch 2.13 ask for. Nothing here is worth the time an optimiser takes.
+FLAGS = ("-std=c++20", "-O0", "-w", "-fPIC", "-shared")
+LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
+TORCH = Path(torch.__file__).parent
+
+
+class NotBuiltError(RuntimeError):
+    """No library: there is no compiler, or it refused the file."""
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine: `$CXX`, else the first of `COMPILERS` on the path."""
+    named = os.environ.get("CXX")
+    return next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
+
+
+def built(source: Path) -> Path:
+    """The library made of `source`, compiled once for this file, torch, compiler and flags.
+
+    Test workers that come at the same time wait for the one that builds. Raises `NotBuiltError`.
+    """
+    tool = compiler()
+    if tool is None:
+        raise NotBuiltError(f"no C++ compiler: neither $CXX nor {', '.join(COMPILERS)} is there")
+    key = hashlib.sha256(source.read_bytes())
+    key.update(repr((tool, FLAGS, LIBRARIES, TORCH, torch.__version__)).encode())
+    library = _folder() / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    with library.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
+        if not library.exists():
+            _compile([tool, *FLAGS, *_include_flags(), str(source), *_link_flags()], library)
+    return library
+
+
+def _compile(command: list[str], library: Path) -> None:
+    """Into a file of another name, then renamed: a build that is cut short leaves no broken library."""
+    unfinished = library.with_suffix(".unfinished")
+    done = subprocess.run(
+        [*command, "-o", str(unfinished)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise NotBuiltError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    unfinished.rename(library)
+
+
+def _include_flags() -> list[str]:
+    headers = TORCH / "include"
+    return [f"-I{headers}", f"-I{headers / 'torch' / 'csrc' / 'api' / 'include'}"]
+
+
+def _link_flags() -> list[str]:
+    libraries = TORCH / "lib"
+    return [f"-L{libraries}", *LIBRARIES, f"-Wl,-rpath,{libraries}"]
+
+
+def _folder() -> Path:
+    """Kept between runs, and nobody else's: what lies there is loaded into our process."""
+    folder = Path(tempfile.gettempdir()) / f"batchproof-native-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise NotBuiltError(f"{folder} belongs to another user")
+    return folder
