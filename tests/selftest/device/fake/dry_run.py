@@ -47,7 +47,6 @@ def dry_run(
     model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
     ledger = Ledger()
     steps: list[Step] = []
-    num_captures = 0
     fake = FakeDevice(allow_non_fake_inputs=True)
     with runtime(ledger), kernels(ledger), fake, Watch(ledger):
         with torch.device("cuda"):
@@ -56,17 +55,16 @@ def dry_run(
         chosen = PagedOptions(backend=backend, **(options or {})).resolved(model.device)
         try:
             engine = build_unprobed(model, CONFIG, chosen, **parts)
-            num_captures = ledger.end_build()
+            steps.append(ledger.end_step("build", 0))
             _serve(engine, ledger, steps)
         except Exception as error:
             ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
+            steps.append(ledger.end_step("cut short", 0))
     return Report(
         shape,
         backend,
         model_config.num_hidden_layers,
-        num_captures,
         tuple(steps),
-        dict(ledger.problems),
         {kernel: len(variants) for kernel, variants in ledger.variants.items()},
         tuple(ledger.compiled),
     )

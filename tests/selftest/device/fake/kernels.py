@@ -97,6 +97,9 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
     def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
+    def reinterpret(of: Tensor, size: Any, stride: Any, offset: int = 0) -> Tensor:
+        return of.as_strided(size, stride, of.storage_offset() + offset)
+
     guards = torch._C._dynamo.guards
     with ExitStack() as stack:
         for change in (
@@ -105,6 +108,7 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
             mock.patch.multiple(CudaInterface, **_interface()),
             mock.patch.object(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, create=True),
             mock.patch.object(guards, "_empty_strided_cuda", empty_strided, create=True),
+            mock.patch.object(guards, "_reinterpret_tensor", reinterpret),
             # It tries patterns of attention and padded products on tensors of the device.
             mock.patch.object(joint_graph, "lazy_init", lambda *_: None),
             mock.patch.object(async_compile.AsyncCompile, "triton", triton),

@@ -37,16 +37,24 @@ class Ledger:
         if self.recording is not None:
             self.problem(what)
 
-    def end_build(self) -> int:
-        """The number of captures. The build may wait for the device, a capture may not."""
-        kept = {problem: count for problem, count in self.problems.items() if problem.in_capture}
-        self.problems = Counter(kept)
-        return self.end_step("build", 0).num_captures
-
     def end_step(self, phase: str, num_rows: int) -> Step:
-        launches = dict(self.replayed), dict(self.eager)
-        step = Step(phase, num_rows, *launches, self.num_copies, self.num_captures)
-        self.replayed, self.eager = Counter(), Counter()
+        """`phase` as in `Step`, or "build"."""
+        step = Step(
+            phase,
+            num_rows,
+            dict(self.replayed),
+            dict(self.eager),
+            self.num_copies,
+            self.num_captures,
+            {
+                problem: count
+                for problem, count in self.problems.items()
+                # Whoever builds or captures may wait for the device, but not within the capture.
+                if problem.in_capture or not (self.num_captures or phase == "build")
+            },
+        )
+        for each in (self.replayed, self.eager, self.problems):
+            each.clear()
         self.num_copies = self.num_captures = 0
         return step
 

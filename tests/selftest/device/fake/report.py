@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,12 +25,13 @@ class Problem:
 class Step:
     """What one step gave to the device."""
 
-    phase: str  # "decode" or "prompt": whether a row had more than one token
+    phase: str  # "build", or "decode" or "prompt": whether a row had more than one token
     num_rows: int
     replayed: Launches  # by CUDA graphs
     eager: Launches  # one after the other, by the host
     num_copies: int  # between host and device, outside graphs
     num_captures: int  # a step that captures launches more than it needs: it rehearses
+    problems: Mapping[Problem, int]
 
     @property
     def num_replayed(self) -> int:
@@ -42,16 +44,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An engine's build and its steps over a small workload."""
+    """An engine's build, as the first of the steps, and its steps over a small workload."""
 
     shape: str
     backend: str
     num_layers: int
-    num_captures: int  # of the build
     steps: tuple[Step, ...]
-    problems: Mapping[Problem, int]  # of the steps and of captures; the build may wait
     variants: Mapping[str, int]  # of each Triton kernel, that a GPU would compile
     compiled: tuple[str, ...]  # kernels that inductor made
+
+    @property
+    def num_captures(self) -> int:
+        return sum(each.num_captures for each in self.steps)
+
+    @property
+    def problems(self) -> Mapping[Problem, int]:
+        return sum((Counter(each.problems) for each in self.steps), Counter[Problem]())
 
     def usual(self, phase: str, *, has_graph: bool) -> Step | None:
         """The phase's step of the median number of launches; those that capture are left out."""
@@ -98,8 +106,7 @@ def text_of(
     lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures", "variants"))
     for report in reports:
         cells = [_launches(find(report)) for find in COLUMNS.values()]
-        captures = report.num_captures + sum(each.num_captures for each in report.steps)
-        counts = (captures, sum(report.variants.values()))
+        counts = (report.num_captures, sum(report.variants.values()))
         lines.append(_row(report.shape, report.backend, report.num_layers, *cells, *counts))
     for report in reports:
         lines += [f"{report.shape}, {report.backend}: {line}" for line in problem_lines(report)]
