@@ -10,13 +10,12 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from harness.api import EngineConfig, Request
 from harness.models.shapes import SHAPES
-from implementations.paged import build_unprobed
-from implementations.paged.engine import PagedEngine
-from implementations.paged.options import PagedOptions
+from implementations import paged
 from tests.selftest.device.fake.kernels import kernels
 from tests.selftest.device.fake.ledger import Ledger
 from tests.selftest.device.fake.report import Report, Step
 from tests.selftest.device.fake.runtime import runtime
+from tests.selftest.device.fake.unprobed import unprobed
 from tests.selftest.device.fake.watch import Watch
 
 # More requests than slots, so that a prompt meets sequences that decode.
@@ -38,7 +37,7 @@ def dry_run(
     options: dict[str, Any] | None = None,
     **parts: Any,
 ) -> Report:
-    """`num_layers` None: all. `options` are of `PagedOptions`; `parts` are classes for `build_unprobed`.
+    """`num_layers` None: all. `options` are those of `paged`, `parts` of `build_unprobed`.
 
     An error ends the run, and is a problem like others.
     """
@@ -52,9 +51,10 @@ def dry_run(
         with torch.device("cuda"):
             model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
         model = model.eval().requires_grad_(False)
-        chosen = PagedOptions(backend=backend, **(options or {})).resolved(model.device)
+        ledger.end_step("build", 0)  # what the model's making costs is its own affair
         try:
-            engine = build_unprobed(model, CONFIG, chosen, **parts)
+            with unprobed(**parts):
+                engine = paged.paged(model, CONFIG, backend=backend, **(options or {}))
             steps.append(ledger.end_step("build", 0))
             _serve(engine, ledger, steps)
         except Exception as error:
@@ -70,7 +70,7 @@ def dry_run(
     )
 
 
-def _serve(engine: PagedEngine, ledger: Ledger, steps: list[Step]) -> None:
+def _serve(engine: Any, ledger: Ledger, steps: list[Step]) -> None:
     for index in range(NUM_REQUESTS):
         prompt = tuple(range(1, 30 + 7 * index))
         engine.add(Request(f"r{index}", prompt, max_new_tokens=6 + 3 * (index % 3)))

@@ -106,11 +106,11 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
             # What is compiled here must never be found in a cache by someone who means it.
             config.patch(force_disable_caches=True, compile_threads=1),
             mock.patch.multiple(CudaInterface, **_interface()),
-            mock.patch.object(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, create=True),
+            mock.patch.object(torch._C, "_cuda_getCurrentRawStream", return_value=0, create=True),
             mock.patch.object(guards, "_empty_strided_cuda", empty_strided, create=True),
             mock.patch.object(guards, "_reinterpret_tensor", reinterpret),
             # It tries patterns of attention and padded products on tensors of the device.
-            mock.patch.object(joint_graph, "lazy_init", lambda *_: None),
+            mock.patch.object(joint_graph, "lazy_init"),
             mock.patch.object(async_compile.AsyncCompile, "triton", triton),
         ):
             stack.enter_context(change)

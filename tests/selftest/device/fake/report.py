@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Launches = Mapping[str, int]  # how often each kernel or operator was launched
 
@@ -121,6 +122,25 @@ def text_of(
         lines.append(_row("shape", "layers", "median ms"))
     lines += [_row(each.shape, each.num_layers, f"{each.median_ms:.2f}") for each in eager_times]
     return "\n".join(lines)
+
+
+def record_of(report: Report) -> dict[str, Any]:
+    """For JSON: the usual step of each kind, whole, and what the report says of all steps."""
+    usual = {name: find(report) for name, find in COLUMNS.items()}
+    return {
+        "shape": report.shape,
+        "backend": report.backend,
+        "num_layers": report.num_layers,
+        "steps": {
+            name: {"replayed": step.replayed, "eager": step.eager, "num_copies": step.num_copies}
+            for name, step in usual.items()
+            if step is not None
+        },
+        "num_captures": report.num_captures,
+        "problems": problem_lines(report),
+        "variants": report.variants,
+        "num_compiled": len(report.compiled),
+    }
 
 
 def problem_lines(report: Report) -> list[str]:

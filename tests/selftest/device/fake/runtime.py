@@ -1,4 +1,4 @@
-"""`torch.cuda` on a machine without CUDA: streams, events and graphs that note what is asked of them."""
+"""`torch.cuda` on a machine without CUDA: streams, events and graphs that note what is asked."""
 
 from __future__ import annotations
 
