@@ -18,10 +18,6 @@ from tests.selftest.device.fake.runtime import runtime
 from tests.selftest.device.fake.unprobed import unprobed
 from tests.selftest.device.fake.watch import Watch
 
-# More requests than slots, so that a prompt meets sequences that decode.
-NUM_SEQS, NUM_REQUESTS = 8, 12
-CONFIG = EngineConfig(max_num_seqs=NUM_SEQS, max_num_batched_tokens=512, max_model_len=1024)
-
 
 class FakeDevice(FakeTensorMode):
     """Makes no tensor on the device to ask it, although `torch.cuda` says that there is one."""
@@ -33,6 +29,7 @@ def dry_run(
     shape: str,
     backend: str,
     num_layers: int | None = None,
+    num_seqs: int = 8,
     dtype: torch.dtype = torch.bfloat16,
     options: dict[str, Any] | None = None,
     **parts: Any,
@@ -44,6 +41,7 @@ def dry_run(
     kind = SHAPES[shape]
     name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
     model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
+    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=512, max_model_len=1024)
     ledger = Ledger()
     steps: list[Step] = []
     fake = FakeDevice(allow_non_fake_inputs=True)
@@ -54,9 +52,10 @@ def dry_run(
         ledger.end_step("build", 0)  # what the model's making costs is its own affair
         try:
             with unprobed(**parts):
-                engine = paged.paged(model, CONFIG, backend=backend, **(options or {}))
+                engine = paged.paged(model, config, backend=backend, **(options or {}))
             steps.append(ledger.end_step("build", 0))
-            _serve(engine, ledger, steps)
+            for turn in range(2):  # what is captured when it is first needed is there the second time
+                _serve(engine, ledger, steps, turn, num_seqs)
         except Exception as error:
             ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
             steps.append(ledger.end_step("cut short", 0))
@@ -70,10 +69,11 @@ def dry_run(
     )
 
 
-def _serve(engine: Any, ledger: Ledger, steps: list[Step]) -> None:
-    for index in range(NUM_REQUESTS):
+def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, num_seqs: int) -> None:
+    """More requests than slots, so that a prompt meets sequences that decode."""
+    for index in range(3 * num_seqs // 2):
         prompt = tuple(range(1, 30 + 7 * index))
-        engine.add(Request(f"r{index}", prompt, max_new_tokens=6 + 3 * (index % 3)))
+        engine.add(Request(f"r{index} of {turn}", prompt, max_new_tokens=6 + 3 * (index % 3)))
     while engine.has_unfinished:
         num_before = len(engine.trace)
         engine.step()

@@ -69,9 +69,12 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         if any(isinstance(each, FakeTensor) for each in tensors):
             return func(*args, **kwargs)
-        is_pinned = bool(kwargs.pop("pin_memory", False))
+        name = func.overloadpacket.__name__
+        if name == "is_pinned":
+            return _storage(args[0]) in self._pinned
+        is_pinned = bool(kwargs.pop("pin_memory", False)) or name == "pin_memory"
         with unset_fake_temporarily():
-            result = func(*args, **kwargs)
+            result = args[0].clone() if name == "pin_memory" else func(*args, **kwargs)
         if is_pinned:
             self._ledger.forbidden_in_capture("memory is pinned")
             self._pinned.add(_storage(result))
@@ -105,11 +108,15 @@ class Watch(TorchDispatchMode):
         elif SYNCS.intersection(func.tags):
             self._ledger.problem(f"{name} waits for the device")
             if name == "_local_scalar_dense":
-                return torch.empty((), dtype=args[0].dtype, device="cpu").fill_(ANSWER).item()
+                dtype = args[0].dtype
+                kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+                return kind(ANSWER)
         try:
             result = func(*args, **kwargs)
         except Exception as error:
-            self._ledger.problem(f"{name}: {str(error).splitlines()[0]}")
+            is_mixed = any(each.device.type == "cpu" and each.dim() for each in tensors)
+            why = "tensors on the CPU and on CUDA" if is_mixed else str(error).splitlines()[0]
+            self._ledger.problem(f"{name}: {why}")
             raise
         if name not in NO_LAUNCH and _launches(func, result, tensors):
             self._ledger.launch(name)
