@@ -29,7 +29,7 @@ def dry_run(
     shape: str,
     backend: str,
     num_layers: int | None = None,
-    num_seqs: int = 8,
+    num_seqs: int = 4,
     dtype: torch.dtype = torch.bfloat16,
     options: dict[str, Any] | None = None,
     **parts: Any,
