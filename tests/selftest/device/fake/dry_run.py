@@ -1,0 +1,83 @@
+"""The `paged` engine for CUDA, run where there is none: build, steps with prompts, decode steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from harness.api import EngineConfig, Request
+from harness.models.shapes import SHAPES
+from implementations import paged
+from tests.selftest.device.fake.kernels import kernels
+from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.fake.report import Report, Step
+from tests.selftest.device.fake.runtime import runtime
+from tests.selftest.device.fake.unprobed import unprobed
+from tests.selftest.device.fake.watch import Watch
+
+
+class FakeDevice(FakeTensorMode):
+    """Makes no tensor on the device to ask it, although `torch.cuda` says that there is one."""
+
+    avoid_device_init = True
+
+
+def dry_run(
+    shape: str,
+    backend: str,
+    num_layers: int | None = None,
+    num_seqs: int = 4,
+    dtype: torch.dtype = torch.bfloat16,
+    options: dict[str, Any] | None = None,
+    **parts: Any,
+) -> Report:
+    """`num_layers` None: all. `options` are those of `paged`, `parts` of `build_unprobed`.
+
+    An error ends the run, and is a problem like others.
+    """
+    kind = SHAPES[shape]
+    name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
+    model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
+    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=512, max_model_len=1024)
+    ledger = Ledger()
+    steps: list[Step] = []
+    fake = FakeDevice(allow_non_fake_inputs=True)
+    with runtime(ledger), kernels(ledger), fake, Watch(ledger):
+        with torch.device("cuda"):
+            model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
+        model = model.eval().requires_grad_(False)
+        ledger.end_step("build", 0)  # what the model's making costs is its own affair
+        try:
+            with unprobed(**parts):
+                engine = paged.paged(model, config, backend=backend, **(options or {}))
+            steps.append(ledger.end_step("build", 0))
+            for turn in range(2):  # what is captured when it is first needed is there the second time
+                _serve(engine, ledger, steps, turn, num_seqs)
+        except Exception as error:
+            ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
+            steps.append(ledger.end_step("cut short", 0))
+    return Report(
+        shape,
+        backend,
+        model_config.num_hidden_layers,
+        tuple(steps),
+        {kernel: len(variants) for kernel, variants in ledger.variants.items()},
+        tuple(ledger.compiled),
+    )
+
+
+def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, num_seqs: int) -> None:
+    """More requests than slots, so that a prompt meets sequences that decode."""
+    for index in range(3 * num_seqs // 2):
+        prompt = tuple(range(1, 30 + 7 * index))
+        engine.add(Request(f"r{index} of {turn}", prompt, max_new_tokens=6 + 3 * (index % 3)))
+    while engine.has_unfinished:
+        num_before = len(engine.trace)
+        engine.step()
+        if len(engine.trace) > num_before:
+            rows = engine.trace[-1].rows
+            phase = "prompt" if any(row.query_len > 1 for row in rows) else "decode"
+            steps.append(ledger.end_step(phase, len(rows)))

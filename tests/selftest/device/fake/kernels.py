@@ -1,0 +1,149 @@
+"""Launches of Triton kernels, ours and those that inductor makes, checked and counted, never run.
+
+inductor does all but the last: it fuses for the GPU that `runtime` describes and writes the kernels and
+the code that calls them; that code runs, and a stand-in takes the place of each kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._dynamo.device_interface import CudaInterface
+
+from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.fake.runtime import H200, Device
+
+MAX_GRID = (2**31 - 1, 65_535, 65_535)
+
+
+@contextmanager
+def kernels(ledger: Ledger) -> Iterator[None]:
+    """Nothing to do where Triton is not installed: neither we nor inductor can use it."""
+    if find_spec("triton") is None:
+        yield
+        return
+    with ExitStack() as stack:
+        for change in (_our_launches(ledger), _inductor(ledger), _triton_target()):
+            stack.enter_context(change)
+        yield
+
+
+@contextmanager
+def _our_launches(ledger: Ledger) -> Iterator[None]:
+    from triton.runtime.jit import JITFunction
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> None:  # noqa: ARG001
+        named = {name: options.pop(name) for name in self.arg_names if name in options}
+        given = self.signature.bind(*args, **named).arguments
+        _check(ledger, self.__name__, given, grid(given) if callable(grid) else grid)
+        variant = tuple(_specialised(each, given[each.name]) for each in self.params)
+        key = (variant, tuple(sorted(options.items())))
+        ledger.variants.setdefault(self.__name__, set()).add(key)
+        ledger.launch(f"triton:{self.__name__}")
+
+    with mock.patch.object(JITFunction, "run", run):
+        yield
+
+
+def _check(ledger: Ledger, name: str, given: dict[str, Any], grid: tuple[int, ...]) -> None:
+    for parameter, value in given.items():
+        if isinstance(value, Tensor) and value.device.type != "cuda":
+            ledger.problem(f"{name} is given {parameter} on {value.device}")
+    if not all(0 < size <= most for size, most in zip(grid, MAX_GRID, strict=False)):
+        ledger.problem(f"{name} is launched on the grid {grid}")
+
+
+def _specialised(parameter: Any, value: Any) -> Hashable:
+    """What Triton compiles a kernel anew for: `triton.runtime.jit`, `BaseBackend.get_*_specialization`.
+
+    An allocation of CUDA begins at a multiple of 16 bytes, so a tensor does if its offset is one.
+    """
+    if parameter.is_constexpr or value is None:
+        return value
+    by_alignment = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
+    if isinstance(value, Tensor):
+        is_aligned = value.storage_offset() * value.element_size() % 16 == 0
+        return value.dtype, by_alignment and is_aligned
+    if isinstance(value, bool | float):
+        return type(value)
+    kind = "int32" if -(2**31) <= value < 2**31 else "int64"
+    return kind, value == 1 and not parameter.do_not_specialize, by_alignment and value % 16 == 0
+
+
+@contextmanager
+def _inductor(ledger: Ledger) -> Iterator[None]:
+    from torch._inductor import async_compile, config
+    from torch._inductor.fx_passes import joint_graph
+
+    class Kernel:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def run(self, *_: object, **__: object) -> None:
+            ledger.launch(f"inductor:{self._name}")
+
+    def triton(_: object, name: str, *__: object, **___: object) -> Kernel:
+        ledger.forbidden_in_capture("inductor compiles")
+        ledger.compiled.append(name)
+        return Kernel(name)
+
+    def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+    def reinterpret(of: Tensor, size: Any, stride: Any, offset: int = 0) -> Tensor:
+        return of.as_strided(size, stride, of.storage_offset() + offset)
+
+    guards = torch._C._dynamo.guards
+    with ExitStack() as stack:
+        for change in (
+            # What is compiled here must never be found in a cache by someone who means it.
+            config.patch(force_disable_caches=True, compile_threads=1),
+            mock.patch.multiple(CudaInterface, **_interface()),
+            mock.patch.object(torch._C, "_cuda_getCurrentRawStream", return_value=0, create=True),
+            mock.patch.object(guards, "_empty_strided_cuda", empty_strided, create=True),
+            mock.patch.object(guards, "_reinterpret_tensor", reinterpret),
+            # It tries patterns of attention and padded products on tensors of the device.
+            mock.patch.object(joint_graph, "lazy_init"),
+            mock.patch.object(async_compile.AsyncCompile, "triton", triton),
+        ):
+            stack.enter_context(change)
+        torch._dynamo.reset()
+        yield
+        torch._dynamo.reset()
+
+
+def _interface() -> dict[str, Any]:
+    """What inductor asks the device about; made of `torch.cuda`'s functions when that was imported."""
+    names = ("current_device", "set_device", "device_count", "synchronize", "memory_allocated")
+    now = {name: staticmethod(getattr(torch.cuda, name)) for name in (*names, "is_bf16_supported")}
+    properties = staticmethod(lambda *_: H200)
+    worker = SimpleNamespace(
+        set_device=torch.cuda.set_device,
+        current_device=torch.cuda.current_device,
+        get_device_properties=lambda *_: H200,
+    )
+    exchange = dict.fromkeys(("exchange_device", "maybe_exchange_device"), staticmethod(lambda _: 0))
+    return now | exchange | {"get_device_properties": properties, "Worker": worker, "device": Device}
+
+
+@contextmanager
+def _triton_target() -> Iterator[None]:
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    target = GPUTarget("cuda", 10 * H200.major + H200.minor, H200.warp_size)
+    stand_in = SimpleNamespace(
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        get_current_stream=lambda *_: 0,
+        get_device_capability=lambda *_: (H200.major, H200.minor),
+    )
+    with mock.patch.object(driver, "_active", stand_in):
+        yield

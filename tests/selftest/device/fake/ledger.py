@@ -1,0 +1,70 @@
+"""What is met while an engine runs on a device that is not there."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.selftest.device.fake.report import Problem, Step
+
+ROOT = Path(__file__).parents[4]
+LOOKED_FOR = ("/implementations/", "/harness/", "/transformers/", "/test_")
+
+
+@dataclass
+class Ledger:
+    """Collects; `end_step` hands over what came since the last one."""
+
+    recording: Counter[str] | None = None  # the launches of the graph that is being captured
+    eager: Counter[str] = field(default_factory=Counter)
+    replayed: Counter[str] = field(default_factory=Counter)
+    num_copies: int = 0
+    num_captures: int = 0
+    problems: Counter[Problem] = field(default_factory=Counter)
+    variants: dict[str, set[Hashable]] = field(default_factory=dict)
+    compiled: list[str] = field(default_factory=list)
+
+    def launch(self, name: str) -> None:
+        (self.eager if self.recording is None else self.recording)[name] += 1
+
+    def problem(self, what: str) -> None:
+        self.problems[Problem(what, _place(), self.recording is not None)] += 1
+
+    def forbidden_in_capture(self, what: str) -> None:
+        if self.recording is not None:
+            self.problem(what)
+
+    def end_step(self, phase: str, num_rows: int) -> Step:
+        """`phase` as in `Step`, or "build"."""
+        step = Step(
+            phase,
+            num_rows,
+            dict(self.replayed),
+            dict(self.eager),
+            self.num_copies,
+            self.num_captures,
+            {
+                problem: count
+                for problem, count in self.problems.items()
+                # Whoever builds or captures may wait for the device, but not within the capture.
+                if problem.in_capture or not (self.num_captures or phase == "build")
+            },
+        )
+        for each in (self.replayed, self.eager, self.problems):
+            each.clear()
+        self.num_copies = self.num_captures = 0
+        return step
+
+
+def _place() -> str:
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if any(part in name for part in LOOKED_FOR):
+            short = name.partition("site-packages/")[2] or name.removeprefix(f"{ROOT}/")
+            return f"{short}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"

@@ -1,0 +1,155 @@
+"""What a dry run found, as values, and the one place that makes text of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Launches = Mapping[str, int]  # how often each kernel or operator was launched
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a GPU would refuse, or wait for."""
+
+    what: str
+    where: str  # file:line, the innermost of the engine, the harness or transformers
+    in_capture: bool
+
+    def __str__(self) -> str:
+        return f"{'in a capture: ' if self.in_capture else ''}{self.what}, at {self.where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step gave to the device."""
+
+    phase: str  # "build", or "decode" or "prompt": whether a row had more than one token
+    num_rows: int
+    replayed: Launches  # by CUDA graphs
+    eager: Launches  # one after the other, by the host
+    num_copies: int  # between host and device, outside graphs
+    num_captures: int  # a step that captures launches more than it needs: it rehearses
+    problems: Mapping[Problem, int]
+
+    @property
+    def num_replayed(self) -> int:
+        return sum(self.replayed.values())
+
+    @property
+    def num_eager(self) -> int:
+        return sum(self.eager.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An engine's build, as the first of the steps, and its steps over a small workload."""
+
+    shape: str
+    backend: str
+    num_layers: int
+    steps: tuple[Step, ...]
+    variants: Mapping[str, int]  # of each Triton kernel, that a GPU would compile
+    compiled: tuple[str, ...]  # kernels that inductor made
+
+    @property
+    def num_captures(self) -> int:
+        return sum(each.num_captures for each in self.steps)
+
+    @property
+    def problems(self) -> Mapping[Problem, int]:
+        return sum((Counter(each.problems) for each in self.steps), Counter[Problem]())
+
+    def usual(self, phase: str, *, has_graph: bool) -> Step | None:
+        """The phase's step of the median number of launches; those that capture are left out."""
+        steps = [
+            each
+            for each in self.steps
+            if each.phase == phase and not each.num_captures and bool(each.replayed) == has_graph
+        ]
+        steps.sort(key=lambda each: each.num_replayed + each.num_eager)
+        return steps[len(steps) // 2] if steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """What a step costs the host when the model and the device cost nothing."""
+
+    num_rows: int
+    context_len: int
+    median_us: float
+    p90_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class EagerTime:
+    """What a pass without a graph costs the host: Python and dispatch, of a model of tiny widths."""
+
+    shape: str
+    num_layers: int
+    median_ms: float
+
+
+COLUMNS: Mapping[str, Callable[[Report], Step | None]] = {
+    "decode, captured": lambda report: report.usual("decode", has_graph=True),
+    "decode, eager": lambda report: report.usual("decode", has_graph=False),
+    "prompt, captured": lambda report: report.usual("prompt", has_graph=True),
+    "prompt, eager": lambda report: report.usual("prompt", has_graph=False),
+}
+
+
+def text_of(
+    reports: Sequence[Report], host_times: Sequence[HostTime], eager_times: Sequence[EagerTime]
+) -> str:
+    lines = ["Kernels a step: replayed by a graph + launched by the host", ""]
+    lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures", "variants"))
+    for report in reports:
+        cells = [_launches(find(report)) for find in COLUMNS.values()]
+        counts = (report.num_captures, sum(report.variants.values()))
+        lines.append(_row(report.shape, report.backend, report.num_layers, *cells, *counts))
+    for report in reports:
+        lines += [f"{report.shape}, {report.backend}: {line}" for line in problem_lines(report)]
+    if host_times:
+        lines += ["", "Host time of a decode step without model and device (process time)", ""]
+        lines.append(_row("sequences", "context", "median us", "p90 us"))
+    for time in host_times:
+        cells = [f"{time.median_us:.0f}", f"{time.p90_us:.0f}"]
+        lines.append(_row(time.num_rows, time.context_len, *cells))
+    if eager_times:
+        lines += ["", "Host time of an eager pass over 8 tokens (process time)", ""]
+        lines.append(_row("shape", "layers", "median ms"))
+    lines += [_row(each.shape, each.num_layers, f"{each.median_ms:.2f}") for each in eager_times]
+    return "\n".join(lines)
+
+
+def record_of(report: Report) -> dict[str, Any]:
+    """For JSON: the usual step of each kind, whole, and what the report says of all steps."""
+    usual = {name: find(report) for name, find in COLUMNS.items()}
+    return {
+        "shape": report.shape,
+        "backend": report.backend,
+        "num_layers": report.num_layers,
+        "steps": {
+            name: {"replayed": step.replayed, "eager": step.eager, "num_copies": step.num_copies}
+            for name, step in usual.items()
+            if step is not None
+        },
+        "num_captures": report.num_captures,
+        "problems": problem_lines(report),
+        "variants": report.variants,
+        "num_compiled": len(report.compiled),
+    }
+
+
+def problem_lines(report: Report) -> list[str]:
+    return [f"{count} x {problem}" for problem, count in report.problems.items()]
+
+
+def _launches(step: Step | None) -> str:
+    return "-" if step is None else f"{step.num_replayed} + {step.num_eager}"
+
+
+def _row(*cells: object) -> str:
+    return "  ".join(f"{cell!s:<16}" for cell in cells).rstrip()

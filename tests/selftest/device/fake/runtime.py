@@ -1,0 +1,154 @@
+"""`torch.cuda` on a machine without CUDA: streams, events and graphs that note what is asked."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.native import built
+
+H200 = SimpleNamespace(
+    name="NVIDIA H200, which is not there",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    total_memory=139 << 30,
+    warp_size=32,
+    regs_per_multiprocessor=64 << 10,
+    max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024,
+    shared_memory_per_block_optin=227 << 10,
+    L2_cache_size=50 << 20,
+    gcnArchName="",
+)
+
+
+class Device:
+    """`torch.cuda.device`: there is only one."""
+
+    def __init__(self, _: object = None) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+@contextmanager
+def runtime(ledger: Ledger) -> Iterator[None]:
+    """torch sees one H200. Tensors on it must be fake: there is no memory behind it."""
+    if torch.cuda.is_available():
+        raise RuntimeError("a fake CUDA would take the place of the one that is here")
+    guard = ctypes.CDLL(str(built(Path(__file__).with_name("guard.cpp"))))
+    guard.install()
+    try:
+        with mock.patch.multiple(torch.cuda, **_state(), **_streams(ledger)):
+            yield
+    finally:
+        guard.take_away()
+
+
+def _state() -> dict[str, Any]:
+    """What torch and others ask about devices, memory and random numbers."""
+    answers = {
+        "is_available": True,
+        "is_bf16_supported": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": H200,
+        "get_device_capability": (H200.major, H200.minor),
+        "get_device_name": H200.name,
+        "mem_get_info": (H200.total_memory, H200.total_memory),
+        "memory_allocated": 0,
+        "memory_reserved": 0,
+        "max_memory_allocated": 0,
+        "max_memory_reserved": 0,
+    }
+    ignored = ("set_device", "empty_cache", "reset_peak_memory_stats", "manual_seed", "_lazy_init")
+    state: dict[str, Any] = {name: _answering(value) for name, value in answers.items()}
+    state |= {name: _answering(None) for name in (*ignored, "manual_seed_all", "set_rng_state")}
+    state |= {"get_rng_state": lambda *_: torch.zeros(1, dtype=torch.uint8)}
+    return state | {"device": Device, "_DeviceGuard": Device}
+
+
+def _answering(value: object) -> Callable[..., object]:
+    return lambda *_args, **_options: value
+
+
+def _streams(ledger: Ledger) -> dict[str, Any]:
+    """Streams are in step with the host; what a graph launches is counted again at each replay."""
+
+    def wait(what: str) -> None:
+        ledger.problem(f"{what} waits for all that was launched")
+
+    class Event:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def record(self, *_: object) -> None: ...
+        def wait(self, *_: object) -> None: ...
+        def query(self) -> bool:
+            ledger.forbidden_in_capture("an event is queried")
+            return True
+
+        def synchronize(self) -> None:
+            ledger.forbidden_in_capture("the host waits for an event")
+
+    class Stream:
+        cuda_stream = 0
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def wait_stream(self, _: object) -> None: ...
+        def wait_event(self, _: object) -> None: ...
+        def record_event(self, event: Event | None = None) -> Event:
+            return event or Event()
+
+        def synchronize(self) -> None:
+            wait("Stream.synchronize")
+
+    class CUDAGraph:
+        def __init__(self, *_: object, **__: object) -> None:
+            self._launches: Counter[str] = Counter()
+
+        def capture_begin(self, *_: object, **__: object) -> None:
+            ledger.forbidden_in_capture("another capture begins")
+            ledger.recording = self._launches
+            ledger.num_captures += 1
+
+        def capture_end(self) -> None:
+            ledger.recording = None
+
+        def replay(self) -> None:
+            ledger.forbidden_in_capture("a graph is replayed")
+            ledger.replayed.update(self._launches)
+
+        def pool(self) -> tuple[int, int]:
+            return (0, 1)
+
+        def reset(self) -> None: ...
+
+    @contextmanager
+    def graph(graph: CUDAGraph, *_: object, **__: object) -> Iterator[None]:
+        graph.capture_begin()
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+    only = Stream()
+    return {
+        "Event": Event,
+        "Stream": Stream,
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "graph_pool_handle": lambda: (0, 1),
+        "stream": lambda _: nullcontext(),
+        "current_stream": lambda *_: only,
+        "default_stream": lambda *_: only,
+        "synchronize": lambda *_: wait("torch.cuda.synchronize"),
+        "is_current_stream_capturing": lambda: ledger.recording is not None,
+    }

@@ -1,0 +1,20 @@
+"""An engine of `paged` although what its model answers means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from implementations import paged
+
+
+@contextmanager
+def unprobed(**parts: Any) -> Iterator[None]:
+    """`paged` does not try the model first. `parts` are classes for `build_unprobed`."""
+    build = partial(paged.build_unprobed, **parts)
+    checks = {"probe": mock.DEFAULT, "refuse_undeclared": mock.DEFAULT}
+    with mock.patch.multiple(paged, build_unprobed=build, **checks):
+        yield

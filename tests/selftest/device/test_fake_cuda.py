@@ -1,0 +1,137 @@
+"""The `paged` engine for CUDA where there is none: what it does that a GPU refuses or waits for.
+
+Each run is in a process of its own: it has torch believe in a GPU, and nobody else shall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from implementations.paged.blocks import BlockPool
+from tests.selftest.device.fake.dry_run import FakeDevice, dry_run
+from tests.selftest.device.fake.kernels import kernels
+from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.fake.report import Report, problem_lines
+from tests.selftest.device.fake.runtime import runtime
+from tests.selftest.device.fake.watch import Watch
+from tests.selftest.device.native import compiler
+
+pytestmark = [
+    pytest.mark.skipif(compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here, and is what counts"),
+]
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+BACKENDS = ("blocks", pytest.param("triton", marks=needs_triton))
+SHAPES = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
+SMALL = (1, 2)  # layers, slots: few passes, and all that there is to meet
+PLAIN = {"compile": False}  # the layers as they are; compiling takes seconds
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_engine_does_nothing_that_a_gpu_refuses_or_waits_for(
+    elsewhere: ProcessPoolExecutor, shape: str, backend: str
+) -> None:
+    report = elsewhere.submit(dry_run, shape, backend, *SMALL, options=PLAIN).result()
+    assert problem_lines(report) == []
+    decode = report.usual("decode", has_graph=True)
+    assert decode is not None, "no decode step was replayed"
+    assert decode.num_replayed >= 20, "of so few kernels a step cannot consist"
+
+
+@needs_triton
+def test_a_compiled_layer_launches_less_and_nothing_is_compiled_in_a_capture(
+    elsewhere: ProcessPoolExecutor,
+) -> None:
+    plain, compiled = (
+        elsewhere.submit(dry_run, "qwen3-0.6b", "triton", *SMALL, options={"compile": each}).result()
+        for each in (False, True)
+    )
+    assert problem_lines(compiled) == []
+    assert any(name.startswith("inductor:") for name in replayed(compiled))
+    assert sum(replayed(compiled).values()) < sum(replayed(plain).values())
+
+
+class ReadsBack(BlockPool):
+    """Looks at a number on the device, which a capture forbids."""
+
+    def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
+        query[0, 0, 0].item()
+        return super().attend(layer, query, *rest)
+
+
+class IndexesFromTheHost(BlockPool):
+    """Forgets the device of an index."""
+
+    def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
+        query[torch.arange(len(query))]
+        return super().attend(layer, query, *rest)
+
+
+class MixesDevices(BlockPool):
+    """Forgets the device of a summand."""
+
+    def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
+        return super().attend(layer, query + torch.zeros(len(query), 1, 1), *rest)
+
+
+class SendsWithinACapture(BlockPool):
+    """Has the host's numbers copied by each replay, from memory that others use by then."""
+
+    def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
+        torch.zeros(3).pin_memory().to(query.device, non_blocking=True)
+        return super().attend(layer, query, *rest)
+
+
+@pytest.mark.parametrize(
+    ("pool", "problem"),
+    [
+        (ReadsBack, "in a capture: _local_scalar_dense waits for the device"),
+        (IndexesFromTheHost, "in a capture: index of a tensor on CUDA with an index on the CPU"),
+        (MixesDevices, "add: tensors on the CPU and on CUDA"),
+        (SendsWithinACapture, "in a capture: a copy to the device"),
+    ],
+)
+def test_a_planted_fault_is_reported(
+    elsewhere: ProcessPoolExecutor, pool: type[BlockPool], problem: str
+) -> None:
+    parts = {"block_pool_class": pool}
+    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALL, options=PLAIN, **parts).result()
+    assert any(problem in line for line in problem_lines(report)), problem_lines(report)
+
+
+def test_views_launch_nothing_and_copies_within_the_device_one_kernel_each(
+    elsewhere: ProcessPoolExecutor,
+) -> None:
+    assert elsewhere.submit(launches_of_five_lines).result() == {"mm": 1, "_to_copy": 1, "clone": 1}
+
+
+def launches_of_five_lines() -> dict[str, int]:
+    ledger = Ledger()
+    with runtime(ledger), kernels(ledger), FakeDevice(allow_non_fake_inputs=True), Watch(ledger):
+        x = torch.empty(4, 8, device="cuda")
+        y = torch.nn.functional.linear(x[None], x)  # as a product of matrices, the rest is views
+        y.view(16).to(torch.float32)  # it is float32
+        y.to(torch.bfloat16)
+        y[0].t().contiguous().reshape(2, 8)
+    return dict(ledger.eager)
+
+
+def replayed(report: Report) -> dict[str, int]:
+    step = report.usual("decode", has_graph=True)
+    assert step is not None, "no decode step was replayed"
+    return dict(step.replayed)
