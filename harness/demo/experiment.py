@@ -9,7 +9,6 @@ from string import ascii_uppercase
 from typing import cast
 
 from harness.api import Completion, EngineConfig, Limits, Request, StepRecord, TracingEngine
-from harness.bench.drive import synchronise
 from harness.compare import check_completions
 from harness.devices import synchronise
 from harness.errors import UsageError
