@@ -1,0 +1,144 @@
+"""What a first run on a GPU does: three parts, each a list of steps, the most telling first.
+
+The limits of a part add up to less than `PART_S`, so a step always has its own limit, and what the steps
+before it did not use.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.provenance import num_cores
+
+PART_S = 540
+LOG = "gpu-log.txt"
+MEASURES = "measures.jsonl"
+CONFORMANCE = "conformance.json"
+MAX_PROCESSES = 16  # each has a CUDA context of its own
+TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR )|^=+ .*(passed|failed|error|no tests|deselected)|^ERROR:|^error:"
+TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"|^(VALID|INVALID|UNVERIFIED| {2}\S)|over .*x \["
+TOLD_BY_ITSELF = r"^[^ ].*: "
+PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
+DECODE = "cases/benchmarks/decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command for the Python under test."""
+
+    name: str
+    limit_s: int
+    arguments: tuple[str, ...]
+    told: str  # the lines of its output that are shown, as a regular expression
+    variables: tuple[tuple[str, str], ...] = ()  # of its environment
+
+
+Plan = dict[str, tuple[Step, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where it runs, and how much of it."""
+
+    out: Path
+    is_dry: bool = False  # on a CPU, with small models and few cases
+    num_processes: int = min(MAX_PROCESSES, num_cores())
+
+    @classmethod
+    def of(cls, is_dry: bool) -> Setting:
+        return cls(Path(os.environ.get("OUT") or "results/gpu").resolve(), is_dry)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.is_dry else "cuda"
+
+    @property
+    def engine(self) -> str:
+        """On a CPU, what is most like the default on CUDA."""
+        return "paged?backend=blocks&graphs=true&overlap=true" if self.is_dry else "paged"
+
+    def plan(self) -> Plan:
+        return {"correct": self._correct(), "ceilings": self._ceilings(), "figures": self._figures()}
+
+    def _correct(self) -> tuple[Step, ...]:
+        interpreted = (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
+        num_cases = "2" if self.is_dry else "96"
+        few, quick = ("--model", "llama-hash"), self.is_dry
+        fixed = ("--model", "gpt2-hash", "--model", "llama-hash", "--model", "llama-random")
+        all_models, exact = (few, few) if quick else ((), fixed)
+        own = ("--engine", self.engine)
+        others = ("--engine", "ragged", "--engine", "static", "--engine", "reference")
+        table = ("--table", str(self.out / CONFORMANCE))
+        kernels = ("-m", "tests.gpu.kernels", "1", num_cases, "--processes", str(self.num_processes))
+        return (
+            Step("versions", 45, ("-m", "tests.gpu.versions", self.device), TOLD_BY_ITSELF),
+            Step("smoke", 75, self._pytest("smoke", *own, *few, spread=False), TOLD_BY_PYTEST),
+            Step("kernels", 100, kernels, r"^BAD|^[0-9]|Error", interpreted),
+            Step(
+                "float32",
+                130,
+                self._pytest("parity and generated" if quick else PROMISES, *own, *all_models, *table),
+                TOLD_BY_PYTEST,
+            ),
+            self._in_16_bit("bfloat16", 65, (*own, *exact)),
+            self._in_16_bit("float16", 55, (*own, *exact)),
+            Step(
+                "other engines",
+                60,
+                self._pytest("smoke or (parity and generated)", *others, *few),
+                TOLD_BY_PYTEST,
+            ),
+        )
+
+    def _in_16_bit(self, dtype: str, limit_s: int, what: tuple[str, ...]) -> Step:
+        names = "parity and generated" if self.is_dry else "parity or isolation or reuse"
+        return Step(dtype, limit_s, self._pytest(names, *what, "--dtype", dtype), TOLD_BY_PYTEST)
+
+    def _pytest(self, names: str, *more: str, spread: bool = True) -> tuple[str, ...]:
+        workers = ("-n", str(self.num_processes)) if spread else ()
+        start = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance", "-k", names)
+        limits = ("--hypothesis-profile", "quick", "--engine-time-limit", "150")
+        return (*start, "--device", self.device, *limits, *workers, *more)
+
+    def _ceilings(self) -> tuple[Step, ...]:
+        def measuring(name: str, limit_s: int, module: str, *more: str) -> Step:
+            where = (self.device, str(self.out / MEASURES))
+            arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
+            return Step(name, limit_s, arguments, TOLD_BY_ITSELF)
+
+        return (
+            measuring("ceilings", 90, "ceilings"),
+            *(
+                measuring(f"steps {shape}", limit_s, "steps", shape)
+                for shape, limit_s in (("llama-8b", 130), ("llama-1b", 110), ("qwen3-0.6b", 100))
+            ),
+            measuring("attention", 100, "attention"),
+        )
+
+    def _figures(self) -> tuple[Step, ...]:
+        own = ("--engine", self.engine)
+        peers = ("--engine", "static", "--engine", "transformers-cb", *own)
+        less = ("--num-requests", "8") if self.is_dry else ("--num-requests", "96", "--slots", "32")
+        shorter = () if self.is_dry else ("--cap", "16:128")
+        return (
+            self._rows("llama-8b", 180, 2, "llama-8b", own, "decode_64", "ragged"),
+            self._rows("llama-1b", 130, 3, "llama-1b", own, "decode_64", "decode_1", "ragged"),
+            self._rows("peers", 130, 2, "llama-1b", (*peers, *less, *shorter), "uniform"),
+            self._rows("qwen3-0.6b", 90, 2, "qwen3-0.6b", own, "decode_64", "ragged"),
+        )
+
+    def _rows(
+        self, name: str, limit_s: int, num_laps: int, shape: str, more: tuple[str, ...], *workloads: str
+    ) -> Step:
+        """Benchmarks with a result file of their own."""
+        start = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/benchmarks", "--benchmark-only")
+        named = [f"{DECODE}/{each}.yaml" if each.startswith("decode") else each for each in workloads]
+        arguments = (
+            *(*start, "--device", self.device, "--shape", "tiny" if self.is_dry else shape),
+            *("--laps", "1" if self.is_dry else str(num_laps), "--verify", "2"),
+            *(part for each in named for part in ("--workload", each)),
+            *(*more, "--results", str(self.out / f"{name}.json")),
+        )
+        return Step(name, limit_s, arguments, TOLD_BY_BENCHMARKS)
