@@ -1,4 +1,4 @@
-"""`.ci/gpu`: see docs/gpu.md. Exit status: 0 all steps did what they should, 1 some did not, 2 usage."""
+"""`.ci/gpu`: see docs/gpu.md. Exit status: 0 all steps were good, 1 some were not, 2 usage."""
 
 from __future__ import annotations
 

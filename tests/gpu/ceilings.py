@@ -1,6 +1,6 @@
 """What the machine gives: copying, reading, and the matrix products of the shapes that are served.
 
-    python -m tests.gpu.ceilings cuda measures.jsonl
+python -m tests.gpu.ceilings cuda measures.jsonl
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from tests.gpu.measures import Measures, asked
 from tests.gpu.timing import recorded, seconds_of
 
 SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
-FUSED = {"qkv": ("q_proj", "k_proj", "v_proj"), "gate-up": ("gate_proj", "up_proj")}  # what fusing gives
+FUSED = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "gate-up": ("gate_proj", "up_proj"),
+}  # what fusing gives
 NUM_ROWS = (1, 8, 64, 256)
 BEYOND_CACHES_BYTES = 1 << 28  # so many bytes of weights take turns
 READ_BYTES = {"cuda": 1 << 30}
@@ -29,7 +32,9 @@ def measure(device: torch.device, measures: Measures) -> None:
     with measures.piece("copy and products"):
         ceilings = measure_ceilings(device, DTYPE)
         copy, rate = ceilings.copy_bytes_per_s, ceilings.matmul_flop_per_s
-        measures.add("ceilings", f"{copy / 1e9:.0f} GB/s, {rate / 1e12:.1f} TFLOP/s", **asdict(ceilings))
+        measures.add(
+            "ceilings", f"{copy / 1e9:.0f} GB/s, {rate / 1e12:.1f} TFLOP/s", **asdict(ceilings)
+        )
     with measures.piece("read"):
         cells = torch.ones(READ_BYTES.get(device.type, 1 << 24) // 4, dtype=torch.int32, device=device)
         read = cells.nbytes / seconds_of(cells.sum, device)

@@ -54,7 +54,8 @@ class Measures:
         except Exception as error:
             self.has_failed = True
             traceback.print_exc()
-            self.add(name, f"FAILED: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+            first_line = (str(error).strip().splitlines() or [""])[0]
+            self.add(name, f"FAILED: {type(error).__name__}: {first_line[:160]}")
 
     def _write(self, **content: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -74,4 +75,5 @@ def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]
         parser.add_argument(each)
     parser.add_argument("--for", type=float, default=100.0, dest="for_s", help="seconds, about")
     found = parser.parse_args()
+    torch.set_num_threads(1)  # on a CPU nothing here is large enough to share out
     return found, torch.device(found.device)

@@ -1,6 +1,6 @@
 """What a first run on a GPU does: three parts, each a list of steps, the most telling first.
 
-The limits of a part add up to less than `PART_S`, so a step always has its own limit, and what the steps
+The limits of a part add up to less than `PART_S`: a step always has its own limit, and what those
 before it did not use.
 """
 
@@ -17,9 +17,9 @@ LOG = "gpu-log.txt"
 MEASURES = "measures.jsonl"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
-TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR )|^=+ .*(passed|failed|error|no tests|deselected)|^ERROR:|^error:"
+TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
 TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"|^(VALID|INVALID|UNVERIFIED| {2}\S)|over .*x \["
-TOLD_BY_ITSELF = r"^[^ ].*: "
+TOLD_BY_ITSELF = r"^(?!USDT)\S.*: "
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
 

@@ -1,4 +1,4 @@
-"""How long something takes on a device, and recording it first, so that its launch is not what is timed."""
+"""How long something takes on a device; recorded first, so that its launch is not what is timed."""
 
 from __future__ import annotations
 
