@@ -83,7 +83,9 @@ class Driver:
         lines = self._trimmed(start).decode(errors="replace").splitlines()
         shown = [line for line in lines if re.search(step.told, line)]
         state = {0: "ok", SKIPPED: "skipped", None: "STOPPED"}.get(status, "FAILED")
-        outcome = Outcome(step.name, state, seconds, _finding(state, shown or lines))
+        telling = [line for line in shown if step.found and re.search(step.found, line)]
+        finding = "; ".join(telling or _last(shown or lines))
+        outcome = Outcome(step.name, state, seconds, " ".join(finding.strip("= ").split()))
         if len(shown) > MAX_LINES:  # the first say what failed, the last what came of it
             left_out = f"... {len(shown) - MAX_LINES} lines more in {self._log.name}"
             shown = [*shown[: MAX_LINES // 2], left_out, *shown[-MAX_LINES // 2 :]]
@@ -136,10 +138,9 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _finding(state: str, lines: Sequence[str]) -> str:
-    """The last line that says something, without its frame."""
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return "" if state == "no time left" else last.strip("= ")
+def _last(lines: Sequence[str]) -> list[str]:
+    """The last line that says something."""
+    return [line for line in lines if line.strip()][-1:]
 
 
 def summary(outcomes: Iterable[Outcome]) -> list[str]:

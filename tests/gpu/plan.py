@@ -18,8 +18,9 @@ MEASURES = "measures.jsonl"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
 TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
-TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"|^(VALID|INVALID|UNVERIFIED| {2}\S)|over .*x \["
+TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
 TOLD_BY_ITSELF = r"^(?!USDT)\S.*: "
+IN_16_BIT = "parity or isolation or reuse"
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
 
@@ -32,6 +33,7 @@ class Step:
     limit_s: int
     arguments: tuple[str, ...]
     told: str  # the lines of its output that are shown, as a regular expression
+    found: str = ""  # those of them that say in short what came of it; else the last
     variables: tuple[tuple[str, str], ...] = ()  # of its environment
 
 
@@ -63,58 +65,47 @@ class Setting:
         return {"correct": self._correct(), "ceilings": self._ceilings(), "figures": self._figures()}
 
     def _correct(self) -> tuple[Step, ...]:
+        cases = ("1", "2" if self.is_dry else "96", "--processes", str(self.num_processes))
+        kernels = ("-m", "tests.gpu.kernels", *cases)
         interpreted = (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
-        num_cases = "2" if self.is_dry else "96"
-        few, quick = ("--model", "llama-hash"), self.is_dry
-        fixed = ("--model", "gpt2-hash", "--model", "llama-hash", "--model", "llama-random")
-        all_models, exact = (few, few) if quick else ((), fixed)
         own = ("--engine", self.engine)
+        small = ("--model", "llama-hash")
+        models = small if self.is_dry else (*small, "--model", "gpt2-hash", "--model", "llama-random")
         others = ("--engine", "ragged", "--engine", "static", "--engine", "reference")
-        table = ("--table", str(self.out / CONFORMANCE))
-        kernels = ("-m", "tests.gpu.kernels", "1", num_cases, "--processes", str(self.num_processes))
+        table = ("--table", str(self.out / CONFORMANCE), *(small if self.is_dry else ()))
         return (
             Step("versions", 45, ("-m", "tests.gpu.versions", self.device), TOLD_BY_ITSELF),
-            Step("smoke", 75, self._pytest("smoke", *own, *few, spread=False), TOLD_BY_PYTEST),
-            Step("kernels", 100, kernels, r"^BAD|^[0-9]|Error", interpreted),
-            Step(
-                "float32",
-                130,
-                self._pytest("parity and generated" if quick else PROMISES, *own, *all_models, *table),
-                TOLD_BY_PYTEST,
-            ),
-            self._in_16_bit("bfloat16", 65, (*own, *exact)),
-            self._in_16_bit("float16", 55, (*own, *exact)),
-            Step(
-                "other engines",
-                60,
-                self._pytest("smoke or (parity and generated)", *others, *few),
-                TOLD_BY_PYTEST,
-            ),
+            self._conformance("smoke", 75, "smoke", *own, *small),
+            Step("kernels", 100, kernels, r"^BAD|^\d+ cases|Error", variables=interpreted),
+            self._conformance("float32", 130, PROMISES, *own, *table),
+            self._conformance("bfloat16", 65, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
+            self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
+            self._conformance("other engines", 60, "smoke or (parity and generated)", *others, *small),
         )
 
-    def _in_16_bit(self, dtype: str, limit_s: int, what: tuple[str, ...]) -> Step:
-        names = "parity and generated" if self.is_dry else "parity or isolation or reuse"
-        return Step(dtype, limit_s, self._pytest(names, *what, "--dtype", dtype), TOLD_BY_PYTEST)
-
-    def _pytest(self, names: str, *more: str, spread: bool = True) -> tuple[str, ...]:
-        workers = ("-n", str(self.num_processes)) if spread else ()
-        start = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance", "-k", names)
-        limits = ("--hypothesis-profile", "quick", "--engine-time-limit", "150")
-        return (*start, "--device", self.device, *limits, *workers, *more)
+    def _conformance(self, name: str, limit_s: int, tests: str, *more: str) -> Step:
+        if name == "float32" or (name != "smoke" and not self.is_dry):
+            more = (*more, "-n", str(self.num_processes))
+        arguments = (
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance"),
+            *("-k", "smoke" if self.is_dry else tests, "--device", self.device),
+            *("--hypothesis-profile", "quick", "--engine-time-limit", "150", *more),
+        )
+        return Step(name, limit_s, arguments, TOLD_BY_PYTEST)
 
     def _ceilings(self) -> tuple[Step, ...]:
-        def measuring(name: str, limit_s: int, module: str, *more: str) -> Step:
+        def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:
             where = (self.device, str(self.out / MEASURES))
             arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
-            return Step(name, limit_s, arguments, TOLD_BY_ITSELF)
+            return Step(name, limit_s, arguments, TOLD_BY_ITSELF, found)
 
         return (
-            measuring("ceilings", 90, "ceilings"),
+            measuring("ceilings", 90, "ceilings", r"^ceilings: "),
             *(
-                measuring(f"steps {shape}", limit_s, "steps", shape)
+                measuring(f"steps {shape}", limit_s, "steps", r" decodes, (default|eager): ", shape)
                 for shape, limit_s in (("llama-8b", 130), ("llama-1b", 110), ("qwen3-0.6b", 100))
             ),
-            measuring("attention", 100, "attention"),
+            measuring("attention", 100, "attention", r" 64 x 1024: | 2 x 40: "),
         )
 
     def _figures(self) -> tuple[Step, ...]:
@@ -141,4 +132,4 @@ class Setting:
             *(part for each in named for part in ("--workload", each)),
             *(*more, "--results", str(self.out / f"{name}.json")),
         )
-        return Step(name, limit_s, arguments, TOLD_BY_BENCHMARKS)
+        return Step(name, limit_s, arguments, TOLD_BY_BENCHMARKS, r" (VALID|INVALID|UNVERIFIED) ")

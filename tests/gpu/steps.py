@@ -79,17 +79,23 @@ def measure(shape: str, device: torch.device, measures: Measures) -> None:
     stand = Stand(shape, model, costs, ceilings, FULL if is_cuda else SMALL, measures)
     for number, (way, options) in enumerate(WAYS.items()):
         asked_for = {**({} if is_cuda else ON_CPU), **options}
-        engine = "paged?" + "&".join(f"{key}={value}" for key, value in asked_for.items())
+        engine = engine_text(asked_for)
         for num_seqs in stand.sizes.num_seqs if number < 2 else stand.sizes.num_seqs[:1]:
             name = f"{shape} {num_seqs} decodes, {way}"
             if measures.left_s < 12:
                 measures.add(name, "no time left")
                 continue
             with measures.piece(name):
-                _measure_decodes(name, engine.removesuffix("?"), num_seqs, stand)
+                _measure_decodes(name, engine, num_seqs, stand)
             gc.collect()
             if is_cuda:
                 torch.cuda.empty_cache()
+
+
+def engine_text(options: Options) -> str:
+    """As one types it behind `--engine`."""
+    typed = "&".join(f"{key}={value}" for key, value in options.items())
+    return f"paged?{typed}" if typed else "paged"
 
 
 def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> None:
