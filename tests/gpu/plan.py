@@ -59,7 +59,8 @@ class Setting:
     @property
     def engine(self) -> str:
         """On a CPU, what is most like the default on CUDA."""
-        return "paged?backend=blocks&graphs=true&overlap=true" if self.is_dry else "paged"
+        alike = "paged?backend=blocks&trace=false&graphs=true&overlap=true&prepare=true"
+        return alike if self.is_dry else "paged"
 
     def plan(self) -> Plan:
         return {"correct": self._correct(), "ceilings": self._ceilings(), "figures": self._figures()}

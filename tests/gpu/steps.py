@@ -31,7 +31,11 @@ WAYS: dict[str, Options] = {
     "no overlap": {"overlap": "false"},
     "eager": {"graphs": "false", "compile": "false"},
 }
-ON_CPU: Options = {"backend": "blocks", "trace": "false", "graphs": "true", "overlap": "true"}
+ON_CPU: Options = dict.fromkeys(("graphs", "overlap", "prepare"), "true") | {
+    "backend": "blocks",
+    "trace": "false",
+    "compile": "eager",
+}
 NUM_TOP_KERNELS = 14
 
 
