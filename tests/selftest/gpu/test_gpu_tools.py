@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from implementations.paged import torch_kernels
+from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
 from tests.gpu.checks import Findings, check
 from tests.gpu.measures import Measures
@@ -66,6 +68,14 @@ def test_wrong_kernels_are_found(kind: str, wrong: Decode, word: str) -> None:
     found = findings(**{kind: wrong})
     assert found.bad
     assert any(word in each for each in found.bad)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
+    from implementations.paged import triton_decode
+
+    with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
+        assert triton_decode.splits_for(1, 1, CPU) == 4
 
 
 def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
