@@ -52,7 +52,7 @@ def linears(shape: str) -> dict[str, tuple[int, int]]:
     """Outputs and inputs of the layers of a shape, each kind once, and of those that could be fused."""
     model = build_model(SHAPES[shape].config(), torch.device("meta"), DTYPE)
     found = {
-        name.rpartition(".")[2]: tuple(module.weight.shape)
+        name.rpartition(".")[2]: (module.out_features, module.in_features)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
     }

@@ -72,8 +72,8 @@ def _check_decode(findings: Findings, kernels: Kernels, case: Case) -> None:
         case.tables.shape[1],
     )
     out = _untouched(case, num + 3)
-    given = [case.as_a_model_makes_it(each) for each in (query, key, value)]
-    kernels.decode(*given, case.cache, case.tables, rows, case.form, out)
+    q, k, v = (case.as_a_model_makes_it(each) for each in (query, key, value))
+    kernels.decode(q, k, v, case.cache, case.tables, rows, case.form, out)
     for row in range(num):
         _hold(findings, "decode", case, row, query[row : row + 1], out[row : row + 1])
     if not bool(out[num : num + 2].isfinite().all()):
@@ -115,8 +115,8 @@ def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
         for each, new, padding in (_fed_tokens(case, spans, each, num_padding) for each in (0, 1))
     )
     out = _untouched(case, len(query))
-    given = [case.as_a_model_makes_it(each) for each in (query, key, value)]
-    kernels.prefill(*given, case.cache, case.tables, rows, case.form, out)
+    q, k, v = (case.as_a_model_makes_it(each) for each in (query, key, value))
+    kernels.prefill(q, k, v, case.cache, case.tables, rows, case.form, out)
     for row, span in enumerate(spans):
         own = slice(span.start, span.start + span.query_len)
         if span.query_len:

@@ -23,6 +23,7 @@ TOLD_BY_ITSELF = r"^(?!USDT)\S.*: "
 IN_16_BIT = "parity or isolation or reuse"
 PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
 DECODE = "cases/benchmarks/decode"
+Variables = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Step:
     arguments: tuple[str, ...]
     told: str  # the lines of its output that are shown, as a regular expression
     found: str = ""  # those of them that say in short what came of it; else the last
-    variables: tuple[tuple[str, str], ...] = ()  # of its environment
+    variables: Variables = ()  # of its environment
 
 
 Plan = dict[str, tuple[Step, ...]]
@@ -68,7 +69,7 @@ class Setting:
     def _correct(self) -> tuple[Step, ...]:
         cases = ("1", "2" if self.is_dry else "96", "--processes", str(self.num_processes))
         kernels = ("-m", "tests.gpu.kernels", *cases)
-        interpreted = (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
+        interpreted: Variables = (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
         own = ("--engine", self.engine)
         small = ("--model", "llama-hash")
         models = small if self.is_dry else (*small, "--model", "gpt2-hash", "--model", "llama-random")
@@ -85,14 +86,17 @@ class Setting:
         )
 
     def _conformance(self, name: str, limit_s: int, tests: str, *more: str) -> Step:
+        variables: Variables = ()
         if name == "float32" or (name != "smoke" and not self.is_dry):
             more = (*more, "-n", str(self.num_processes))
+            # Each worker would start as many helpers to compile as there are cores.
+            variables = (("TORCHINDUCTOR_COMPILE_THREADS", "1"),)
         arguments = (
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance"),
             *("-k", "smoke" if self.is_dry else tests, "--device", self.device),
             *("--hypothesis-profile", "quick", "--engine-time-limit", "150", *more),
         )
-        return Step(name, limit_s, arguments, TOLD_BY_PYTEST)
+        return Step(name, limit_s, arguments, TOLD_BY_PYTEST, variables=variables)
 
     def _ceilings(self) -> tuple[Step, ...]:
         def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:

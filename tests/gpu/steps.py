@@ -12,7 +12,6 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
@@ -128,7 +127,7 @@ def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
     with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_cuda]) as profiler:
         watched_s = crowd.step_s(num_steps)
     rows = profiler.key_averages()
-    kernels = [row for row in rows if row.device_type == DeviceType.CUDA]
+    kernels = [row for row in rows if row.device_type.name == "CUDA"]
     kernels.sort(key=lambda row: -row.self_device_time_total)
     waits_us = sum(row.self_cpu_time_total for row in rows if "Synchronize" in row.key)
     host_s = watched_s - waits_us / 1e6 / num_steps

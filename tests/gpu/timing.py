@@ -32,7 +32,7 @@ def _round_s(action: Action, device: torch.device, num_calls: int) -> float:
         action()
     ended_event.record()
     ended_event.synchronize()
-    return began_event.elapsed_time(ended_event) / 1000
+    return float(began_event.elapsed_time(ended_event)) / 1000
 
 
 def recorded(action: Action, device: torch.device) -> Action:
