@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import PreTrainedModel
@@ -63,6 +64,25 @@ class Crowd:
             self.engine.step()
         synchronise(self.device)
         return (perf_counter() - began) / num_steps
+
+    def host_s(self, num_steps: int) -> float:
+        """Seconds of a step that the host does something other than to wait for the device."""
+        waits_s = 0.0
+        wait = torch.cuda.Event.synchronize
+
+        def wait_and_count(event: torch.cuda.Event) -> None:
+            nonlocal waits_s
+            began = perf_counter()
+            wait(event)
+            waits_s += perf_counter() - began
+
+        with patch.object(torch.cuda.Event, "synchronize", wait_and_count):
+            synchronise(self.device)
+            began = perf_counter()
+            for _ in range(num_steps):
+                self.engine.step()
+            seconds = perf_counter() - began  # what the device has left to do is not the host's
+        return (seconds - waits_s) / num_steps
 
     def newcomer_s(self, prompt_len: int) -> tuple[float, float]:
         """Seconds of a step with a prompt in it, and of those the host's; the oldest leaves for it."""
