@@ -123,19 +123,14 @@ def _finished(command: Sequence[str], step: Step, output: int, limit_s: float) -
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        _signal(process, signal.SIGINT)  # pytest and the measuring modules then tell what they have
+        process.send_signal(signal.SIGINT)  # pytest then tells what it has, and ends its workers
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
         return None
     finally:
-        _signal(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To all of its session that still live."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _last(lines: Sequence[str]) -> list[str]:

@@ -94,7 +94,7 @@ class Setting:
         arguments = (
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance"),
             *("-k", "smoke" if self.is_dry else tests, "--device", self.device),
-            *("--hypothesis-profile", "quick", "--engine-time-limit", "150", *more),
+            *("--hypothesis-profile", "quick", "--engine-time-limit", "150", "--durations", "8", *more),
         )
         return Step(name, limit_s, arguments, TOLD_BY_PYTEST, variables=variables)
 

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from harness.bench.environment import device_facts
+from harness.report.environment import environment_section
+from harness.report.inputs import Kind, Source
+from tests.selftest.bench.samples import made
 
 TWO_GPUS = """\
 GPU-1111, 580.65.06, 345 MHz, 1980 MHz, 2619 MHz, 76.12 W, 700.00 W
@@ -55,3 +58,13 @@ def test_where_nobody_tells_the_clocks_are_absent(
     found = facts(monkeypatch, tmp_path, said)
     assert found["clocks"] is None
     assert found["driver"].startswith("driver unknown, CUDA")
+
+
+def test_the_page_tells_the_clocks_where_they_are_known() -> None:
+    result = made()
+    path = Path("gpu.json")
+    without = environment_section([Source(path, Kind.BENCHMARK, result)], "environment")
+    result["header"]["device"]["clocks"] = {"clocks.sm": "1755 MHz", "power.limit": "700.00 W"}
+    page = environment_section([Source(path, Kind.BENCHMARK, result)], "environment")
+    assert "clocks" not in without
+    assert "clocks.sm 1755 MHz, power.limit 700.00 W" in page
