@@ -3,6 +3,7 @@ that every later step needs is not there."""
 
 from __future__ import annotations
 
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,14 +19,17 @@ OTHERS = ("torch", "triton", "numpy", "flash_attn")
 COMPILERS = ("gcc", "cc")  # Triton and inductor compile what they launch kernels with
 
 
-def facts(device: torch.device) -> Iterator[tuple[str, object]]:
-    made = provenance()
-    yield "commit", made["commit"]
-    yield "machine", made["machine"]
-    yield "python", made["versions"]["python"]
+def packages() -> Iterator[tuple[str, object]]:
+    yield "python", platform.python_version()
     for name in (*LEAST, *OTHERS):
         yield name, installed(name) or "not installed"
     yield "compiler", next(filter(None, map(shutil.which, COMPILERS)), "none: Triton needs one")
+
+
+def machine(device: torch.device) -> Iterator[tuple[str, object]]:
+    made = provenance()
+    yield "commit", made["commit"]
+    yield "machine", made["machine"]
     yield from device_facts(device).items()
 
 
@@ -50,16 +54,17 @@ def lacks(device: torch.device) -> list[str]:
 
 def main(name: str) -> int:
     device = torch.device(name)
-    missing = lacks(device)
-    seen = device if not missing else torch.device("cpu")
-    told = {key: value for key, value in facts(seen) if value is not None}
-    for key, value in told.items():
+    for key, value in packages():
         print(f"{key}: {value}")
+    missing = lacks(device)
     for each in missing:
         print(f"MISSING: {each}")
-    if not missing:
-        print(f"complete: {told['name']}, torch {told['torch']}, transformers {told['transformers']}")
-    return 1 if missing else 0
+    if missing:
+        return 1
+    for key, value in machine(device):
+        print(f"{key}: {value}")
+    print(f"complete: torch {torch.__version__} on {device_facts(device)['name']}")
+    return 0
 
 
 if __name__ == "__main__":

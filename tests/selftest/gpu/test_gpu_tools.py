@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from implementations.paged import torch_kernels
+from tests.gpu import versions
 from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
 from tests.gpu.checks import Findings, check
@@ -95,3 +96,17 @@ def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path
     assert [each["told"] for each in lines if each.get("name") == "fails"] == [
         "FAILED: ValueError: why"
     ] * 2
+
+
+def test_what_is_too_old_or_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"pytest": "8.4.2", "hypothesis": None}
+    real = versions.installed
+    monkeypatch.setattr(versions, "installed", lambda name: found.get(name, real(name)))
+    assert versions.main("cpu") == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSING")]
+    assert told == [
+        "MISSING: pytest 8.4.2, but must be at least 9",
+        "MISSING: hypothesis not installed, but must be at least 6",
+    ]
