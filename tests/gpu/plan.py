@@ -63,13 +63,16 @@ class Setting:
         alike = "paged?backend=blocks&trace=false&graphs=true&overlap=true&prepare=true"
         return alike if self.is_dry else "paged"
 
+    @property
+    def _interpreted(self) -> Variables:
+        return (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
+
     def plan(self) -> Plan:
         return {"correct": self._correct(), "ceilings": self._ceilings(), "figures": self._figures()}
 
     def _correct(self) -> tuple[Step, ...]:
         cases = ("1", "2" if self.is_dry else "96", "--processes", str(self.num_processes))
         kernels = ("-m", "tests.gpu.kernels", *cases)
-        interpreted: Variables = (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
         own = ("--engine", self.engine)
         small = ("--model", "llama-hash")
         models = small if self.is_dry else (*small, "--model", "gpt2-hash", "--model", "llama-random")
@@ -78,7 +81,7 @@ class Setting:
         return (
             Step("versions", 45, ("-m", "tests.gpu.versions", self.device), TOLD_BY_ITSELF),
             self._conformance("smoke", 75, "smoke", *own, *small),
-            Step("kernels", 100, kernels, r"^BAD|^\d+ cases|Error", variables=interpreted),
+            Step("kernels", 100, kernels, r"^BAD|^\d+ cases|Error", variables=self._interpreted),
             self._conformance("float32", 130, PROMISES, *own, *table),
             self._conformance("bfloat16", 65, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
             self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
@@ -102,7 +105,7 @@ class Setting:
         def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:
             where = (self.device, str(self.out / MEASURES))
             arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
-            return Step(name, limit_s, arguments, TOLD_BY_ITSELF, found)
+            return Step(name, limit_s, arguments, TOLD_BY_ITSELF, found, self._interpreted)
 
         return (
             measuring("ceilings", 90, "ceilings", r"^ceilings: "),
