@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.api import EngineConfig, Request
-from harness.bench.drive import synchronise
+from harness.devices import synchronise
 from harness.registry import resolve_engine
 
 

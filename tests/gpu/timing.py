@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from harness.bench.drive import synchronise
+from harness.devices import synchronise
 
 Action = Callable[[], object]
 
