@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +11,46 @@ import torch
 
 from harness.provenance import cpu_name
 
+ASKED_OF_NVIDIA = (
+    "driver_version",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.mem",
+    "power.draw",
+    "power.limit",
+)
+
 
 def device_facts(device: torch.device) -> dict[str, Any]:
     """Ready for JSON; the name is a model's, never a host's."""
     facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads()}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        driver = f"{_nvidia_driver()}, CUDA {torch.version.cuda}"
+        told = _told_by_nvidia(f"GPU-{properties.uuid}")
+        driver = f"driver {told.pop('driver_version')}" if told else "driver unknown"
         return facts | {
             "name": properties.name,
-            "driver": driver,
+            "driver": f"{driver}, CUDA {torch.version.cuda}",
             "memory_bytes": properties.total_memory,
+            "clocks": told or None,
         }
     name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
     return facts | {"name": name, "driver": None, "memory_bytes": _total_memory_bytes()}
 
 
-@cache
-def _nvidia_driver() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+def _told_by_nvidia(uuid: str) -> dict[str, str]:
+    """Of the GPU with this id: driver, and the clocks and the power it runs at now; empty if there is
+    nobody to ask. What a GPU does not tell stands as nvidia-smi has it, `[N/A]`."""
+    command = ["nvidia-smi", f"--query-gpu=uuid,{','.join(ASKED_OF_NVIDIA)}", "--format=csv,noheader"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        return "driver unknown"
-    return f"driver {ran.stdout.splitlines()[0].strip()}" if ran.stdout else "driver unknown"
+        return {}
+    gpus = [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()]
+    gpus = [cells for cells in gpus if len(cells) == len(ASKED_OF_NVIDIA) + 1]
+    # A part of a GPU has an id of its own, which is not in the list.
+    own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
+    return dict(zip(ASKED_OF_NVIDIA, own[1:], strict=True)) if own else {}
 
 
 def _total_memory_bytes() -> int | None:

@@ -45,6 +45,9 @@ def _benchmark_facts(source: Source) -> Iterator[tuple[str, str]]:
     driver = f", driver {device['driver']}" if device.get("driver") else ""
     memory = f", {words.size(device['memory_bytes'])}" if device.get("memory_bytes") else ""
     yield "device", markup.text(f"{device['type']}: {device['name']}{driver}{memory}")
+    if device.get("clocks"):
+        told = ", ".join(f"{name} {value}" for name, value in device["clocks"].items())
+        yield "clocks, when the run began", markup.text(told)
     if device.get("threads"):
         yield "threads", markup.text(device["threads"])
     if header.get("num_laps"):

@@ -1,0 +1,49 @@
+"""`.ci/gpu`: see docs/gpu.md. Exit status: 0 all steps were good, 1 some were not, 2 usage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import UsageError
+from tests.gpu.driver import Driver, summary
+from tests.gpu.plan import LOG, Plan, Setting
+
+DRY = "--dry"
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        setting = Setting.of(is_dry=DRY in arguments)
+        plan = chosen(setting.plan(), [each for each in arguments if each != DRY])
+        driver = Driver(usable(setting.out) / LOG)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    outcomes = [each for part, steps in plan.items() for each in driver.run(part, steps)]
+    for line in summary(outcomes):
+        driver.tell(line)
+    print(f"files: {setting.out}")
+    return 0 if all(each.is_good for each in outcomes) else 1
+
+
+def chosen(plan: Plan, names: Sequence[str]) -> Plan:
+    """The parts asked for, all if none is, in the order of the plan. Raises `UsageError`."""
+    for name in names:
+        if name not in plan:
+            raise UsageError(f"part {name!r} is unknown; choose of {', '.join(plan)}, or {DRY}")
+    return {name: steps for name, steps in plan.items() if not names or name in names}
+
+
+def usable(out: Path) -> Path:
+    """Made if it is not there. Raises `UsageError`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"OUT={str(out)!r} must be a folder to write to: {error.strerror}") from None
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

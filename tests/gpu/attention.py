@@ -1,0 +1,182 @@
+"""How much of the copy bandwidth decode attention reaches, and whether other constants reach more.
+
+python -m tests.gpu.attention cuda measures.jsonl
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from harness.bench.ceilings import measure_ceilings
+from harness.models.shapes import SHAPES
+from implementations.paged.attention import AttentionForm
+from implementations.paged.kernels import DecodeRows, Kernels, LayerCache, load_kernels, triton_works
+from tests.gpu.ceilings import BEYOND_CACHES_BYTES, DTYPE, SERVED
+from tests.gpu.measures import Measures, asked
+from tests.gpu.timing import recorded, seconds_of
+
+BLOCK_SIZE = 16
+CROWDS = ((64, 1024), (8, 1024), (1, 1024), (256, 1024), (64, 4096))  # sequences, tokens of each
+FEW = ((2, 40),)
+SWEPT = CROWDS[:3]
+NUM_BEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What a launch is made with; None: as the kernels choose."""
+
+    num_stages: int | None = None
+    tile_factor: int = 1
+    num_splits: int | None = None
+
+    def __str__(self) -> str:
+        chosen = self.num_splits or "chosen"
+        return f"stages {self.num_stages or 'chosen'}, tile x{self.tile_factor}, splits {chosen}"
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        if self == AS_CHOSEN:  # of any set; the others are Triton's
+            yield
+            return
+        module: Any = import_module("implementations.paged.triton_decode")
+        tile_for, num_splits, factor = module.tile_for, self.num_splits, self.tile_factor
+        with ExitStack() as stack:
+            if factor > 1:
+                larger: Callable[..., int] = lambda *given: factor * tile_for(*given)  # noqa: E731
+                stack.enter_context(patch.object(module, "tile_for", larger))
+            if num_splits is not None:
+                stack.enter_context(patch.object(module, "splits_for", lambda *_: num_splits))
+            if self.num_stages is not None:
+                kernel = _Launched(module._decode_kernel, self.num_stages)
+                stack.enter_context(patch.object(module, "_decode_kernel", kernel))
+            yield
+
+
+class _Launched:
+    """A kernel that is launched with another number of stages."""
+
+    def __init__(self, kernel: Any, num_stages: int) -> None:
+        self._kernel = kernel
+        self._num_stages = num_stages
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        launch = self._kernel[grid]
+        return lambda *given, **options: launch(*given, **{**options, "num_stages": self._num_stages})
+
+
+AS_CHOSEN = Constants()
+SWEEP = tuple(Constants(*each) for each in product((2, 3, 5), (1, 2), (None, 1, 4, 16)))
+
+
+class Crowd:
+    """Sequences of one length, in as many layers as no cache of the device holds."""
+
+    def __init__(self, shape: str, num_seqs: int, seq_len: int, device: torch.device) -> None:
+        config = SHAPES[shape].config()
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        num_columns = -(-seq_len // BLOCK_SIZE)
+        num_blocks = num_seqs * num_columns + 1
+        self.num_bytes = 2 * num_seqs * seq_len * kv_heads * dim * DTYPE.itemsize
+        num_layers = max(1, min(32, 2 * BEYOND_CACHES_BYTES // self.num_bytes))
+
+        def cells() -> torch.Tensor:
+            sizes = (num_blocks, BLOCK_SIZE, kv_heads, dim)
+            return torch.randn(sizes, device=device, dtype=DTYPE)
+
+        self.layers = [
+            LayerCache(cells(), cells()) for _ in range(num_layers if device.type == "cuda" else 1)
+        ]
+        self.tables = torch.zeros(num_seqs + 1, num_columns, dtype=torch.int32, device=device)
+        order = torch.randperm(num_blocks - 1, device=device) + 1
+        self.tables[:num_seqs] = order.view(num_seqs, num_columns)
+        lanes = torch.arange(num_seqs, device=device)
+        self.rows = DecodeRows(lanes, torch.full((num_seqs,), seq_len, device=device), num_columns)
+        self.form = AttentionForm(dim**-0.5)
+        self.query = torch.randn(num_seqs, heads, dim, device=device, dtype=DTYPE)
+        self.key, self.value = (
+            torch.randn(num_seqs, kv_heads, dim, device=device, dtype=DTYPE) for _ in range(2)
+        )
+        self.out = torch.empty_like(self.query)
+
+    def decode_s(self, kernels: Kernels, device: torch.device) -> float:
+        """Seconds of one layer."""
+
+        def decode() -> None:
+            given = (self.query, self.key, self.value)
+            for cache in self.layers:
+                kernels.decode(*given, cache, self.tables, self.rows, self.form, self.out)
+
+        return seconds_of(recorded(decode, device), device, num_calls=5, num_rounds=3) / len(
+            self.layers
+        )
+
+
+def measure(device: torch.device, measures: Measures) -> None:
+    copy = measure_ceilings(device, DTYPE).copy_bytes_per_s
+    kernels = load_kernels("triton" if triton_works() else "torch")
+    is_cuda = device.type == "cuda"
+    sweep = SWEEP if is_cuda else SWEEP[5:6]
+    shapes = SERVED if is_cuda else ("tiny",)
+    for shape, crowd in product(shapes, CROWDS if is_cuda else FEW):
+        _measure_crowd(shape, crowd, (AS_CHOSEN,), kernels, copy, device, measures)
+    if triton_works():
+        for crowd, shape in product(SWEPT if is_cuda else FEW, shapes):
+            _measure_crowd(shape, crowd, (AS_CHOSEN, *sweep), kernels, copy, device, measures)
+
+
+def _measure_crowd(
+    shape: str,
+    sizes: tuple[int, int],
+    ways: tuple[Constants, ...],
+    kernels: Kernels,
+    copy: float,
+    device: torch.device,
+    measures: Measures,
+) -> None:
+    name = f"{shape} attention, {sizes[0]} x {sizes[1]}" + (", swept" if len(ways) > 1 else "")
+    with measures.piece(name):
+        crowd = Crowd(shape, *sizes, device)
+        shares, failed = {}, {}
+        for constants in ways:
+            if measures.left_s < 5:
+                break
+            try:
+                with constants.in_force():
+                    took_s = crowd.decode_s(kernels, device)
+            except Exception as error:  # as a rule, more shared memory than there is
+                failed[str(constants)] = f"{type(error).__name__}: {str(error)[:80]}"
+                if constants == AS_CHOSEN:
+                    raise
+                continue
+            shares[str(constants)] = crowd.num_bytes / took_s / copy
+        if not shares:
+            measures.add(name, "no time left")
+            return
+        best = sorted(shares, key=lambda each: -shares[each])[:NUM_BEST]
+        told = f"{shares[str(AS_CHOSEN)]:.0%} of copy"
+        if len(shares) > 1:
+            told += "; best " + "; ".join(f"{shares[each]:.0%} with {each}" for each in best)
+        seconds = crowd.num_bytes / shares[str(AS_CHOSEN)] / copy
+        measures.add(name, told, seconds=seconds, share_of_copy=shares, failed=failed)
+
+
+def main() -> int:
+    arguments, device = asked(__doc__)
+    measures = Measures(arguments.path, "attention", device, arguments.for_s)
+    with torch.inference_mode():
+        measure(device, measures)
+    return int(measures.has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""What the machine gives: copying, reading, and the matrix products of the shapes that are served.
+
+python -m tests.gpu.ceilings cuda measures.jsonl
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import torch
+from torch import Tensor, nn
+
+from harness.bench.ceilings import measure_ceilings
+from harness.models.shapes import SHAPES, build_model
+from tests.gpu.measures import Measures, asked
+from tests.gpu.timing import recorded, seconds_of
+
+SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
+FUSED = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "gate-up": ("gate_proj", "up_proj"),
+}  # what fusing gives
+NUM_ROWS = (1, 8, 64, 256)
+BEYOND_CACHES_BYTES = 1 << 28  # so many bytes of weights take turns
+READ_BYTES = {"cuda": 1 << 30}
+DTYPE = torch.bfloat16
+
+
+def measure(device: torch.device, measures: Measures) -> None:
+    with measures.piece("copy and products"):
+        ceilings = measure_ceilings(device, DTYPE)
+        copy, rate = ceilings.copy_bytes_per_s, ceilings.matmul_flop_per_s
+        measures.add(
+            "ceilings", f"{copy / 1e9:.0f} GB/s, {rate / 1e12:.1f} TFLOP/s", **asdict(ceilings)
+        )
+    with measures.piece("read"):
+        cells = torch.ones(READ_BYTES.get(device.type, 1 << 24) // 4, dtype=torch.int32, device=device)
+        read = cells.nbytes / seconds_of(cells.sum, device)
+        measures.add("read", f"{read / 1e9:.0f} GB/s", read_bytes_per_s=read)
+    for shape in SERVED if device.type == "cuda" else ("tiny",):
+        for layer, (num_out, num_in) in linears(shape).items():
+            if measures.left_s < 5:
+                measures.add(f"{shape} {layer}", "no time left")
+                continue
+            with measures.piece(f"{shape} {layer}"):
+                _measure_linear(f"{shape} {layer}", num_out, num_in, copy, device, measures)
+
+
+def linears(shape: str) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of the layers of a shape, each kind once, and of those that could be fused."""
+    model = build_model(SHAPES[shape].config(), torch.device("meta"), DTYPE)
+    found = {
+        name.rpartition(".")[2]: (module.out_features, module.in_features)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    return found | dict(_fused(found))
+
+
+def _fused(found: dict[str, tuple[int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
+    for name, parts in FUSED.items():
+        if found.keys() >= set(parts):
+            yield name, (sum(found[part][0] for part in parts), found[parts[0]][1])
+
+
+def _measure_linear(
+    name: str, num_out: int, num_in: int, copy: float, device: torch.device, measures: Measures
+) -> None:
+    weight_bytes = num_out * num_in * DTYPE.itemsize
+    num_weights = max(1, min(64, BEYOND_CACHES_BYTES // weight_bytes)) if device.type == "cuda" else 1
+    weights = [_random(num_out, num_in, device) for _ in range(num_weights)]
+    took_s = {}
+    for num_rows in NUM_ROWS:
+        rows = _random(num_rows, num_in, device)
+
+        def multiply(rows: Tensor = rows) -> None:
+            for weight in weights:
+                nn.functional.linear(rows, weight)
+
+        took_s[num_rows] = seconds_of(recorded(multiply, device), device, num_calls=3) / num_weights
+    shares = {
+        rows: (weight_bytes + rows * (num_out + num_in) * DTYPE.itemsize) / seconds / copy
+        for rows, seconds in took_s.items()
+    }
+    told = ", ".join(f"{n} rows {took_s[n] * 1e6:.1f} us {shares[n]:.0%}" for n in NUM_ROWS)
+    figures = {"num_out": num_out, "num_in": num_in, "seconds": took_s, "share_of_copy": shares}
+    measures.add(name, told, **figures)
+
+
+def _random(num_rows: int, num_columns: int, device: torch.device) -> Tensor:
+    return torch.randn(num_rows, num_columns, device=device, dtype=DTYPE)
+
+
+def main() -> int:
+    arguments, device = asked(__doc__)
+    measures = Measures(arguments.path, "ceilings", device, arguments.for_s)
+    with torch.inference_mode():
+        measure(device, measures)
+    return int(measures.has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What is measured, as JSON lines: each is on disk as soon as it is known, whatever comes after it.
+
+A section, made by one process, begins with a line that says where its figures come from. Made anew, it
+takes the place of the old one; those of other processes stay.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from harness.bench.environment import device_facts
+from harness.provenance import command_line, provenance
+
+SCHEMA = "batchproof.gpu/1"
+
+
+class Measures:
+    """`add` writes a figure and prints it. `has_failed`: a piece of the section raised."""
+
+    def __init__(self, path: Path, section: str, device: torch.device, for_s: float) -> None:
+        self._path = path
+        self._section = section
+        self._began = monotonic()
+        self._for_s = for_s
+        self.has_failed = False
+        kept = [line for line in _lines(path) if json.loads(line)["section"] != section]
+        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        made = provenance(command_line("python", "-m", "tests.gpu"))
+        self._write(schema=SCHEMA, made=made, device=device_facts(device))
+
+    @property
+    def left_s(self) -> float:
+        return self._for_s - (monotonic() - self._began)
+
+    def add(self, name: str, told: str, **figures: Any) -> None:
+        """`figures` have their unit in their name."""
+        print(f"{name}: {told}", flush=True)
+        self._write(name=name, at_s=round(monotonic() - self._began, 1), told=told, **figures)
+
+    @contextmanager
+    def piece(self, name: str) -> Iterator[None]:
+        """What it raises is told and written; the next piece goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.has_failed = True
+            traceback.print_exc()
+            first_line = (str(error).strip().splitlines() or [""])[0]
+            self.add(name, f"FAILED: {type(error).__name__}: {first_line[:160]}")
+
+    def _write(self, **content: Any) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            print(json.dumps({"section": self._section, **content}, allow_nan=False), file=file)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]:
+    """The command line that the measuring modules share; `more` are further arguments."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("device", help="cuda, or cpu to see whether it works at all")
+    parser.add_argument("path", type=Path, help="where the JSON lines go")
+    for each in more:
+        parser.add_argument(each)
+    parser.add_argument("--for", type=float, default=100.0, dest="for_s", help="seconds, about")
+    found = parser.parse_args()
+    torch.set_num_threads(1)  # on a CPU nothing here is large enough to share out
+    return found, torch.device(found.device)

@@ -1,0 +1,145 @@
+"""What a first run on a GPU does: three parts, each a list of steps, the most telling first.
+
+The limits of a part add up to less than `PART_S`: a step always has its own limit, and what those
+before it did not use.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.provenance import num_cores
+
+PART_S = 540
+LOG = "gpu-log.txt"
+MEASURES = "measures.jsonl"
+CONFORMANCE = "conformance.json"
+MAX_PROCESSES = 16  # each has a CUDA context of its own
+TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
+TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
+TOLD_BY_ITSELF = r"^(?!USDT)\S.*: "
+IN_16_BIT = "parity or isolation or reuse"
+PROMISES = "parity or mask or determinism or side_effects or isolation or reuse"
+DECODE = "cases/benchmarks/decode"
+Variables = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command for the Python under test."""
+
+    name: str
+    limit_s: int
+    arguments: tuple[str, ...]
+    told: str  # the lines of its output that are shown, as a regular expression
+    found: str = ""  # those of them that say in short what came of it; else the last
+    variables: Variables = ()  # of its environment
+
+
+Plan = dict[str, tuple[Step, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where it runs, and how much of it."""
+
+    out: Path
+    is_dry: bool = False  # on a CPU, with small models and few cases
+    num_processes: int = min(MAX_PROCESSES, num_cores())
+
+    @classmethod
+    def of(cls, is_dry: bool) -> Setting:
+        return cls(Path(os.environ.get("OUT") or "results/gpu").resolve(), is_dry)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.is_dry else "cuda"
+
+    @property
+    def engine(self) -> str:
+        """On a CPU, what is most like the default on CUDA."""
+        alike = "paged?backend=blocks&trace=false&graphs=true&overlap=true&prepare=true"
+        return alike if self.is_dry else "paged"
+
+    @property
+    def _interpreted(self) -> Variables:
+        return (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
+
+    def plan(self) -> Plan:
+        return {"correct": self._correct(), "ceilings": self._ceilings(), "figures": self._figures()}
+
+    def _correct(self) -> tuple[Step, ...]:
+        cases = ("1", "2" if self.is_dry else "96", "--processes", str(self.num_processes))
+        kernels = ("-m", "tests.gpu.kernels", *cases)
+        own = ("--engine", self.engine)
+        small = ("--model", "llama-hash")
+        models = small if self.is_dry else (*small, "--model", "gpt2-hash", "--model", "llama-random")
+        others = ("--engine", "ragged", "--engine", "static", "--engine", "reference")
+        table = ("--table", str(self.out / CONFORMANCE), *(small if self.is_dry else ()))
+        return (
+            Step("versions", 45, ("-m", "tests.gpu.versions", self.device), TOLD_BY_ITSELF),
+            self._conformance("smoke", 75, "smoke", *own, *small),
+            Step("kernels", 100, kernels, r"^BAD|^\d+ cases|Error", variables=self._interpreted),
+            self._conformance("float32", 130, PROMISES, *own, *table),
+            self._conformance("bfloat16", 65, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
+            self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
+            self._conformance("other engines", 60, "smoke or (parity and generated)", *others, *small),
+        )
+
+    def _conformance(self, name: str, limit_s: int, tests: str, *more: str) -> Step:
+        variables: Variables = ()
+        if name == "float32" or (name != "smoke" and not self.is_dry):
+            more = (*more, "-n", str(self.num_processes))
+            # Each worker would start as many helpers to compile as there are cores.
+            variables = (("TORCHINDUCTOR_COMPILE_THREADS", "1"),)
+        arguments = (
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance"),
+            *("-k", "smoke" if self.is_dry else tests, "--device", self.device),
+            *("--hypothesis-profile", "quick", "--engine-time-limit", "150", "--durations", "8", *more),
+        )
+        return Step(name, limit_s, arguments, TOLD_BY_PYTEST, variables=variables)
+
+    def _ceilings(self) -> tuple[Step, ...]:
+        def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:
+            where = (self.device, str(self.out / MEASURES))
+            arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
+            return Step(name, limit_s, arguments, TOLD_BY_ITSELF, found, self._interpreted)
+
+        return (
+            measuring("ceilings", 90, "ceilings", r"^ceilings: "),
+            *(
+                measuring(f"steps {shape}", limit_s, "steps", r" decodes, (default|eager): ", shape)
+                for shape, limit_s in (("llama-8b", 130), ("llama-1b", 110), ("qwen3-0.6b", 100))
+            ),
+            measuring("attention", 100, "attention", r" 64 x 1024: | 2 x 40: "),
+        )
+
+    def _figures(self) -> tuple[Step, ...]:
+        own = ("--engine", self.engine)
+        less = ("--num-requests", "8") if self.is_dry else ("--num-requests", "96", "--slots", "32")
+        short = less if self.is_dry else (*less, "--cap", "16:128")
+        # Each peer by itself: one that cannot be had here leaves the other its row.
+        static, peer = (("--engine", name, *own, *short) for name in ("static", "transformers-cb"))
+        return (
+            self._rows("llama-8b", 175, 2, "llama-8b", own, "decode_64", "ragged"),
+            self._rows("llama-1b", 125, 3, "llama-1b", own, "decode_64", "decode_1", "ragged"),
+            self._rows("transformers-cb", 80, 3, "llama-1b", peer, "uniform"),
+            self._rows("static", 70, 2, "llama-1b", static, "uniform"),
+            self._rows("qwen3-0.6b", 85, 2, "qwen3-0.6b", own, "decode_64", "ragged"),
+        )
+
+    def _rows(
+        self, name: str, limit_s: int, num_laps: int, shape: str, more: tuple[str, ...], *workloads: str
+    ) -> Step:
+        """Benchmarks with a result file of their own."""
+        start = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/benchmarks", "--benchmark-only")
+        named = [f"{DECODE}/{each}.yaml" if each.startswith("decode") else each for each in workloads]
+        arguments = (
+            *(*start, "--device", self.device, "--shape", "tiny" if self.is_dry else shape),
+            *("--laps", "1" if self.is_dry else str(num_laps), "--verify", "2"),
+            *(part for each in named for part in ("--workload", each)),
+            *(*more, "--results", str(self.out / f"{name}.json")),
+        )
+        return Step(name, limit_s, arguments, TOLD_BY_BENCHMARKS, r" (VALID|INVALID|UNVERIFIED) ")

@@ -1,0 +1,157 @@
+"""How long a step takes: decodes alone, in several ways, and decodes beside a newcomer's prompt.
+
+python -m tests.gpu.steps cuda measures.jsonl llama-1b
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import PreTrainedModel
+
+from harness.bench.ceilings import Ceilings, measure_ceilings
+from harness.bench.roofline import ModelCosts, least_time
+from harness.models.shapes import SHAPES, build_model
+from tests.gpu.crowd import Crowd
+from tests.gpu.measures import Measures, asked
+
+Options = dict[str, str]
+
+# The first is what CUDA has by itself; then what each switch of it is worth.
+WAYS: dict[str, Options] = {
+    "default": {},
+    "graphs": {"compile": "false"},
+    "no overlap": {"overlap": "false"},
+    "eager": {"graphs": "false", "compile": "false"},
+}
+ON_CPU: Options = dict.fromkeys(("graphs", "overlap", "prepare"), "true") | {
+    "backend": "blocks",
+    "trace": "false",
+    "compile": "eager",
+}
+NUM_TOP_KERNELS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of what is measured, in tokens, sequences and steps."""
+
+    prompt_len: int = 960
+    newcomer_len: int = 512
+    num_seqs: tuple[int, ...] = (64, 8, 1)  # in ways other than the first two only the first
+    num_timed: int = 48
+    num_newcomers: int = 5
+    num_profiled: int = 8
+
+    @property
+    def cap(self) -> int:
+        """More than all steps together take."""
+        return 2 * (self.num_timed + 2 * self.num_profiled) + 8 * self.num_newcomers + 64
+
+
+FULL, SMALL = Sizes(), Sizes(24, 16, (4, 1), 4, 2, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What all ways are measured on."""
+
+    shape: str
+    model: PreTrainedModel
+    costs: ModelCosts
+    ceilings: Ceilings
+    sizes: Sizes
+    measures: Measures
+
+
+def measure(shape: str, device: torch.device, measures: Measures) -> None:
+    is_cuda = device.type == "cuda"
+    dtype = torch.bfloat16 if is_cuda else torch.float32
+    began = perf_counter()
+    model = build_model(SHAPES[shape].config(), device, dtype)
+    costs = ModelCosts.of(model)
+    assert isinstance(costs, ModelCosts), costs
+    ceilings = measure_ceilings(device, dtype)
+    measures.add(f"{shape} load", f"{perf_counter() - began:.1f} s")
+    stand = Stand(shape, model, costs, ceilings, FULL if is_cuda else SMALL, measures)
+    for number, (way, options) in enumerate(WAYS.items()):
+        asked_for = {**({} if is_cuda else ON_CPU), **options}
+        engine = engine_text(asked_for)
+        for num_seqs in stand.sizes.num_seqs if number < 2 else stand.sizes.num_seqs[:1]:
+            name = f"{shape} {num_seqs} decodes, {way}"
+            if measures.left_s < 12:
+                measures.add(name, "no time left")
+                continue
+            with measures.piece(name):
+                _measure_decodes(name, engine, num_seqs, stand)
+            gc.collect()
+            if is_cuda:
+                torch.cuda.empty_cache()
+
+
+def engine_text(options: Options) -> str:
+    """As one types it behind `--engine`."""
+    typed = "&".join(f"{key}={value}" for key, value in options.items())
+    return f"paged?{typed}" if typed else "paged"
+
+
+def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> None:
+    sizes, began = stand.sizes, perf_counter()
+    crowd = Crowd.of(engine, stand.model, num_seqs, sizes.prompt_len, sizes.cap)
+    ready_s = perf_counter() - began
+    step_s = crowd.step_s(sizes.num_timed)
+    trace = crowd.engine.trace[-sizes.num_timed :]
+    least_s = least_time(trace, stand.costs, stand.ceilings).least_s / sizes.num_timed
+    host_s = crowd.host_s(sizes.num_profiled)
+    share = least_s / step_s
+    told = f"{step_s * 1e3:.2f} ms a step, {share:.0%} of the roofline, the host {host_s * 1e3:.2f} ms"
+    figures = {"engine": engine, "num_seqs": num_seqs, "ready_s": ready_s}
+    times = {"step_s": step_s, "least_s": least_s, "host_s": host_s}
+    stand.measures.add(name, f"{told}, ready in {ready_s:.1f} s", **figures, **times)
+    with stand.measures.piece(f"{name}, profile"):
+        _profile(f"{name}, profile", crowd, step_s, stand)
+    if num_seqs == sizes.num_seqs[0]:
+        pairs = [crowd.newcomer_s(sizes.newcomer_len) for _ in range(sizes.num_newcomers)]
+        step_s, host_s = (median(each) for each in zip(*pairs, strict=True))
+        told = f"{step_s * 1e3:.2f} ms, the host {host_s * 1e3:.2f}"
+        figures = {"step_s": step_s, "host_s": host_s, "prompt_len": sizes.newcomer_len}
+        stand.measures.add(f"{name}, one of them a prompt of {sizes.newcomer_len}", told, **figures)
+
+
+def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
+    """What the device is busy with, where the profiler can see it."""
+    num_steps = stand.sizes.num_profiled
+    is_cuda = crowd.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU]) as profiler:
+        crowd.step_s(num_steps)
+    kernels = [row for row in profiler.key_averages() if row.device_type.name == "CUDA"]
+    kernels.sort(key=lambda row: -row.self_device_time_total)
+    busy_s = sum(row.self_device_time_total for row in kernels) / 1e6 / num_steps
+    num_kernels = sum(row.count for row in kernels) / num_steps
+    top = {
+        row.key[:120]: {"calls": row.count / num_steps, "us": row.self_device_time_total / num_steps}
+        for row in kernels[:NUM_TOP_KERNELS]
+    }
+    told = f"{num_kernels:.0f} kernels, busy for {busy_s * 1e3:.2f} of {step_s * 1e3:.2f} ms"
+    for kernel, each in list(top.items())[:3]:
+        told += f"; {kernel[:40]} {each['us']:.0f} us"
+    told = told if kernels else "the profiler sees no kernels here"
+    stand.measures.add(name, told, busy_s=busy_s, num_kernels=num_kernels, top=top)
+
+
+def main() -> int:
+    arguments, device = asked(__doc__, "shape")
+    shape = arguments.shape if device.type == "cuda" else "tiny"
+    measures = Measures(arguments.path, f"steps {arguments.shape}", device, arguments.for_s)
+    measure(shape, device, measures)
+    return int(measures.has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a run is made on, a line each: `python -m tests.gpu.versions cuda`. Exit status 1 if something
+that every later step needs is not there."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from harness.bench.environment import device_facts
+from harness.provenance import provenance
+
+LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
+OTHERS = ("torch", "triton", "numpy", "flash_attn")
+COMPILERS = ("gcc", "cc")  # Triton and inductor compile what they launch kernels with
+
+
+def packages() -> Iterator[tuple[str, object]]:
+    yield "python", platform.python_version()
+    for name in (*LEAST, *OTHERS):
+        yield name, installed(name) or "not installed"
+    yield "compiler", next(filter(None, map(shutil.which, COMPILERS)), "none: Triton needs one")
+
+
+def machine(device: torch.device) -> Iterator[tuple[str, object]]:
+    made = provenance()
+    yield "commit", made["commit"]
+    yield "machine", made["machine"]
+    yield from device_facts(device).items()
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def lacks(device: torch.device) -> list[str]:
+    found = {name: installed(name) for name in LEAST}
+    missing = [
+        f"{name} {found[name] or 'not installed'}, but must be at least {least}"
+        for name, least in LEAST.items()
+        if int((found[name] or "0").partition(".")[0]) < least
+    ]
+    if device.type == "cuda" and not torch.cuda.is_available():
+        missing.append("torch sees no CUDA device")
+    return missing
+
+
+def main(name: str) -> int:
+    device = torch.device(name)
+    for key, value in packages():
+        print(f"{key}: {value}")
+    missing = lacks(device)
+    for each in missing:
+        print(f"MISSING: {each}")
+    if missing:
+        return 1
+    for key, value in machine(device):
+        print(f"{key}: {value}")
+    print(f"complete: torch {torch.__version__} on {device_facts(device)['name']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

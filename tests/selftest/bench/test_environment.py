@@ -1,0 +1,70 @@
+"""What a result file says of the GPU it was made on; no GPU is needed to test that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.bench.environment import device_facts
+from harness.report.environment import environment_section
+from harness.report.inputs import Kind, Source
+from tests.selftest.bench.samples import made
+
+TWO_GPUS = """\
+GPU-1111, 580.65.06, 345 MHz, 1980 MHz, 2619 MHz, 76.12 W, 700.00 W
+GPU-2222, 580.65.06, 1755 MHz, 1980 MHz, 3201 MHz, 402.50 W, [N/A]
+"""
+
+
+@pytest.fixture
+def _second_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="Some GPU", total_memory=2**34, uuid="2222")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, said: str | None) -> dict[str, Any]:
+    """`said`: by nvidia-smi; None: there is none."""
+    if said is not None:
+        (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
+        (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    return device_facts(torch.device("cuda:1"))
+
+
+@pytest.mark.usefixtures("_second_gpu")
+def test_clocks_and_power_are_those_of_the_device_and_not_of_its_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = facts(monkeypatch, tmp_path, TWO_GPUS)
+    assert found["driver"].startswith("driver 580.65.06, CUDA")
+    assert found["clocks"] == {
+        "clocks.sm": "1755 MHz",
+        "clocks.max.sm": "1980 MHz",
+        "clocks.mem": "3201 MHz",
+        "power.draw": "402.50 W",
+        "power.limit": "[N/A]",
+    }
+
+
+@pytest.mark.usefixtures("_second_gpu")
+@pytest.mark.parametrize("said", [None, "", "No devices were found\n"])
+def test_where_nobody_tells_the_clocks_are_absent(
+    said: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = facts(monkeypatch, tmp_path, said)
+    assert found["clocks"] is None
+    assert found["driver"].startswith("driver unknown, CUDA")
+
+
+def test_the_page_tells_the_clocks_where_they_are_known() -> None:
+    result = made()
+    path = Path("gpu.json")
+    without = environment_section([Source(path, Kind.BENCHMARK, result)], "environment")
+    result["header"]["device"]["clocks"] = {"clocks.sm": "1755 MHz", "power.limit": "700.00 W"}
+    page = environment_section([Source(path, Kind.BENCHMARK, result)], "environment")
+    assert "clocks" not in without
+    assert "clocks.sm 1755 MHz, power.limit 700.00 W" in page

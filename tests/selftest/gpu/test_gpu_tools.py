@@ -1,0 +1,112 @@
+"""The tools of `.ci/gpu` find what they are made to find."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from implementations.paged import torch_kernels
+from tests.gpu import versions
+from tests.gpu.attention import Constants
+from tests.gpu.cases import make_case
+from tests.gpu.checks import Findings, check
+from tests.gpu.measures import Measures
+
+CPU = torch.device("cpu")
+Decode = Callable[..., None]
+
+
+def findings(
+    decode: Decode = torch_kernels.decode, prefill: Decode = torch_kernels.prefill
+) -> Findings:
+    found = Findings()
+    for seed in (3, 5, 9):  # short ones, of three dtypes
+        case = make_case(seed, CPU, reads_whole_tables=True)
+        check(found, SimpleNamespace(decode=decode, prefill=prefill), case)  # type: ignore[arg-type]
+    return found
+
+
+def sees_one_key_less(*given: Any) -> None:
+    *before, rows, form, out = given
+    torch_kernels.decode(*before, rows, form, out)
+    out[: len(rows.lanes)] *= 1 + 2**-5
+
+
+def writes_a_foreign_row(*given: Any) -> None:
+    torch_kernels.decode(*given)
+    given[-1][-1] = 0.0
+
+
+def forgets_to_write(*given: Any) -> None:
+    cache = given[3]
+    keys = cache.keys.clone()
+    torch_kernels.prefill(*given)
+    cache.keys.copy_(keys)
+
+
+def test_right_kernels_are_within_what_rounding_explains() -> None:
+    found = findings()
+    assert not found.bad
+    assert max(found.worst.values()) > 0.01  # a bound that nothing comes near finds nothing
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "word"),
+    [
+        ("decode", sees_one_key_less, "off by"),
+        ("decode", writes_a_foreign_row, "not its own"),
+        ("prefill", forgets_to_write, "other keys in the cache"),
+    ],
+)
+def test_wrong_kernels_are_found(kind: str, wrong: Decode, word: str) -> None:
+    found = findings(**{kind: wrong})
+    assert found.bad
+    assert any(word in each for each in found.bad)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
+    from implementations.paged import triton_decode
+
+    with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
+        assert triton_decode.splits_for(1, 1, CPU) == 4
+
+
+def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "measures.jsonl"
+    for section, figure in (("a", 1), ("b", 2), ("a", 3)):
+        measures = Measures(path, section, CPU, for_s=10)
+        with measures.piece("fails"):
+            raise ValueError("why\nand more")
+        measures.add("figure", "told", figure=figure)
+        assert measures.has_failed
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    figures = [(each["section"], each["figure"]) for each in lines if "figure" in each]
+    assert figures == [("b", 2), ("a", 3)]
+    headers = [each for each in lines if "schema" in each]
+    assert [each["section"] for each in headers] == ["b", "a"]
+    assert all({"made", "device"} <= each.keys() for each in headers)
+    assert [each["told"] for each in lines if each.get("name") == "fails"] == [
+        "FAILED: ValueError: why"
+    ] * 2
+
+
+def test_what_is_too_old_or_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"pytest": "8.4.2", "hypothesis": None}
+    real = versions.installed
+    monkeypatch.setattr(versions, "installed", lambda name: found.get(name, real(name)))
+    assert versions.main("cpu") == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSING")]
+    assert told == [
+        "MISSING: pytest 8.4.2, but must be at least 9",
+        "MISSING: hypothesis not installed, but must be at least 6",
+    ]
