@@ -10,6 +10,7 @@ import os
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from implementations.paged.kernels import LayerCache
 
@@ -58,10 +59,15 @@ def product(left, right):
 @triton.jit
 def scored(query, key, visible, scaling, softcap):
     """Of `query` (M, dim) and `key` (dim, N): float32 (M, N), -inf where not visible."""
-    scores = product(query, key) * scaling
+    scores = capped(product(query, key) * scaling, softcap)
+    return tl.where(visible, scores, float("-inf"))
+
+
+@triton.jit
+def capped(scores, softcap):
     if softcap is not None:
         scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-    return tl.where(visible, scores, float("-inf"))
+    return scores
 
 
 @triton.jit
@@ -84,6 +90,11 @@ def with_sink(sink, highest, total, mixed):
     new_highest = tl.maximum(highest, sink)
     fading = tl.exp(highest - new_highest)
     return new_highest, total * fading + tl.exp(sink - new_highest), mixed * fading[:, None]
+
+
+def with_unit_stride(rows: Tensor) -> Tensor:
+    """(T, heads, dim) with a head's numbers side by side, as the kernels take it."""
+    return rows if rows.stride(2) == 1 else rows.contiguous()
 
 
 def padded(size: int) -> int:

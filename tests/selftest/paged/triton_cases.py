@@ -3,16 +3,18 @@ and must be chosen before Triton is imported. `test_triton_kernels.py` runs this
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from implementations.paged import triton_decode, triton_prefill, triton_tiles
+from implementations.paged import triton_decode, triton_prefill, triton_splits, triton_tiles
 from implementations.paged.attention import AttentionForm
 from implementations.paged.blocks import BlockPool
 from implementations.paged.kernels import DecodeRows, LayerCache
+from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, tell
 
 # The interpreter's own: it is why it does not work with newer versions of NumPy.
@@ -40,6 +42,10 @@ CASES = {
 }
 
 
+def on_device(form: AttentionForm) -> AttentionForm:
+    return form if form.sinks is None else replace(form, sinks=form.sinks.to(DEVICE))
+
+
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short sequence needs several."""
@@ -59,29 +65,51 @@ def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
 ) -> None:
     shape, block_size, num_splits, form = CASES[case]
     monkeypatch.setattr(triton_decode, "splits_for", lambda *_: num_splits)
-    if form.sinks is not None:
-        sinks = form.sinks.to(DEVICE)
-        form = AttentionForm(form.scaling, form.window, form.softcap, sinks)
     pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
-    rehearsal = Rehearsal(pool, shape, form, dtype, block_size, 110, DEVICE)
+    rehearsal = Rehearsal(pool, shape, on_device(form), dtype, block_size, 110, DEVICE)
     if IS_INTERPRETED:
         rehearsal.rounding *= 2  # it cuts off where hardware rounds to the nearest
     tell(rehearsal, LENGTHS)
 
 
+@pytest.mark.parametrize("case", ["all", "pairs, split", "window of one"])
+def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, block_size, num_splits, form = CASES[case]
+    monkeypatch.setattr(triton_decode, "splits_for", lambda *_: num_splits)
+    pool = CapturedPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
+    tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
+
+
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
-def test_a_row_without_keys_becomes_zeros(num_splits: int, sinks: Tensor | None) -> None:
-    cells = torch.full((3, 4, 1, 8), float("nan"), device=DEVICE)
-    tables = torch.zeros(2, 4, dtype=torch.int32, device=DEVICE)
-    rows = DecodeRows(
-        torch.tensor([1], device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE), 4
-    )
-    form = AttentionForm(1.0, sinks=None if sinks is None else sinks.to(DEVICE))
-    query = torch.ones(1, 2, 8, device=DEVICE)
-    out = torch.full_like(query, 7.0)
-    triton_decode.decode(query, LayerCache(cells, cells), tables, rows, form, out, num_splits)
-    assert out.tolist() == torch.zeros_like(out).tolist()
+@pytest.mark.parametrize("window", [None, 1, 9])
+def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
+    num_splits: int, sinks: Tensor | None, window: int | None
+) -> None:
+    """A row over a block's end, one with nothing before it, one at a block's last cell, and padding."""
+    seq_lens = torch.tensor([41, 1, 0, 8])
+    tables = torch.randperm(44, generator=torch.Generator().manual_seed(1)).view(4, 11).int()
+    cells = torch.full((45, 4, 1, 8), float("nan"), device=DEVICE)
+    keys, values = cells.clone(), cells.clone()
+    for row, seq_len in enumerate(seq_lens.tolist()):
+        for place in range(seq_len - 1):
+            keys[tables[row, place // 4], place % 4] = values[tables[row, place // 4], place % 4] = 1.0
+    key, value = (torch.randn(4, 1, 8, device=DEVICE) for _ in range(2))
+    expected = keys.clone(), values.clone()
+    for cache, new in zip(expected, (key, value), strict=True):
+        for row, place in ((0, 40), (1, 0), (3, 7)):
+            cache[tables[row, place // 4], place % 4] = new[row]
+    rows = DecodeRows(torch.arange(4, device=DEVICE), seq_lens.to(DEVICE), 11)
+    form = on_device(AttentionForm(1.0, window, sinks=sinks))
+    out = torch.full((4, 2, 8), 7.0, device=DEVICE)
+    fed = torch.ones_like(out), key, value, LayerCache(keys, values), tables.to(DEVICE)
+    triton_decode.decode(*fed, rows, form, out, num_splits)
+    assert torch.equal(keys.view(torch.int32), expected[0].view(torch.int32))
+    assert torch.equal(values.view(torch.int32), expected[1].view(torch.int32))
+    assert out.isfinite().all()
+    assert out[2].tolist() == torch.zeros_like(out[2]).tolist()
 
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +128,7 @@ def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.
 
 
 def test_long_rows_are_split_so_that_all_processors_have_work() -> None:
-    splits = triton_decode.splits_for
+    splits = triton_splits.splits_for
     assert splits(1, 100, torch.device("cpu")) == 2
     assert splits(8, 100, torch.device("cpu")) == 1
     assert splits(1, 3, torch.device("cpu")) == 1
