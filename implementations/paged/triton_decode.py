@@ -18,10 +18,12 @@ from torch import Tensor
 
 from implementations.paged.attention import AttentionForm
 from implementations.paged.kernels import DecodeRows, LayerCache
+from implementations.paged.triton_config import num_processors, sweeps_for
 from implementations.paged.triton_splits import MIN_SHARE, merge, splits_for
 from implementations.paged.triton_tiles import (
     capped,
     folded,
+    number_for,
     padded,
     read,
     scored,
@@ -55,10 +57,10 @@ def _decode_kernel(
     value_stride,
     value_head_stride,
     table_stride,
-    scaling,
-    softcap,
     window,
     num_splits,
+    scaling: tl.constexpr,
+    softcap: tl.constexpr,
     num_kv_heads: tl.constexpr,
     group: tl.constexpr,
     qk_dim: tl.constexpr,
@@ -69,6 +71,7 @@ def _decode_kernel(
     padded_v: tl.constexpr,
     tile: tl.constexpr,
     min_share: tl.constexpr,
+    number: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -90,14 +93,14 @@ def _decode_kernel(
     block = tl.load(table + place // block_size, mask=is_first, other=0).to(tl.int64)
     cell = (block * block_size + place % block_size) * num_kv_heads + kv_head
     own_key = key + row * key_stride + kv_head * key_head_stride
-    own_key = _moved(own_key, keys + cell * qk_dim, qk_dims, is_first & (qk_dims < qk_dim))
+    own_key = _moved(own_key, keys + cell * qk_dim, qk_dims, is_first & (qk_dims < qk_dim)).to(number)
     own_value = value + row * value_stride + kv_head * value_head_stride
-    own_value = _moved(own_value, values + cell * v_dim, v_dims, is_first & (v_dims < v_dim))
+    own_value = _moved(own_value, values + cell * v_dim, v_dims, is_first & (v_dims < v_dim)).to(number)
 
-    score = capped(tl.sum(q.to(tl.float32) * own_key[None, :], 1) * scaling, softcap)
+    score = capped(tl.sum(q.to(number) * own_key[None, :], 1) * scaling, softcap)
     highest = tl.where(is_first, score, float("-inf"))
-    total = tl.where(is_first, 1.0, 0.0) + tl.zeros([padded_group], tl.float32)
-    mixed = own_value[None, :] + tl.zeros([padded_group, padded_v], tl.float32)
+    total = tl.where(is_first, 1.0, 0.0) + tl.zeros([padded_group], number)
+    mixed = own_value[None, :] + tl.zeros([padded_group, padded_v], number)
     for start in range(begin, end, tile):
         places = start + tl.arange(0, tile)
         inside = places < end
@@ -115,14 +118,14 @@ def _decode_kernel(
             padded_qk,
             padded_v,
         )
-        scores = scored(q, k, inside[None, :], scaling, softcap)
+        scores = scored(q, k, inside[None, :], scaling, softcap, number)
         highest, total, mixed = folded(scores, v, highest, total, mixed)
 
     is_head = in_group < group
     is_out = is_head[:, None] & (v_dims < v_dim)[None, :]
     places = row * num_kv_heads * group + heads
     if partial is None and sinks is not None:
-        sink = tl.load(sinks + heads, mask=is_head, other=0.0).to(tl.float32)
+        sink = tl.load(sinks + heads, mask=is_head, other=0.0).to(number)
         highest, total, mixed = with_sink(sink, highest, total, mixed)
     divisor = tl.where(total > 0, total, 1.0)
     result = mixed / divisor[:, None]
@@ -151,10 +154,10 @@ def _share(num_cached, window, split, num_splits, tile: tl.constexpr, min_tiles:
 
 @triton.jit
 def _moved(source, target, dims, mask):
-    """One head's numbers in float32, having been stored where they belong."""
+    """One head's numbers, having been stored where they belong."""
     numbers = tl.load(source + dims, mask=mask, other=0.0)
     tl.store(target + dims, numbers, mask=mask)
-    return numbers.to(tl.float32)
+    return numbers
 
 
 def decode(
@@ -172,14 +175,17 @@ def decode(
     num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
     block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
     padded_qk, padded_v = padded(qk_dim), padded(v_dim)
-    tile = tile_for(cache, padded_qk + padded_v)
+    sweep = sweeps_for(cache).decode
+    tile = tile_for(cache, padded_qk + padded_v, sweep.tile_bytes)
     if num_splits is None:
         num_keys = min(rows.num_columns * block_size, form.window or 2**62)
-        num_splits = splits_for(num_rows * num_kv_heads, num_keys // tile, query.device)
+        slots = sweep.programs * num_processors(query.device)
+        num_splits = splits_for(num_rows * num_kv_heads, num_keys / tile, slots)
     partial = log_totals = None
     if num_splits > 1:
-        partial = out.new_empty(num_rows, num_heads, num_splits, v_dim, dtype=torch.float32)
-        log_totals = out.new_empty(num_rows, num_heads, num_splits, dtype=torch.float32)
+        wide = torch.promote_types(out.dtype, torch.float32)
+        partial = out.new_empty(num_rows, num_heads, num_splits, v_dim, dtype=wide)
+        log_totals = out.new_empty(num_rows, num_heads, num_splits, dtype=wide)
     query, key, value = map(with_unit_stride, (query, key, value))
     _decode_kernel[num_rows, num_kv_heads, num_splits](
         query,
@@ -198,10 +204,10 @@ def decode(
         *key.stride()[:2],
         *value.stride()[:2],
         tables.stride(0),
-        form.scaling,
-        form.softcap,
         form.window,
         num_splits,
+        scaling=form.scaling,
+        softcap=form.softcap,
         num_kv_heads=num_kv_heads,
         group=num_heads // num_kv_heads,
         qk_dim=qk_dim,
@@ -212,8 +218,9 @@ def decode(
         padded_v=padded_v,
         tile=tile,
         min_share=MIN_SHARE,
-        num_warps=4,
-        num_stages=3,
+        number=number_for(cache),
+        num_warps=sweep.num_warps,
+        num_stages=sweep.num_stages,
     )
-    if partial is not None:
+    if partial is not None and log_totals is not None:
         merge(partial, log_totals, form.sinks, out)

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from implementations.paged.attention import AttentionForm
 from implementations.paged.kernels import LayerCache, PrefillRows
+from implementations.paged.triton_config import sweeps_for
 from implementations.paged.triton_tiles import (
     folded,
+    number_for,
     padded,
     read,
     scored,
@@ -29,9 +31,6 @@ from implementations.paged.triton_tiles import (
     with_sink,
     with_unit_stride,
 )
-
-MAX_QUERIES = {2: 128, 4: 64}  # tokens times heads in a tile, by the size of a number
-QUERY_BYTES = 32 * 1024  # that they may take on chip
 
 
 @triton.jit(do_not_specialize_on_alignment=["slots"])
@@ -90,10 +89,10 @@ def _prefill_kernel(
     query_stride,
     query_head_stride,
     table_stride,
-    scaling,
-    softcap,
     window,
     num_rows,
+    scaling: tl.constexpr,
+    softcap: tl.constexpr,
     num_kv_heads: tl.constexpr,
     group: tl.constexpr,
     qk_dim: tl.constexpr,
@@ -103,6 +102,7 @@ def _prefill_kernel(
     padded_v: tl.constexpr,
     num_queries: tl.constexpr,
     tile: tl.constexpr,
+    number: tl.constexpr,
 ):
     # The last tiles of a row see the most keys: they go first.
     index = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -137,9 +137,9 @@ def _prefill_kernel(
     begin = 0
     if window is not None:
         begin = tl.maximum(context_len + first // group + 1 - window, 0)
-    highest = tl.full([num_queries], float("-inf"), tl.float32)
-    total = tl.zeros([num_queries], tl.float32)
-    mixed = tl.zeros([num_queries, padded_v], tl.float32)
+    highest = tl.full([num_queries], float("-inf"), number)
+    total = tl.zeros([num_queries], number)
+    mixed = tl.zeros([num_queries, padded_v], number)
     for start in range(begin, end, tile):
         places = start + tl.arange(0, tile)
         inside = places < end
@@ -160,11 +160,11 @@ def _prefill_kernel(
         visible = inside[None, :] & (places[None, :] <= positions[:, None])
         if window is not None:
             visible = visible & (places[None, :] > positions[:, None] - window)
-        scores = scored(q, k, visible, scaling, softcap)
+        scores = scored(q, k, visible, scaling, softcap, number)
         highest, total, mixed = folded(scores, v, highest, total, mixed)
 
     if sinks is not None:
-        sink = tl.load(sinks + heads).to(tl.float32)
+        sink = tl.load(sinks + heads).to(number)
         highest, total, mixed = with_sink(sink, highest, total, mixed)
     result = mixed / tl.where(total > 0, total, 1.0)[:, None]
     cells = ((row_start + tokens) * num_kv_heads * group + heads) * v_dim
@@ -191,9 +191,9 @@ def prefill(
     block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
     group = num_heads // num_kv_heads
     padded_qk, padded_v = padded(qk_dim), padded(v_dim)
-    size = query.element_size()
-    fitting = max(16, QUERY_BYTES // (padded_qk * size))
-    num_queries = min(MAX_QUERIES[size], fitting, padded(num_tokens * group))
+    sweep = sweeps_for(cache).prefill
+    fitting = max(16, sweep.query_bytes // (padded_qk * query.element_size()))
+    num_queries = min(sweep.max_queries, fitting, padded(num_tokens * group))
     _prefill_kernel[num_tokens * group // num_queries + num_rows, num_kv_heads](
         query,
         cache.keys,
@@ -206,10 +206,10 @@ def prefill(
         out,
         *query.stride()[:2],
         tables.stride(0),
-        form.scaling,
-        form.softcap,
         form.window,
         num_rows,
+        scaling=form.scaling,
+        softcap=form.softcap,
         num_kv_heads=num_kv_heads,
         group=group,
         qk_dim=qk_dim,
@@ -218,9 +218,10 @@ def prefill(
         padded_qk=padded_qk,
         padded_v=padded_v,
         num_queries=num_queries,
-        tile=tile_for(cache, padded_qk + padded_v),
-        num_warps=8 if num_queries == 128 else 4,
-        num_stages=2,
+        tile=tile_for(cache, padded_qk + padded_v, sweep.tile_bytes),
+        number=number_for(cache),
+        num_warps=sweep.num_warps(num_queries),
+        num_stages=sweep.num_stages,
     )
 
 

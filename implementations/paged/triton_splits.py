@@ -6,7 +6,6 @@ Split-KV decoding: Dao et al., "Flash-Decoding", 2023.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,6 +14,7 @@ from implementations.paged.triton_tiles import padded
 
 MAX_SPLITS = 64
 MIN_SHARE = 2  # tiles: less is done sooner than it is merged
+SHARE_TILES = 2  # so many could be read while a program starts and leaves its share
 
 
 @triton.jit(do_not_specialize=["num_splits"])
@@ -41,7 +41,7 @@ def _merge_kernel(
     parts = tl.load(partial + cells, mask=is_part, other=0.0)
     highest = tl.max(weights, 0)
     if sinks is not None:
-        sink = tl.load(sinks + head).to(tl.float32)
+        sink = tl.load(sinks + head).to(weights.dtype)
         highest = tl.maximum(highest, sink)
     highest = tl.where(highest == float("-inf"), 0.0, highest)
     weights = tl.exp(weights - highest)
@@ -69,10 +69,17 @@ def merge(partial: Tensor, log_totals: Tensor, sinks: Tensor | None, out: Tensor
     )
 
 
-def splits_for(num_programs: int, num_tiles: int, device: torch.device) -> int:
-    """A power of two, so that few variants are compiled, and two tiles at least for each."""
-    num_processors = 1
-    if device.type == "cuda":
-        num_processors = torch.cuda.get_device_properties(device).multi_processor_count
-    wanted = min(2 * num_processors // num_programs, num_tiles // 2, MAX_SPLITS)
-    return 1 << (max(wanted, 1).bit_length() - 1)
+def splits_for(num_programs: int, num_tiles: float, slots: int) -> int:
+    """Into how many shares to cut rows of up to `num_tiles` tiles, so that the GPU is done soonest.
+
+    `num_programs` are there without splits, `slots` run at a time. All waves of them but the last are
+    full, and each takes as long as a share and what comes with it. Many short shares also even out rows
+    of uneven lengths: they are handed out as slots become free.
+    """
+    most = int(min(max(num_tiles // MIN_SHARE, 1), MAX_SPLITS))
+
+    def duration(num_splits: int) -> float:
+        waves = -(-num_programs * num_splits // slots)
+        return waves * (num_tiles / num_splits + SHARE_TILES)
+
+    return min(range(1, most + 1), key=duration)

@@ -14,6 +14,7 @@ from implementations.paged import triton_decode, triton_prefill, triton_splits, 
 from implementations.paged.attention import AttentionForm
 from implementations.paged.blocks import BlockPool
 from implementations.paged.kernels import DecodeRows, LayerCache
+from implementations.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, tell
 
@@ -49,8 +50,9 @@ def on_device(form: AttentionForm) -> AttentionForm:
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short sequence needs several."""
-    monkeypatch.setattr(triton_tiles, "TILE_BYTES", {2: 1, 4: 1})
-    monkeypatch.setattr(triton_prefill, "MAX_QUERIES", {2: 32, 4: 16})
+    small = Sweeps(DecodeSweep(tile_bytes=1), PrefillSweep(tile_bytes=1, max_queries=16))
+    for module in triton_decode, triton_prefill:
+        monkeypatch.setattr(module, "sweeps_for", lambda _: small)
 
 
 IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
@@ -58,7 +60,9 @@ IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
 
 @pytest.mark.parametrize(
     ("case", "dtype"),
-    [(case, torch.float32) for case in CASES] + [(case, torch.bfloat16) for case in IN_BFLOAT16],
+    [(case, torch.float32) for case in CASES]
+    + [(case, torch.bfloat16) for case in IN_BFLOAT16]
+    + [("all", torch.float64)],
 )
 def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
     case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -127,8 +131,13 @@ def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.
     tell(Rehearsal(pool, Shape(2, 2), AttentionForm(0.4), device=DEVICE))
 
 
-def test_long_rows_are_split_so_that_all_processors_have_work() -> None:
-    splits = triton_splits.splits_for
-    assert splits(1, 100, torch.device("cpu")) == 2
-    assert splits(8, 100, torch.device("cpu")) == 1
-    assert splits(1, 3, torch.device("cpu")) == 1
+def test_splits_fill_whole_waves() -> None:
+    """24 rows of 8 key heads on 132 processors used to make 192 programs, a wave and a half."""
+    slots = 4 * 132
+    assert triton_splits.splits_for(1, 100, 1) == 1
+    assert triton_splits.splits_for(8, 64, slots) == 32
+    assert triton_splits.splits_for(8, 4000, slots) == 64
+    for num_rows in (3, 24, 40, 66, 100, 256):
+        num_programs = 8 * num_rows * triton_splits.splits_for(8 * num_rows, 64, slots)
+        waves = num_programs / slots
+        assert waves / -(-waves // 1) > 0.7, f"{num_rows} rows: {waves:.2f} waves"
