@@ -57,7 +57,9 @@ def test_the_kernels_compile_for_a_gpu_and_fit_into_it(target: str) -> None:
     """A kernel that held keys of 128 numbers in float32 used to spill its registers."""
     lines = run("-m", "tests.selftest.paged.triton_shapes", target, *TELLING).splitlines()
     kernels = [json.loads(line) for line in lines]
-    assert {each["kernel"] for each in kernels} == {"decode", "merge", "write", "prefill"}
+    # Each once: where the arrays start that a step is sent makes no variant.
+    variants = ["decode", "decode", "merge", "prefill", "prefill", "write"] * len(TELLING)
+    assert sorted(each["kernel"] for each in kernels) == sorted(variants)
     for each in kernels:
         assert each["spill_bytes"] == 0, each
         assert each["shared_bytes"] <= SHARED_BYTES, each

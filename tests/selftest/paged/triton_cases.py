@@ -16,7 +16,7 @@ from implementations.paged.blocks import BlockPool
 from implementations.paged.kernels import DecodeRows, LayerCache
 from implementations.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.captured import CapturedPool
-from tests.selftest.paged.rehearsal import Rehearsal, Shape, tell
+from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 
 # The interpreter's own: it is why it does not work with newer versions of NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
@@ -93,27 +93,33 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
     num_splits: int, sinks: Tensor | None, window: int | None
 ) -> None:
     """A row over a block's end, one with nothing before it, one at a block's last cell, and padding."""
-    seq_lens = torch.tensor([41, 1, 0, 8])
-    tables = torch.randperm(44, generator=torch.Generator().manual_seed(1)).view(4, 11).int()
-    cells = torch.full((45, 4, 1, 8), float("nan"), device=DEVICE)
-    keys, values = cells.clone(), cells.clone()
-    for row, seq_len in enumerate(seq_lens.tolist()):
-        for place in range(seq_len - 1):
-            keys[tables[row, place // 4], place % 4] = values[tables[row, place // 4], place % 4] = 1.0
-    key, value = (torch.randn(4, 1, 8, device=DEVICE) for _ in range(2))
-    expected = keys.clone(), values.clone()
-    for cache, new in zip(expected, (key, value), strict=True):
-        for row, place in ((0, 40), (1, 0), (3, 7)):
-            cache[tables[row, place // 4], place % 4] = new[row]
-    rows = DecodeRows(torch.arange(4, device=DEVICE), seq_lens.to(DEVICE), 11)
-    form = on_device(AttentionForm(1.0, window, sinks=sinks))
+    generator = torch.Generator().manual_seed(1)
+    tables = torch.randperm(44, generator=generator).view(4, 11).int()
+    nothing = torch.full((45, 4, 1, 8), float("nan"))
+    before, after = ((nothing.clone(), nothing.clone()) for _ in range(2))
+    form = AttentionForm(1.0, window, sinks=sinks)
+    query = torch.randn(4, 2, 8, generator=generator)
+    fed = [torch.zeros(4, 1, 8), torch.zeros(4, 1, 8)]
+    expected = torch.zeros(4, 2, 8, dtype=torch.float64)
+    seq_lens = 41, 1, 0, 8
+    for row, seq_len in enumerate(seq_lens):
+        history = [torch.randn(seq_len, 1, 8, generator=generator) for _ in range(2)]
+        places = torch.arange(seq_len)
+        cells = tables[row].long()[places // 4], places % 4
+        for numbers, old, new, own in zip(history, before, after, fed, strict=True):
+            new[cells] = numbers
+            old[cells[0][:-1], cells[1][:-1]] = numbers[:-1]
+            own[row] = numbers[-1] if seq_len else 9.0
+        if seq_len:
+            expected[row] = attend_slowly(query[row : row + 1], history[0], history[1], form)[0]
+    cache = LayerCache(before[0].to(DEVICE), before[1].to(DEVICE))
+    rows = DecodeRows(torch.arange(4, device=DEVICE), torch.tensor(seq_lens, device=DEVICE), 11)
     out = torch.full((4, 2, 8), 7.0, device=DEVICE)
-    fed = torch.ones_like(out), key, value, LayerCache(keys, values), tables.to(DEVICE)
-    triton_decode.decode(*fed, rows, form, out, num_splits)
-    assert torch.equal(keys.view(torch.int32), expected[0].view(torch.int32))
-    assert torch.equal(values.view(torch.int32), expected[1].view(torch.int32))
-    assert out.isfinite().all()
-    assert out[2].tolist() == torch.zeros_like(out[2]).tolist()
+    given = (each.to(DEVICE) for each in (query, *fed))
+    triton_decode.decode(*given, cache, tables.to(DEVICE), rows, on_device(form), out, num_splits)
+    for stored, right in zip((cache.keys, cache.values), after, strict=True):
+        assert torch.equal(stored.cpu().view(torch.int32), right.view(torch.int32))
+    assert float((out.cpu() - expected).abs().max()) < 1e-5
 
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
