@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from implementations.paged.triton_decode import decode
-from implementations.paged.triton_prefill import prefill, write
+from implementations.paged.triton_prefill import prefill
 
-__all__ = ["decode", "graph_columns", "prefill", "write"]
+__all__ = ["decode", "graph_columns", "prefill"]
 
 
 def graph_columns(num_columns: int, width: int) -> int:  # noqa: ARG001

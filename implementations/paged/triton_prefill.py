@@ -2,9 +2,13 @@
 
 One program serves a tile of one row's queries with one key head. Its queries are tokens times the heads
 of the group, so that short chunks fill a tile as well as long ones. All keys are read through the block
-table, the fed ones too: `write` has put them there.
+table, the fed ones too: the write kernel has put them there.
 
-Tiling and running softmax: Dao et al., "FlashAttention", 2022.
+How many programs there are follows from shapes alone, so that a step may be captured whose rows the
+host does not know: a program finds its row by bisection, and some find nothing to do.
+
+Tiling and running softmax: Dao et al., "FlashAttention", 2022. Tiles counted over all rows, and the
+search for a tile's row: vLLM's `triton_unified_attention.py`.
 """
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
 
@@ -16,13 +20,20 @@ from torch import Tensor
 
 from implementations.paged.attention import AttentionForm
 from implementations.paged.kernels import LayerCache, PrefillRows
-from implementations.paged.triton_tiles import folded, padded, read, scored, tile_for, with_sink
+from implementations.paged.triton_config import sweeps_for
+from implementations.paged.triton_tiles import (
+    folded,
+    number_for,
+    padded,
+    read,
+    scored,
+    tile_for,
+    with_sink,
+    with_unit_stride,
+)
 
-MAX_QUERIES = {2: 128, 4: 64}  # tokens times heads in a tile, by the size of a number
-QUERY_BYTES = 32 * 1024  # that they may take on chip
 
-
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def _write_kernel(
     key,
     value,
@@ -55,6 +66,16 @@ def _write_kernel(
 
 
 @triton.jit
+def _tiles_before(starts, row, group: tl.constexpr, num_queries: tl.constexpr):
+    """Of the rows before `row`. Each row has one more than fill up, for its last may be broken."""
+    num_pairs = (tl.load(starts + row) - tl.load(starts)) * group
+    return (num_pairs // num_queries).to(tl.int32) + row
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "window", "num_rows"],
+    do_not_specialize_on_alignment=["lanes", "context_lens", "starts"],
+)
 def _prefill_kernel(
     query,
     keys,
@@ -68,9 +89,10 @@ def _prefill_kernel(
     query_stride,
     query_head_stride,
     table_stride,
-    scaling,
-    softcap,
     window,
+    num_rows,
+    scaling: tl.constexpr,
+    softcap: tl.constexpr,
     num_kv_heads: tl.constexpr,
     group: tl.constexpr,
     qk_dim: tl.constexpr,
@@ -80,11 +102,19 @@ def _prefill_kernel(
     padded_v: tl.constexpr,
     num_queries: tl.constexpr,
     tile: tl.constexpr,
+    number: tl.constexpr,
 ):
-    row = tl.program_id(2)
-    kv_head = tl.program_id(1)
     # The last tiles of a row see the most keys: they go first.
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * num_queries
+    index = tl.num_programs(0) - 1 - tl.program_id(0)
+    kv_head = tl.program_id(1)
+    row = 0
+    beyond = num_rows
+    while beyond - row > 1:
+        middle = (row + beyond) // 2
+        is_beyond = _tiles_before(starts, middle, group, num_queries) > index
+        beyond = tl.where(is_beyond, middle, beyond)
+        row = tl.where(is_beyond, row, middle)
+    first = (index - _tiles_before(starts, row, group, num_queries)) * num_queries
     row_start = tl.load(starts + row)
     query_len = (tl.load(starts + row + 1) - row_start).to(tl.int32)
     if first >= query_len * group:
@@ -107,9 +137,9 @@ def _prefill_kernel(
     begin = 0
     if window is not None:
         begin = tl.maximum(context_len + first // group + 1 - window, 0)
-    highest = tl.full([num_queries], float("-inf"), tl.float32)
-    total = tl.zeros([num_queries], tl.float32)
-    mixed = tl.zeros([num_queries, padded_v], tl.float32)
+    highest = tl.full([num_queries], float("-inf"), number)
+    total = tl.zeros([num_queries], number)
+    mixed = tl.zeros([num_queries, padded_v], number)
     for start in range(begin, end, tile):
         places = start + tl.arange(0, tile)
         inside = places < end
@@ -130,11 +160,11 @@ def _prefill_kernel(
         visible = inside[None, :] & (places[None, :] <= positions[:, None])
         if window is not None:
             visible = visible & (places[None, :] > positions[:, None] - window)
-        scores = scored(q, k, visible, scaling, softcap)
+        scores = scored(q, k, visible, scaling, softcap, number)
         highest, total, mixed = folded(scores, v, highest, total, mixed)
 
     if sinks is not None:
-        sink = tl.load(sinks + heads).to(tl.float32)
+        sink = tl.load(sinks + heads).to(number)
         highest, total, mixed = with_sink(sink, highest, total, mixed)
     result = mixed / tl.where(total > 0, total, 1.0)[:, None]
     cells = ((row_start + tokens) * num_kv_heads * group + heads) * v_dim
@@ -143,10 +173,60 @@ def _prefill_kernel(
     tl.store(out + cells[:, None] + v_dims[None, :], result, mask=is_out)
 
 
-def write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
+def prefill(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: LayerCache,
+    tables: Tensor,
+    rows: PrefillRows,
+    form: AttentionForm,
+    out: Tensor,
+) -> None:
     """See `Kernels`."""
+    query, key, value = map(with_unit_stride, (query, key, value))
+    num_tokens = len(rows.slots)
+    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
+    num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
+    block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
+    group = num_heads // num_kv_heads
+    padded_qk, padded_v = padded(qk_dim), padded(v_dim)
+    sweep = sweeps_for(cache).prefill
+    fitting = max(16, sweep.query_bytes // (padded_qk * query.element_size()))
+    num_queries = min(sweep.max_queries, fitting, padded(num_tokens * group))
+    _prefill_kernel[num_tokens * group // num_queries + num_rows, num_kv_heads](
+        query,
+        cache.keys,
+        cache.values,
+        tables,
+        rows.lanes,
+        rows.context_lens,
+        rows.starts,
+        form.sinks,
+        out,
+        *query.stride()[:2],
+        tables.stride(0),
+        form.window,
+        num_rows,
+        scaling=form.scaling,
+        softcap=form.softcap,
+        num_kv_heads=num_kv_heads,
+        group=group,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        block_size=block_size,
+        padded_qk=padded_qk,
+        padded_v=padded_v,
+        num_queries=num_queries,
+        tile=tile_for(cache, padded_qk + padded_v, sweep.tile_bytes),
+        number=number_for(cache),
+        num_warps=sweep.num_warps(num_queries),
+        num_stages=sweep.num_stages,
+    )
+
+
+def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
     num_tokens, num_kv_heads, qk_dim = key.shape
-    key, value = (each if each.stride(2) == 1 else each.contiguous() for each in (key, value))
     _write_kernel[num_tokens,](
         key,
         value,
@@ -161,52 +241,4 @@ def write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
         padded_heads=triton.next_power_of_2(num_kv_heads),
         padded_qk=padded(qk_dim),
         padded_v=padded(value.shape[2]),
-    )
-
-
-def prefill(
-    query: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: PrefillRows,
-    form: AttentionForm,
-    out: Tensor,
-) -> None:
-    """See `Kernels`."""
-    num_heads, v_dim = out.shape[1:]
-    block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
-    group = num_heads // num_kv_heads
-    longest = max(each.query_len for each in rows.spans) * group
-    padded_qk, padded_v = padded(qk_dim), padded(v_dim)
-    size = query.element_size()
-    fitting = max(16, QUERY_BYTES // (padded_qk * size))
-    num_queries = min(MAX_QUERIES[size], fitting, padded(longest))
-    query = query if query.stride(2) == 1 else query.contiguous()
-    _prefill_kernel[triton.cdiv(longest, num_queries), num_kv_heads, len(rows.spans)](
-        query,
-        cache.keys,
-        cache.values,
-        tables,
-        rows.lanes,
-        rows.context_lens,
-        rows.starts,
-        form.sinks,
-        out,
-        query.stride(0),
-        query.stride(1),
-        tables.stride(0),
-        form.scaling,
-        form.softcap,
-        form.window,
-        num_kv_heads=num_kv_heads,
-        group=group,
-        qk_dim=qk_dim,
-        v_dim=v_dim,
-        block_size=block_size,
-        padded_qk=padded_qk,
-        padded_v=padded_v,
-        num_queries=num_queries,
-        tile=tile_for(cache, padded_qk + padded_v),
-        num_warps=8 if num_queries == 128 else 4,
-        num_stages=2,
     )

@@ -1,20 +1,23 @@
 """Triton: a tile of keys and values and what becomes of it, for decode and prefill alike.
 
-Scores are float32, whatever keys and values are. Running softmax: Milakov and Gimelshein, 2018.
+Scores are float32, whatever keys and values are, unless these are float64. Running softmax: Milakov and
+Gimelshein, 2018.
 """
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
 
 from __future__ import annotations
 
-import os
+from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from implementations.paged.kernels import LayerCache
+from implementations.paged.triton_config import is_interpreted
 
-TILE_BYTES = {2: 32 * 1024, 4: 16 * 1024}  # of keys and values at a time, by the size of a number
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+INTERPRETED = tl.constexpr(is_interpreted())
 
 
 @triton.jit
@@ -48,20 +51,25 @@ def read(
 
 
 @triton.jit
-def product(left, right):
+def product(left, right, number: tl.constexpr):
     if INTERPRETED:  # it would multiply the bit patterns of bfloat16 (triton-lang/triton#11584)
-        left, right = left.to(tl.float32), right.to(tl.float32)
+        left, right = left.to(number), right.to(number)
     # "ieee": else float32 would be rounded to 10 bits on the tensor cores.
-    return tl.dot(left, right, input_precision="ieee")
+    return tl.dot(left, right, input_precision="ieee", out_dtype=number)
 
 
 @triton.jit
-def scored(query, key, visible, scaling, softcap):
-    """Of `query` (M, dim) and `key` (dim, N): float32 (M, N), -inf where not visible."""
-    scores = product(query, key) * scaling
+def scored(query, key, visible, scaling: tl.constexpr, softcap: tl.constexpr, number: tl.constexpr):
+    """Of `query` (M, dim) and `key` (dim, N): (M, N) of type `number`, -inf where not visible."""
+    scores = capped(product(query, key, number) * scaling, softcap)
+    return tl.where(visible, scores, float("-inf"))
+
+
+@triton.jit
+def capped(scores, softcap: tl.constexpr):
     if softcap is not None:
         scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-    return tl.where(visible, scores, float("-inf"))
+    return scores
 
 
 @triton.jit
@@ -74,7 +82,7 @@ def folded(scores, value, highest, total, mixed):
     shares = tl.exp(scores - shift[:, None])
     fading = tl.exp(highest - shift)
     total = total * fading + tl.sum(shares, 1)
-    mixed = mixed * fading[:, None] + product(shares.to(value.dtype), value)
+    mixed = mixed * fading[:, None] + product(shares.to(value.dtype), value, mixed.dtype)
     return new_highest, total, mixed
 
 
@@ -86,13 +94,22 @@ def with_sink(sink, highest, total, mixed):
     return new_highest, total * fading + tl.exp(sink - new_highest), mixed * fading[:, None]
 
 
+def with_unit_stride(rows: Tensor) -> Tensor:
+    """(T, heads, dim) with a head's numbers side by side, as the kernels take it."""
+    return rows if rows.stride(2) == 1 else rows.contiguous()
+
+
 def padded(size: int) -> int:
     """What `tl.dot` takes: a power of two, at least 16."""
     return max(16, int(triton.next_power_of_2(size)))
 
 
-def tile_for(cache: LayerCache, padded_dims: int) -> int:
+def tile_for(cache: LayerCache, padded_dims: int, tile_bytes: int) -> int:
     """How many keys to take at a time."""
-    size = cache.keys.element_size()
-    fitting = max(16, TILE_BYTES[size] // (padded_dims * size))
+    fitting = max(16, tile_bytes // (padded_dims * cache.keys.element_size()))
     return min(128, 1 << (fitting.bit_length() - 1))
+
+
+def number_for(cache: LayerCache) -> Any:
+    """Triton's type of scores and sums."""
+    return tl.float64 if cache.keys.dtype is torch.float64 else tl.float32

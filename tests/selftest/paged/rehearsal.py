@@ -117,7 +117,8 @@ class Rehearsal:
             expected = attend_slowly(query[tokens], keys, values, self.form)
             worst = float((result[tokens].double() - expected).abs().max())
             # A weight and a result are rounded to 16 bits, once each.
-            relative = 1e-5 if self.dtype is torch.float32 else 2 * self.rounding
+            exact = {torch.float64: 1e-13, torch.float32: 1e-5}
+            relative = exact.get(self.dtype, 2 * self.rounding)
             bound = relative * max(1.0, float(values.abs().max()))
             assert worst <= bound, f"{name}: off by {worst:.2g}, but should be within {bound:.2g}"
 

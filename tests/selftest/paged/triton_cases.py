@@ -3,17 +3,20 @@ and must be chosen before Triton is imported. `test_triton_kernels.py` runs this
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from implementations.paged import triton_decode, triton_prefill, triton_tiles
+from implementations.paged import triton_decode, triton_prefill, triton_splits, triton_tiles
 from implementations.paged.attention import AttentionForm
 from implementations.paged.blocks import BlockPool
 from implementations.paged.kernels import DecodeRows, LayerCache
-from tests.selftest.paged.rehearsal import Rehearsal, Shape, tell
+from implementations.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
+from tests.selftest.paged.captured import CapturedPool
+from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 
 # The interpreter's own: it is why it does not work with newer versions of NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
@@ -40,11 +43,16 @@ CASES = {
 }
 
 
+def on_device(form: AttentionForm) -> AttentionForm:
+    return form if form.sinks is None else replace(form, sinks=form.sinks.to(DEVICE))
+
+
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short sequence needs several."""
-    monkeypatch.setattr(triton_tiles, "TILE_BYTES", {2: 1, 4: 1})
-    monkeypatch.setattr(triton_prefill, "MAX_QUERIES", {2: 32, 4: 16})
+    small = Sweeps(DecodeSweep(tile_bytes=1), PrefillSweep(tile_bytes=1, max_queries=16))
+    for module in triton_decode, triton_prefill:
+        monkeypatch.setattr(module, "sweeps_for", lambda _: small)
 
 
 IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
@@ -52,36 +60,66 @@ IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
 
 @pytest.mark.parametrize(
     ("case", "dtype"),
-    [(case, torch.float32) for case in CASES] + [(case, torch.bfloat16) for case in IN_BFLOAT16],
+    [(case, torch.float32) for case in CASES]
+    + [(case, torch.bfloat16) for case in IN_BFLOAT16]
+    + [("all", torch.float64)],
 )
 def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
     case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, block_size, num_splits, form = CASES[case]
     monkeypatch.setattr(triton_decode, "splits_for", lambda *_: num_splits)
-    if form.sinks is not None:
-        sinks = form.sinks.to(DEVICE)
-        form = AttentionForm(form.scaling, form.window, form.softcap, sinks)
     pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
-    rehearsal = Rehearsal(pool, shape, form, dtype, block_size, 110, DEVICE)
+    rehearsal = Rehearsal(pool, shape, on_device(form), dtype, block_size, 110, DEVICE)
     if IS_INTERPRETED:
         rehearsal.rounding *= 2  # it cuts off where hardware rounds to the nearest
     tell(rehearsal, LENGTHS)
 
 
+@pytest.mark.parametrize("case", ["all", "pairs, split", "window of one"])
+def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, block_size, num_splits, form = CASES[case]
+    monkeypatch.setattr(triton_decode, "splits_for", lambda *_: num_splits)
+    pool = CapturedPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
+    tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
+
+
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
-def test_a_row_without_keys_becomes_zeros(num_splits: int, sinks: Tensor | None) -> None:
-    cells = torch.full((3, 4, 1, 8), float("nan"), device=DEVICE)
-    tables = torch.zeros(2, 4, dtype=torch.int32, device=DEVICE)
-    rows = DecodeRows(
-        torch.tensor([1], device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE), 4
-    )
-    form = AttentionForm(1.0, sinks=None if sinks is None else sinks.to(DEVICE))
-    query = torch.ones(1, 2, 8, device=DEVICE)
-    out = torch.full_like(query, 7.0)
-    triton_decode.decode(query, LayerCache(cells, cells), tables, rows, form, out, num_splits)
-    assert out.tolist() == torch.zeros_like(out).tolist()
+@pytest.mark.parametrize("window", [None, 1, 9])
+def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
+    num_splits: int, sinks: Tensor | None, window: int | None
+) -> None:
+    """A row over a block's end, one with nothing before it, one at a block's last cell, and padding."""
+    generator = torch.Generator().manual_seed(1)
+    tables = torch.randperm(44, generator=generator).view(4, 11).int()
+    nothing = torch.full((45, 4, 1, 8), float("nan"))
+    before, after = ((nothing.clone(), nothing.clone()) for _ in range(2))
+    form = AttentionForm(1.0, window, sinks=sinks)
+    query = torch.randn(4, 2, 8, generator=generator)
+    fed = [torch.zeros(4, 1, 8), torch.zeros(4, 1, 8)]
+    expected = torch.zeros(4, 2, 8, dtype=torch.float64)
+    seq_lens = 41, 1, 0, 8
+    for row, seq_len in enumerate(seq_lens):
+        history = [torch.randn(seq_len, 1, 8, generator=generator) for _ in range(2)]
+        places = torch.arange(seq_len)
+        cells = tables[row].long()[places // 4], places % 4
+        for numbers, old, new, own in zip(history, before, after, fed, strict=True):
+            new[cells] = numbers
+            old[cells[0][:-1], cells[1][:-1]] = numbers[:-1]
+            own[row] = numbers[-1] if seq_len else 9.0
+        if seq_len:
+            expected[row] = attend_slowly(query[row : row + 1], history[0], history[1], form)[0]
+    cache = LayerCache(before[0].to(DEVICE), before[1].to(DEVICE))
+    rows = DecodeRows(torch.arange(4, device=DEVICE), torch.tensor(seq_lens, device=DEVICE), 11)
+    out = torch.full((4, 2, 8), 7.0, device=DEVICE)
+    given = (each.to(DEVICE) for each in (query, *fed))
+    triton_decode.decode(*given, cache, tables.to(DEVICE), rows, on_device(form), out, num_splits)
+    for stored, right in zip((cache.keys, cache.values), after, strict=True):
+        assert torch.equal(stored.cpu().view(torch.int32), right.view(torch.int32))
+    assert float((out.cpu() - expected).abs().max()) < 1e-5
 
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +137,13 @@ def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.
     tell(Rehearsal(pool, Shape(2, 2), AttentionForm(0.4), device=DEVICE))
 
 
-def test_long_rows_are_split_so_that_all_processors_have_work() -> None:
-    splits = triton_decode.splits_for
-    assert splits(1, 100, torch.device("cpu")) == 2
-    assert splits(8, 100, torch.device("cpu")) == 1
-    assert splits(1, 3, torch.device("cpu")) == 1
+def test_splits_fill_whole_waves() -> None:
+    """24 rows of 8 key heads on 132 processors used to make 192 programs, a wave and a half."""
+    slots = 4 * 132
+    assert triton_splits.splits_for(1, 100, 1) == 1
+    assert triton_splits.splits_for(8, 64, slots) == 32
+    assert triton_splits.splits_for(8, 4000, slots) == 64
+    for num_rows in (3, 24, 40, 66, 100, 256):
+        num_programs = 8 * num_rows * triton_splits.splits_for(8 * num_rows, 64, slots)
+        waves = num_programs / slots
+        assert waves / -(-waves // 1) > 0.7, f"{num_rows} rows: {waves:.2f} waves"

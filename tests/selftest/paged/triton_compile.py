@@ -1,95 +1,148 @@
-"""Compiles the Triton kernels for a GPU that need not be there: `python triton_compile.py 90`.
+"""Compiles the Triton kernels for GPUs that need not be there, just as they would be launched.
 
-The interpreter runs what no compiler would take. Prints a line for each kernel with the bytes of shared
-memory it needs; the number is the compute capability times ten.
+The interpreter runs what no compiler would take. A launch goes its usual way as far as the compiler:
+what a kernel is specialised on (types, alignment, divisibility) is Triton's own doing. Only the driver
+is ours, and the launch itself is left out.
 """
 # mypy: disable-error-code="import-not-found,import-untyped"
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import io
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
-import torch
-import triton
-from torch import Tensor
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
 
-from implementations.paged import triton_decode, triton_prefill
-from implementations.paged.attention import AttentionForm
-from implementations.paged.kernels import DecodeRows, LayerCache, PrefillRows, Span
-from tests.selftest.paged.rehearsal import Shape
 
-POINTERS = {
-    torch.float32: "*fp32",
-    torch.bfloat16: "*bf16",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What the programs on one of a GPU's processors share (CUDA C programming guide, table of
+    technical specifications; AMD, "CDNA3 instruction set architecture")."""
+
+    target: GPUTarget
+    shared_bytes: int
+    program_bytes: int  # of those, at most for one program
+    reserved_bytes: int  # of those, taken from each program
+    registers: int  # of 32 bits
+    step: int  # registers are given to a warp in multiples of so many
+    num_warps: int
+
+    def programs(self, shared_bytes: int, registers: int, num_warps: int) -> int:
+        """How many programs of one kernel run at a time; `registers` of a thread."""
+        of_a_warp = -(-registers * self.target.warp_size // self.step) * self.step
+        return min(
+            self.shared_bytes // max(shared_bytes + self.reserved_bytes, 1),
+            self.registers // (of_a_warp * num_warps),
+            self.num_warps // num_warps,
+        )
+
+
+KIB = 1024
+PROCESSORS = {
+    "sm_80": Processor(GPUTarget("cuda", 80, 32), 164 * KIB, 163 * KIB, KIB, 65536, 256, 64),
+    "sm_90": Processor(GPUTarget("cuda", 90, 32), 228 * KIB, 227 * KIB, KIB, 65536, 256, 64),
+    "sm_100": Processor(GPUTarget("cuda", 100, 32), 228 * KIB, 227 * KIB, KIB, 65536, 256, 64),
+    "gfx942": Processor(GPUTarget("hip", "gfx942", 64), 64 * KIB, 64 * KIB, 0, 131072, 512, 32),
 }
-USUAL, ODD, LARGE = Shape(8, 4, 128, 128), Shape(2, 7, 20, 24), Shape(4, 2, 256, 256)
 
 
-class CompileOnly:
-    """Stands in for a kernel: compiles for what it is called with."""
-
-    def __init__(self, kernel: Any, capability: int) -> None:
-        self._kernel = kernel
-        self._target = GPUTarget("cuda", capability, 32)
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return self._compile
-
-    def _compile(self, *args: Any, num_warps: int = 4, num_stages: int = 3, **constants: Any) -> None:
-        names = self._kernel.arg_names
-        given = dict(zip(names, args, strict=False)) | constants
-        types = {name: kind_of(given[name], name in constants) for name in names}
-        fixed = {name: given[name] for name in names if types[name] == "constexpr"}
-        options = {"num_warps": num_warps, "num_stages": num_stages}
-        source = ASTSource(self._kernel, types, fixed)
-        compiled = triton.compile(source, target=self._target, options=options)
-        print(self._kernel.__name__, compiled.metadata.shared, flush=True)
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    kernel: str
+    settings: str  # the constants that are chosen, not given
+    num_warps: int
+    num_stages: int
+    registers: int  # of a thread
+    spill_bytes: int  # of a thread; stores
+    stack_bytes: int  # of a thread
+    shared_bytes: int
+    programs: int  # at a time on one processor
+    compile_s: float
 
 
-def kind_of(value: Any, is_constant: bool) -> str:
-    if is_constant or value is None:
-        return "constexpr"
-    if isinstance(value, Tensor):
-        return POINTERS[value.dtype]
-    return "fp32" if isinstance(value, float) else "i32"
+class _NoDevice:
+    """What a launch asks of Triton's driver before it compiles."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return device
 
 
-def compile_all(shape: Shape, dtype: torch.dtype, form: AttentionForm) -> None:
-    keys, values = (
-        torch.zeros(8, 16, shape.num_kv_heads, dim, dtype=dtype) for dim in (shape.qk_dim, shape.v_dim)
-    )
-    cache = LayerCache(keys, values)
-    query = torch.zeros(99, shape.num_heads, shape.qk_dim, dtype=dtype)
-    out = torch.zeros(99, shape.num_heads, shape.v_dim, dtype=dtype)
-    tables = torch.zeros(5, 64, dtype=torch.int32)
-    some = torch.arange(4)
-    for num_splits in (1, 8):
-        rows = DecodeRows(some, some, 64)
-        triton_decode.decode(query, cache, tables, rows, form, out, num_splits)
-    triton_prefill.write(cache, some, keys[0][:4], values[0][:4])
-    prefills = PrefillRows(some[:1], some[:1], some[:2], (Span(0, 0, 99, 0),))
-    triton_prefill.prefill(query, cache, tables, prefills, form, out)
+@contextmanager
+def compiling_for(processor: Processor) -> Iterator[list[Compiled]]:
+    """Launches within compile and do no more. Yields what they come to; each variant once.
 
+    Triton remembers the first target it sees: take a process for each."""
+    found: list[Compiled] = []
+    seen: set[int] = set()
+    launch = JITFunction.run
 
-def main(capability: int) -> None:
-    for module, names in (
-        (triton_decode, ("_decode_kernel", "_merge_kernel")),
-        (triton_prefill, ("_prefill_kernel", "_write_kernel")),
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **constants: Any) -> None:  # noqa: ARG001
+        started, log = time.perf_counter(), io.StringIO()
+        with redirect_stdout(log):
+            compiled = launch(kernel, *args, grid=grid, warmup=True, **constants)
+        if id(compiled) not in seen:  # Triton keeps them, so they differ
+            seen.add(id(compiled))
+            compile_s = time.perf_counter() - started
+            found.append(_measured(kernel, compiled, constants, log.getvalue(), processor, compile_s))
+
+    driver.set_active(_NoDevice(processor.target))
+    with (
+        mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(knobs.compilation, "always_compile", True),
+        mock.patch.object(knobs.nvidia, "dump_ptxas_log", True),
     ):
-        for name in names:
-            setattr(module, name, CompileOnly(getattr(module, name), capability))
-    plain = AttentionForm(0.1)
-    compile_all(USUAL, torch.bfloat16, plain)
-    compile_all(USUAL, torch.float32, plain)
-    for shape, dtype in ((ODD, torch.float32), (LARGE, torch.bfloat16)):
-        compile_all(shape, dtype, AttentionForm(0.1, 100, 50.0, torch.zeros(shape.num_heads)))
+        yield found
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+CHOSEN = "tile", "num_queries", "padded_splits"
+PTXAS = r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes stack frame"
+AMDGCN = (
+    r"\.vgpr_count:\s+(\d+)",
+    r"\.vgpr_spill_count:\s+(\d+)",
+    r"\.private_segment_fixed_size:\s+(\d+)",
+)
+
+
+def _measured(
+    kernel: Any, compiled: Any, constants: dict[str, Any], log: str, on: Processor, compile_s: float
+) -> Compiled:
+    is_cuda = on.target.backend == "cuda"
+    text, patterns = (log, PTXAS) if is_cuda else (compiled.asm["amdgcn"], AMDGCN)
+    registers, spills, stack = (int(_only(pattern, text)) for pattern in patterns)
+    facts = compiled.metadata
+    return Compiled(
+        kernel.__name__.strip("_").removesuffix("_kernel"),
+        " ".join(f"{name}={constants[name]}" for name in CHOSEN if name in constants),
+        facts.num_warps,
+        facts.num_stages,
+        registers,
+        spills if is_cuda else 4 * spills,
+        stack,
+        facts.shared,
+        on.programs(facts.shared, registers, facts.num_warps),
+        round(compile_s, 1),
+    )
+
+
+def _only(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found, f"the compiler's report has no {pattern!r}: {text[:500]}"
+    return found[1]
