@@ -65,4 +65,4 @@ def engine_with(part: type, **options: Any) -> EngineFactory:
 def _paged(
     pieces: dict[str, Any], options: PagedOptions, model: PreTrainedModel, config: EngineConfig
 ) -> Engine:
-    return build_unprobed(model, config, options.resolved(model.device, model.dtype), **pieces)
+    return build_unprobed(model, config, options.resolved(model.device), **pieces)

@@ -63,6 +63,7 @@ def paged(
     overlap: bool | None = None,
     compile: bool | str | None = None,
     prepare: bool | None = None,
+    tune: bool = False,
     prepack: bool = False,
     poison: float | None = None,
 ) -> Engine:
@@ -71,8 +72,8 @@ def paged(
     Raises `UnsupportedModelError` for a model that it could not serve right, and `ConfigError` for
     options that contradict each other or the device.
     """
-    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, prepack, poison)
-    options = asked.resolved(model.device, model.dtype)
+    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, tune, prepack, poison)
+    options = asked.resolved(model.device)
     refuse_unbatchable("paged", model)
     refuse_undeclared("paged", model)
     if asked.compile is None and not uniform_layers(model):
@@ -88,7 +89,12 @@ def paged(
 
 
 def _probe(model: PreTrainedModel, options: PagedOptions) -> None:
-    probe("paged", model, partial(build_unprobed, options=replace(options, prepare=False)), options)
+    probe(
+        "paged",
+        model,
+        partial(build_unprobed, options=replace(options, prepare=False, tune=False)),
+        options,
+    )
 
 
 def build_unprobed(

@@ -65,6 +65,7 @@ class BlockPool:
         # What each lane's row holds: the first so many blocks of this very list.
         self._known: list[tuple[list[int], int]] = [([], 0)] * num_lanes
         self._layers: dict[int, LayerCache] = {}
+        self._asks: dict[int, tuple[int, AttentionForm]] = {}  # of each layer: its heads, and how
         self._rows: StepRows
 
     @property
@@ -102,8 +103,10 @@ class BlockPool:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
-        cache = self._layers.get(layer) or self._allocate(layer, key, value)
-        rows = self._rows
+        if layer not in self._layers:
+            self._asks[layer] = query.shape[1], form
+            self._allocate(layer, key, value)
+        cache, rows = self._layers[layer], self._rows
         out = query.new_empty(*query.shape[:2], value.shape[2])
         fed = query, key, value, cache, self._tables
         if rows.decodes is not None:
@@ -123,6 +126,12 @@ class BlockPool:
         fitting = memory * self._capacity // max(1, self.num_bytes)
         if self._capacity < min(wanted, fitting):
             self._grow(min(wanted, fitting))
+
+    @torch.inference_mode()
+    def tune(self, seq_len: int) -> None:
+        """See `Kernels.tune`; for sequences in all lanes."""
+        for layer, cache in self._layers.items():
+            self._kernels.tune(cache, *self._asks[layer], self._num_lanes, seq_len)
 
     # For captured steps, which bring tensors of their own:
 

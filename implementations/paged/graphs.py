@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from implementations.paged.batch import Ints, RaggedBatch
 from implementations.paged.blocks import BlockPool
-from implementations.paged.capture import Capture, CudaCapture, Step
+from implementations.paged.capture import Capture, Step
 from implementations.paged.kernels import DecodeRows, PrefillRows, StepRows
 from implementations.paged.model_pass import Outputs
 from implementations.paged.staging import Staging
@@ -75,15 +75,17 @@ class CapturedSteps:
         max_num_seqs: int,
         most_prompt_tokens: int,
         capture: Capture,
+        forget: Callable[[], None],
         least_tokens: int = 1,
     ) -> None:
+        """`forget` is called when all that was captured is void."""
         self._pool = pool
         self._forward = forward
         self._last_tokens = last_tokens
         self._num_rows = max_num_seqs
         self._decode_buckets = buckets_up_to(max(max_num_seqs, least_tokens), least_tokens)
         self._prompt_buckets = prompt_buckets_up_to(most_prompt_tokens)
-        self._capture = capture
+        self._capture, self._forget = capture, forget
         self._staging = Staging(last_tokens._ids.device)
         self._captured: dict[Layout, _Captured] = {}
         self._generation = pool.generation
@@ -163,8 +165,7 @@ class CapturedSteps:
     def _step_for(self, layout: Layout) -> _Captured:
         if self._generation != self._pool.generation:  # its tensors are elsewhere now
             self._captured.clear()
-            if isinstance(self._capture, CudaCapture):
-                self._capture.forget()
+            self._forget()
             self._generation = self._pool.generation
         if layout not in self._captured:
             self._captured[layout] = self._new_step(layout)

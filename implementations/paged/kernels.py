@@ -108,6 +108,13 @@ class Kernels(Protocol):
         row's end are padding: their keys go to their slots, their places in `out` may be left."""
         ...
 
+    def tune(
+        self, cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int
+    ) -> None:
+        """Choose by measurement how to go through the keys of layers like this, for so many sequences
+        of about so many tokens. For a pool without sequences; its content stays as it is."""
+        ...
+
     def graph_columns(self, num_columns: int, width: int) -> int:
         """For how many columns to capture a step whose rows have up to `num_columns` blocks, the tables
         being `width` wide: few different answers make few graphs."""

@@ -34,13 +34,12 @@ class ModelPass:
             self._layers = CompiledLayers(model, str(options.compile))
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._num_layers = 0  # that attend in a pass
-        trace = traced(model, self.plain_forward, options.prepack) if options.trace else None
-        self.forward = trace or self.plain_forward
+        self._trace = traced(model, self._forward, options.prepack) if options.trace else None
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         """Tokens and positions (1, T), of whose places `last` (S,) are sampled."""
         with passing_to(self._backend) as current:
-            logits = self.forward(tokens, positions, last)
+            logits = (self._trace or self._forward)(tokens, positions, last)
             token_ids = _argmax(logits)
         if not current.num_layers:
             raise UnsupportedModelError("its attention is not behind AttentionInterface")
@@ -51,7 +50,7 @@ class ModelPass:
         self._num_layers = current.num_layers
         return (token_ids, logits) if self._wants_logits else (token_ids,)
 
-    def plain_forward(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
+    def _forward(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
         """Logits (S, vocab) at the given places of the packed row; the head computes no others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
         with self._attached, self._layers:

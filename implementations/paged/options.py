@@ -9,7 +9,6 @@ import torch
 from harness.errors import ConfigError
 from implementations.paged.kernels import triton_works
 
-TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKENDS = ("lanes", "blocks", "triton")
 
 
@@ -23,12 +22,13 @@ class PagedOptions:
     overlap: bool | None = None  # tokens are read one step late, an EOS too; on CUDA
     compile: bool | str | None = None  # one layer for all, by inductor or the backend named; on CUDA
     prepare: bool | None = None  # the pool is sized and steps are captured when it is built; on CUDA
+    tune: bool = False  # how kernels go through keys is chosen by measurement then; needs triton
     prepack: bool = False  # linear layers with transposed weights; needs trace
     poison: float | None = None  # what unused and freed blocks hold: it has no effect
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of another type than the option's."""
-        for name in ("trace", "graphs", "overlap", "prepare", "prepack"):
+        for name in ("trace", "graphs", "overlap", "prepare", "tune", "prepack"):
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
@@ -42,11 +42,10 @@ class PagedOptions:
                 f"{', '.join(backends)}"
             )
 
-    def resolved(self, device: torch.device, dtype: torch.dtype) -> PagedOptions:
+    def resolved(self, device: torch.device) -> PagedOptions:
         """Without None and auto. Raises `ConfigError` naming value, rule and choices."""
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
-        has_triton = triton_works() and dtype in TRITON_DTYPES
-        by_device = "lanes" if is_cpu else "triton" if is_cuda and has_triton else "blocks"
+        by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
             raise ConfigError(f"backend {backend!r} is none of auto, {', '.join(BACKENDS)}")
@@ -60,20 +59,15 @@ class PagedOptions:
             compile="inductor" if compiler is True else compiler,
             prepare=is_cuda if self.prepare is None else self.prepare,
         )
-        for is_wrong, why in chosen._contradictions(is_cpu, dtype):
+        for is_wrong, why in chosen._contradictions(is_cpu):
             if is_wrong:
                 raise ConfigError(f"engine 'paged' on {device.type}: {why}")
         return chosen
 
-    def _contradictions(self, is_cpu: bool, dtype: torch.dtype) -> tuple[tuple[bool, str], ...]:
+    def _contradictions(self, is_cpu: bool) -> tuple[tuple[bool, str], ...]:
         return (
             (not is_cpu and self.backend == "lanes", "backend=lanes is for a CPU"),
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
-            (
-                self.backend == "triton" and dtype not in TRITON_DTYPES,
-                f"backend=triton computes in {', '.join(map(str, TRITON_DTYPES))}, but the model is "
-                f"{dtype}; backend=blocks takes any",
-            ),
             (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
             (bool(self.trace and self.compile), "trace and compile exclude each other"),
             (self.prepack and not self.trace, "prepack=true needs trace=true"),
@@ -84,5 +78,9 @@ class PagedOptions:
             (
                 bool(self.prepare) and self.backend == "lanes",
                 "prepare=true needs backend=blocks or triton",
+            ),
+            (
+                self.tune and not (self.prepare and self.backend == "triton"),
+                "tune=true needs backend=triton and prepare=true",
             ),
         )

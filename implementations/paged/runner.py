@@ -21,6 +21,8 @@ from implementations.paged.options import PagedOptions
 from implementations.paged.scheduler import Scheduled
 from implementations.paged.staging import Reader, Staging, current
 
+TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
+
 
 @dataclass(frozen=True, slots=True)
 class Flight:
@@ -41,6 +43,7 @@ class ModelRunner:
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
     ) -> None:
         self._device = model.device
+        self._tunes = options.tune
         self._backend = backend
         self._pass = ModelPass(model, backend, options, config.return_logits)
         self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
@@ -49,13 +52,15 @@ class ModelRunner:
         self._graphs: CapturedSteps | None = None
         if options.graphs:
             assert isinstance(backend, BlockPool), "the options exclude it"
+            captures = CudaCapture(model.device) if model.device.type == "cuda" else None
             self._graphs = self.graphs_class(
                 backend,
                 self._pass.choose,
                 self._last_tokens,
                 config.max_num_seqs,
                 min(config.max_num_batched_tokens, worth_capturing(model)),
-                CudaCapture(model.device) if model.device.type == "cuda" else call_again,
+                captures or call_again,
+                captures.forget if captures is not None else lambda: None,
                 least_tokens=LEAST_TOKENS if options.compile else 1,
             )
 
@@ -81,6 +86,8 @@ class ModelRunner:
             tokens = torch.zeros(1, LEAST_TOKENS, dtype=torch.int64, device=self._device)
             self._pass.choose(tokens, tokens, tokens[0])  # shows what a block of each layer takes
             self._backend.reserve(seq_len)
+            if self._tunes:
+                self._backend.tune(min(seq_len, TUNED_LEN))
             if self._graphs is not None:
                 self._graphs.prepare(seq_len)
 

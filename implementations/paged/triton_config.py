@@ -101,6 +101,10 @@ def keep(layer: LayerCache, sweeps: Sweeps) -> None:
     _TUNED[kind_of(layer)] = sweeps
 
 
+def is_tuned(layer: LayerCache) -> bool:
+    return kind_of(layer) in _TUNED
+
+
 def sweeps_for(layer: LayerCache) -> Sweeps:
     keys = layer.keys
     return _TUNED.get(kind_of(layer)) or SWEEPS[device_class(keys.device)][keys.element_size()]

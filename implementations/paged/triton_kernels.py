@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from implementations.paged.attention import AttentionForm
+from implementations.paged.kernels import LayerCache
+from implementations.paged.triton_config import is_tuned
 from implementations.paged.triton_decode import decode
 from implementations.paged.triton_prefill import prefill
+from implementations.paged.triton_tuning import tuned
 
-__all__ = ["decode", "graph_columns", "prefill"]
+__all__ = ["decode", "graph_columns", "prefill", "tune"]
+
+
+def tune(cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int) -> None:
+    """Once for each kind of layer, while the process lives."""
+    if not is_tuned(cache):
+        tuned(cache, num_heads, form, num_seqs, seq_len)
 
 
 def graph_columns(num_columns: int, width: int) -> int:  # noqa: ARG001

@@ -229,7 +229,7 @@ def test_whose_prefix_was_taken_over_is_named(
 
     def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
         engine_class = type("Engine", (PagedEngine,), {"scheduler_class": WithTheseBlocks})
-        options = PagedOptions().resolved(model.device, model.dtype)
+        options = PagedOptions().resolved(model.device)
         return build_unprobed(model, config, options, engine_class)
 
     trial = trial_of(laboratory, EngineSpec(blocks.__name__, factory))

@@ -17,6 +17,7 @@ from implementations import paged as package
 from implementations.paged import compiled, paged
 from implementations.paged.options import PagedOptions
 
+CPU = torch.device("cpu")
 NUM_LAYERS = 12  # more than the compiler would make of one piece of code
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, return_logits=True)
 ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
@@ -66,7 +67,7 @@ def test_the_layers_are_their_own_again_after_a_pass(model: PreTrainedModel) -> 
 
 
 def test_inductor_answers_alike() -> None:
-    model = load_model("llama-random", torch.device("cpu"), torch.float32).model
+    model = load_model("llama-random", CPU, torch.float32).model
     options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
     answers = paged(model, CONFIG, **options, compile=True).generate(ASKED)
     plain = paged(model, CONFIG).generate(ASKED)
@@ -78,10 +79,7 @@ def test_inductor_answers_alike() -> None:
 def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:
     model.model.layers[1] = torch.nn.Sequential(model.model.layers[1])
     with pytest.raises(ConfigError, match="layers are of one class"):
-        package.build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(*CPU_FLOAT))
-
-
-CPU_FLOAT = torch.device("cpu"), torch.float32
+        package.build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(CPU))
 
 
 @pytest.mark.parametrize("damage", ["raises", "is wrong"])
@@ -99,9 +97,9 @@ def test_layers_that_the_compiler_spoils_run_as_they_are_unless_it_was_asked_for
     # As on a GPU, where it is the default:
     resolved = PagedOptions.resolved
 
-    def by_default(options: PagedOptions, *where: Any) -> PagedOptions:
+    def by_default(options: PagedOptions, device: torch.device) -> PagedOptions:
         asked = {"compile": True, "trace": False} if options.compile is None else {}
-        return resolved(package.replace(options, **asked), *where)
+        return resolved(package.replace(options, **asked), device)
 
     monkeypatch.setattr(PagedOptions, "resolved", by_default)
     answers = paged(model, CONFIG).generate(ASKED)

@@ -79,7 +79,7 @@ class Bench:
         self.last_tokens = LastTokens(NUM_LANES, CPU)
         self.free = list(range(60))
         pieces = self.pool, self.model.forward, self.last_tokens
-        self.graphs = CapturedSteps(*pieces, NUM_LANES, MOST_PROMPT_TOKENS, self._count)
+        self.graphs = CapturedSteps(*pieces, NUM_LANES, MOST_PROMPT_TOKENS, self._count, lambda: None)
 
     def _count(self, step: Step) -> Step:
         self.num_captures += 1

@@ -146,7 +146,7 @@ def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_sa
     model.set_experts_implementation("eager")
     model.set_attn_implementation("sdpa")
     engine = paged(model, EngineConfig(max_num_seqs=2))
-    assert engine._runner._pass.forward == engine._runner._pass.plain_forward, "it was traced"
+    assert engine._runner._pass._trace is None, "it was traced"
     asked = requests(64)
     alone = [paged(model, EngineConfig()).generate([each])[0] for each in asked]
     assert engine.generate(asked) == alone

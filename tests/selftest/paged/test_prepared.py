@@ -1,0 +1,171 @@
+"""What an engine does when it is built, so that no step waits for it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.api import EngineConfig, Request
+from harness.bench.axes import Axis, context_axis, requests_axis, sequences_axis
+from harness.errors import ConfigError
+from harness.models.catalogue import load_model
+from harness.models.shapes import SHAPES, build_model
+from implementations.paged import build_unprobed, capture, paged, runner, torch_kernels
+from implementations.paged.blocks import BlockPool
+from implementations.paged.engine import PagedEngine
+from implementations.paged.graphs import CapturedSteps, LastTokens
+from implementations.paged.options import PagedOptions
+
+CPU = torch.device("cpu")
+NARROW = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 64,
+}
+AS_ON_CUDA = {"backend": "blocks", "trace": False, "graphs": True, "overlap": True, "prepare": True}
+MODEL = build_model(SHAPES["tiny"].config(**NARROW), CPU, torch.float32)
+
+
+def built(config: EngineConfig, **options: Any) -> PagedEngine:
+    return build_unprobed(MODEL, config, PagedOptions(**AS_ON_CUDA | options).resolved(CPU))
+
+
+@pytest.fixture
+def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Its length."""
+    captured: list[int] = []
+
+    def capturing(step: capture.Step) -> capture.Step:
+        captured.append(1)
+        return step
+
+    monkeypatch.setattr(runner, "call_again", capturing)
+    # As the kernels in Triton have it: one captured step for all lengths.
+    monkeypatch.setattr(torch_kernels, "graph_columns", lambda _, width: width)
+    return captured
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [sequences_axis((1, 8)), context_axis((64, 512)), requests_axis((16,))],
+    ids=lambda axis: axis.name,
+)
+def test_no_timed_call_captures_anything_or_moves_the_pool(axis: Axis, num_captures: list[int]) -> None:
+    for point in axis.points:
+        engine = built(point.config)
+        before, generation = len(num_captures), engine._backend.generation
+        for cap in point.caps:
+            engine.generate(point.requests(cap, "0", NARROW["vocab_size"]))
+        assert len(num_captures) == before > 0
+        assert engine._backend.generation == generation
+
+
+def test_a_pool_is_made_as_large_as_the_limits_allow_and_memory_permits() -> None:
+    config = EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41)
+    pool = built(config)._backend
+    assert isinstance(pool, BlockPool)
+    block_bytes = 2 * 2 * 4 * 16 * 4  # keys and values, layers, block_size, head_dim, float32
+    assert pool.num_bytes == (3 * 11 + 1) * block_bytes
+
+
+def test_memory_bounds_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("implementations.paged.blocks.free_bytes", lambda _: 2 * 20 * 1024)
+    pool = built(EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41))._backend
+    assert pool.num_bytes == 20 * 1024, "half of what is free"
+
+
+def test_a_pool_of_a_given_size_is_not_made_larger() -> None:
+    config = EngineConfig(max_num_seqs=3, block_size=4, num_blocks=7, max_model_len=28)
+    assert built(config)._backend.num_bytes == 8 * 1024
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("options", [{}, {"graphs": False}, {"compile": "eager"}], ids=str)
+def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any]) -> None:
+    """Without waiting for the garbage collector: the next engine wants the memory."""
+    engine = built(EngineConfig(max_num_seqs=2, max_model_len=64), **options)
+    engine.generate([Request("a", (1, 2, 3), 4)])
+    pool = weakref.ref(engine._backend)
+    del engine
+    assert pool() is None
+
+
+@pytest.mark.parametrize("wants_logits", [False, True])
+def test_captured_steps_keep_logits_only_if_they_are_wanted(
+    wants_logits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of every bucket would stay alive: gigabytes, with a large vocabulary."""
+    kept: list[Tensor] = []
+
+    def running_once(step: capture.Step) -> capture.Step:
+        outputs = step()
+        kept.extend(outputs)
+        return lambda: outputs
+
+    monkeypatch.setattr(runner, "call_again", running_once)
+    built(EngineConfig(max_num_seqs=2, max_model_len=64, return_logits=wants_logits))
+    assert kept
+    assert any(each.dim() == 2 for each in kept) == wants_logits
+
+
+def test_options_that_need_a_pool_say_so() -> None:
+    model = load_model("gpt2-random", CPU, torch.float32).model
+    with pytest.raises(ConfigError, match="prepare=true needs backend=blocks or triton"):
+        paged(model, EngineConfig(), prepare=True)
+    with pytest.raises(ConfigError, match="tune=true needs backend=triton and prepare=true"):
+        paged(model, EngineConfig(), backend="blocks", prepare=True, tune=True)
+
+
+def test_captures_share_a_stream_and_a_pool_that_still_has_graphs() -> None:
+    """A stream of its own left a cuBLAS workspace behind with each capture, and a pool whose graphs are
+    all gone may not be used again."""
+    on_cuda = dict.fromkeys(("Stream", "CUDAGraph", "current_stream"), mock.DEFAULT)
+    with mock.patch.multiple(
+        torch.cuda,
+        **on_cuda,
+        stream=lambda _: nullcontext(),
+        graph_pool_handle=mock.Mock(side_effect=range(10)),
+        graph=mock.Mock(side_effect=lambda *_, **__: nullcontext()),
+    ):
+        captures = capture.CudaCapture(torch.device("cuda:1"))
+        for _ in range(2):
+            captures(lambda: ())
+        captures.forget()
+        captures(lambda: ())
+        told = [call.kwargs for call in torch.cuda.graph.call_args_list]
+        assert torch.cuda.Stream.call_args_list == [mock.call(torch.device("cuda:1"))]
+    assert [each["pool"] for each in told] == [0, 0, 1]
+    assert len({id(each["stream"]) for each in told}) == 1
+    assert {each["capture_error_mode"] for each in told} == {"thread_local"}, "others may work"
+
+
+def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:
+    pool = BlockPool(2, 4, device=CPU)
+    forget = mock.Mock()
+    pieces = pool, lambda *_: (torch.zeros(2, dtype=torch.int64),), LastTokens(2, CPU), 2, 16
+    steps = CapturedSteps(*pieces, capture.call_again, forget)
+    steps.prepare(seq_len=8)
+    assert not forget.called
+    pool.generation += 1
+    steps.prepare(seq_len=8)
+    assert forget.call_count == 1
