@@ -56,7 +56,7 @@ _AMD = {
     8: Sweeps(_ONE_BUFFER, _WIDE),
 }
 SWEEPS: dict[str, dict[int, Sweeps]] = {
-    "sm_80": _NVIDIA,  # compute capability 8.x
+    "sm_80": _NVIDIA | {2: Sweeps(prefill=PrefillSweep(16 * KIB))},  # compute capability 8.x
     "sm_90": _NVIDIA,
     "sm_100": _NVIDIA,  # and later
     "gfx9": _AMD,

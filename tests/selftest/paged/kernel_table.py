@@ -1,4 +1,4 @@
-"""Writes `results/kernels.md` and `.json`: what compilers make of the Triton kernels, for GPUs that
+"""Writes `results/kernels.md`: what compilers make of the Triton kernels, for GPUs that
 need not be there.
 
     python -m tests.selftest.paged.kernel_table [TARGET ...]     (needs Triton; 20 minutes on two cores)
@@ -80,8 +80,6 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
     made = provenance(command)
     introduction = INTRODUCTION.format(made="\n".join(as_lines(made)), version=triton.__version__)
     (RESULTS / "kernels.md").write_text(f"{introduction}\n{table(rows)}")
-    stored = {"made": made | {"triton": triton.__version__}, "kernels": rows}
-    (RESULTS / "kernels.json").write_text(json.dumps(stored, indent=1) + "\n")
 
 
 if __name__ == "__main__":

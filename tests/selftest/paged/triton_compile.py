@@ -85,6 +85,9 @@ class _NoDevice:
         return device
 
 
+_MEASURED: dict[int, Compiled] = {}  # layers may have a kernel in common
+
+
 @contextmanager
 def compiling_for(processor: Processor) -> Iterator[list[Compiled]]:
     """Launches within compile and do no more. Yields what they come to; each variant once.
@@ -98,10 +101,13 @@ def compiling_for(processor: Processor) -> Iterator[list[Compiled]]:
         started, log = time.perf_counter(), io.StringIO()
         with redirect_stdout(log):
             compiled = launch(kernel, *args, grid=grid, warmup=True, **constants)
-        if id(compiled) not in seen:  # Triton keeps them, so they differ
-            seen.add(id(compiled))
+        if id(compiled) not in _MEASURED:  # Triton keeps them, so they differ
             compile_s = time.perf_counter() - started
-            found.append(_measured(kernel, compiled, constants, log.getvalue(), processor, compile_s))
+            facts = constants, log.getvalue(), processor, compile_s
+            _MEASURED[id(compiled)] = _measured(kernel, compiled, *facts)
+        if id(compiled) not in seen:
+            seen.add(id(compiled))
+            found.append(_MEASURED[id(compiled)])
 
     driver.set_active(_NoDevice(processor.target))
     with (
