@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,13 @@ class RaggedBatch:
         return len(self.token_ids) - self.num_decodes
 
     @property
+    def sampled(self) -> tuple[Scheduled, ...]:
+        """(S,) the rows a token is chosen for."""
+        if len(self.sampled_rows) == len(self.scheduled):
+            return self.scheduled
+        return tuple(self.scheduled[row] for row in self.sampled_rows.tolist())
+
+    @property
     def sampled_tokens(self) -> Ints:
         """(S,) where in T each sampled row's last token is."""
         return self.cu_seqlens_q[1:][self.sampled_rows] - 1
@@ -54,16 +62,17 @@ class RaggedBatch:
 
     @classmethod
     def of(cls, scheduled: Seq[Scheduled]) -> RaggedBatch:
-        decodes = [each for each in scheduled if each.query_len == 1]
-        decodes.sort(key=_lane)
-        prefills = [each for each in scheduled if each.query_len > 1]
+        by_lane = sorted(((row[0].lane, row) for row in scheduled if row[2] == 1), key=_first)
+        decodes = [row for _, row in by_lane]
+        prefills = [row for row in scheduled if row[2] > 1]
         rows = (*decodes, *prefills)
         token_ids = [sequence.token_ids[context_len] for sequence, context_len, _, _ in decodes]
         for sequence, context_len, query_len, _ in prefills:
             token_ids += sequence.token_ids[context_len : context_len + query_len]
-        table = [(c, q, is_sampled, each.lane) for each, c, q, is_sampled in rows]
-        columns = np.array(table, dtype=np.int64).reshape(-1, 4).T.copy()
-        context_lens, query_lens, is_sampled, lanes = columns
+        context_lens = np.array([row[1] for row in rows], dtype=np.int64)
+        query_lens = np.ones(len(rows), dtype=np.int64)
+        query_lens[len(decodes) :] = [row[2] for row in prefills]
+        lanes = [lane for lane, _ in by_lane] + [row[0].lane for row in prefills]
         cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(query_lens, out=cu_seqlens_q[1:])
         position_ids = context_lens
@@ -78,10 +87,9 @@ class RaggedBatch:
             context_lens=context_lens,
             query_lens=query_lens,
             cu_seqlens_q=cu_seqlens_q,
-            lanes=lanes,
-            sampled_rows=np.flatnonzero(is_sampled),
+            lanes=np.array(lanes, dtype=np.int64),
+            sampled_rows=np.flatnonzero([row[3] for row in rows]),
         )
 
 
-def _lane(row: Scheduled) -> int:
-    return row.sequence.lane
+_first = itemgetter(0)

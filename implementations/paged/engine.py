@@ -28,7 +28,7 @@ from implementations.paged.batch import RaggedBatch
 from implementations.paged.masking import seen_by
 from implementations.paged.options import PagedOptions
 from implementations.paged.runner import Flight, ModelRunner
-from implementations.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
+from implementations.paged.scheduler import Scheduler, SchedulerOutput
 from implementations.paged.sequence import PENDING, Sequence
 from implementations.paged.trace import TraceLog
 from implementations.support import sliding_window
@@ -100,7 +100,7 @@ class PagedEngine:
         token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
         done = self._scheduler.update(batch.scheduled, token_ids)
         self._record(plan, done)
-        if not done or any(map(_is_due, flight.sampled)):
+        if not done or any(seq.awaits(c + q) for seq, c, q, _ in flight.sampled):
             self._in_flight = flight
         return chosen if self._overlaps else chosen + self._land()
 
@@ -112,10 +112,11 @@ class PagedEngine:
             return chosen
         logits = repeat(None) if flight.logits is None else flight.logits.float()
         for row, token_id, row_logits in zip(flight.sampled, flight.land(), logits, strict=False):
-            if not _is_due(row):
+            sequence, context_len, query_len, _ = row
+            if not sequence.awaits(context_len + query_len):
                 continue
-            sequence, was_running = row.sequence, row.sequence.finish_reason is None
-            if sequence.reveal(row.context_len + row.query_len, token_id) and was_running:
+            was_running = sequence.finish_reason is None
+            if sequence.reveal(context_len + query_len, token_id) and was_running:
                 self._scheduler.stop(sequence)
             chosen.append(Chosen(sequence, token_id, sequence.finish_reason, row_logits))
         return chosen
@@ -156,7 +157,8 @@ class PagedEngine:
     def _flying(self, request_id: str) -> list[Sequence]:
         """The sequence of that id whose token is in flight; at most one."""
         rows = self._in_flight.sampled if self._in_flight is not None else ()
-        return [r.sequence for r in rows if r.sequence.request_id == request_id and _is_due(r)]
+        own = (row for row in rows if row.sequence.request_id == request_id)
+        return [sequence for sequence, c, q, _ in own if sequence.awaits(c + q)]
 
     def abort(self, request_id: str) -> None:
         was_live = self._scheduler.abort(request_id)
@@ -213,13 +215,6 @@ class PagedEngine:
     def _require_idle(self) -> None:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
-
-
-def _is_due(row: Scheduled) -> bool:
-    """Is somebody to get its token? Not if it was aborted, or fed before its EOS was read."""
-    sequence = row.sequence
-    is_there = row.context_len + row.query_len < len(sequence.token_ids)
-    return is_there and sequence.finish_reason is not FinishReason.ABORTED
 
 
 def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:

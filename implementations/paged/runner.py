@@ -73,8 +73,7 @@ class ModelRunner:
                 outputs = self._run(batch)
             # The next captured step overwrites the logits.
             logits = outputs[1].clone() if len(outputs) > 1 else None
-            sampled = tuple(batch.scheduled[row] for row in batch.sampled_rows.tolist())
-            return Flight(sampled, self._reader.read_later(outputs[0]), logits)
+            return Flight(batch.sampled, self._reader.read_later(outputs[0]), logits)
 
     def prepare(self, seq_len: int) -> None:
         """Do now what the first steps would have to wait for: size the pool for sequences of up to

@@ -123,30 +123,23 @@ class Scheduler:
     def _continue_running(self, plan: list[Scheduled], budget: int) -> tuple[int, list[str]]:
         """What is left of the budget, and who had to give way."""
         preempted: list[str] = []
-        budget -= self._continue_in_place(plan)
-        while len(plan) < len(self.running) and budget:
-            sequence = self.running[len(plan)]
-            num_new = min(sequence.num_uncomputed_tokens, budget)
-            if not self.blocks.can_hold(sequence, sequence.num_computed_tokens + num_new):
+        running, block_size = self.running, self._config.block_size
+        while len(plan) < len(running) and budget:
+            sequence = running[len(plan)]
+            context_len = sequence.num_computed_tokens
+            num_new = len(sequence.token_ids) - context_len
+            if num_new == 1 and context_len < len(sequence.block_table) * block_size:
+                # A decode within its last block: nearly every row of nearly every step.
+                plan.append(Scheduled(sequence, context_len, 1, True))
+                budget -= 1
+                continue
+            num_new = min(num_new, budget)
+            if not self.blocks.can_hold(sequence, context_len + num_new):
                 preempted.append(self._preempt_youngest())  # perhaps this very sequence
                 continue
             plan.append(self._feed(sequence, num_new))
             budget -= num_new
         return budget, preempted
-
-    def _continue_in_place(self, plan: list[Scheduled]) -> int:
-        """Feed one token each to the oldest, up to the first that needs more or another block. That is
-        nearly all of nearly every step, so it is kept short. Returns their number."""
-        block_size = self._config.block_size
-        for sequence in self.running:
-            context_len = sequence.num_computed_tokens
-            if (
-                len(sequence.token_ids) != context_len + 1
-                or len(sequence.block_table) * block_size <= context_len
-            ):
-                break
-            plan.append(Scheduled(sequence, context_len, 1, True))
-        return len(plan)
 
     def _admit(self, plan: list[Scheduled], budget: int) -> list[str]:
         admitted: list[str] = []

@@ -60,6 +60,10 @@ class Sequence:
             self.finish_reason = FinishReason.LENGTH
         return self.finish_reason is not None
 
+    def awaits(self, index: int) -> bool:
+        """Is the token of that place wanted? Not after an abort, nor behind an EOS read late."""
+        return index < len(self.token_ids) and self.finish_reason is not FinishReason.ABORTED
+
     def reveal(self, index: int, token_id: int) -> bool:
         """Put the token that was `PENDING` at `index` in its place. Is it an EOS? Then the sequence
         ends there, and what was appended behind it is dropped."""
