@@ -66,6 +66,15 @@ def test_a_compiled_layer_launches_less_and_nothing_is_compiled_in_a_capture(
     assert sum(replayed(compiled).values()) < sum(replayed(plain).values())
 
 
+def test_a_model_on_the_second_gpu_is_served_there_while_the_first_is_current(
+    elsewhere: ProcessPoolExecutor,
+) -> None:
+    """Streams, events and kernels are of the current device, which need not be the model's."""
+    backend = "triton" if find_spec("triton") else "blocks"
+    report = elsewhere.submit(dry_run, "gpt2", backend, *SMALL, options=PLAIN, device=1).result()
+    assert problem_lines(report) == []
+
+
 class ReadsBack(BlockPool):
     """Looks at a number on the device, which a capture forbids."""
 

@@ -32,9 +32,11 @@ def dry_run(
     num_seqs: int = 4,
     dtype: torch.dtype = torch.bfloat16,
     options: dict[str, Any] | None = None,
+    device: int = 0,
     **parts: Any,
 ) -> Report:
-    """`num_layers` None: all. `options` are those of `paged`, `parts` of `build_unprobed`.
+    """`num_layers` None: all. `device`: of two, the first of which is current. `options` are those of
+    `paged`, `parts` of `build_unprobed`.
 
     An error ends the run, and is a problem like others.
     """
@@ -42,11 +44,11 @@ def dry_run(
     name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
     model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=512, max_model_len=1024)
-    ledger = Ledger()
+    ledger = Ledger(device=device)
     steps: list[Step] = []
     fake = FakeDevice(allow_non_fake_inputs=True)
     with runtime(ledger), kernels(ledger), fake, Watch(ledger):
-        with torch.device("cuda"):
+        with torch.device("cuda", device):
             model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
         model = model.eval().requires_grad_(False)
         ledger.end_step("build", 0)  # what the model's making costs is its own affair

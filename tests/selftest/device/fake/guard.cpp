@@ -1,5 +1,5 @@
 // What torch asks a device's runtime for before it makes a tensor there, answered for a CUDA that is
-// not there: one device, one stream. Tensors on it must be fake.
+// not there: two devices, one stream each. Tensors on it must be fake.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -13,13 +13,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {kCuda, 0}; }
   void setDevice(c10::Device) const override {}
   void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const noexcept override { return only_stream(); }
-  c10::Stream exchangeStream(c10::Stream) const noexcept override { return only_stream(); }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-
-  static c10::Stream only_stream() {
-    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kCuda, 0));
+  c10::Stream getStream(c10::Device device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
   }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 2; }
 };
 
 void put(const c10::impl::DeviceGuardImplInterface* guard) {

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._dynamo.device_interface import CudaInterface
 
 from tests.selftest.device.fake.ledger import Ledger
-from tests.selftest.device.fake.runtime import H200, Device
+from tests.selftest.device.fake.runtime import H200, device_class
 
 MAX_GRID = (2**31 - 1, 65_535, 65_535)
 
@@ -53,6 +53,7 @@ def _our_launches(ledger: Ledger) -> Iterator[None]:
 
 
 def _check(ledger: Ledger, name: str, given: dict[str, Any], grid: tuple[int, ...]) -> None:
+    ledger.used_device()
     for parameter, value in given.items():
         if isinstance(value, Tensor) and value.device.type != "cuda":
             ledger.problem(f"{name} is given {parameter} on {value.device}")
@@ -105,7 +106,7 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
         for change in (
             # What is compiled here must never be found in a cache by someone who means it.
             config.patch(force_disable_caches=True, compile_threads=1),
-            mock.patch.multiple(CudaInterface, **_interface()),
+            mock.patch.multiple(CudaInterface, **_interface(ledger)),
             mock.patch.object(torch._C, "_cuda_getCurrentRawStream", return_value=0, create=True),
             mock.patch.object(guards, "_empty_strided_cuda", empty_strided, create=True),
             mock.patch.object(guards, "_reinterpret_tensor", reinterpret),
@@ -119,7 +120,7 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
         torch._dynamo.reset()
 
 
-def _interface() -> dict[str, Any]:
+def _interface(ledger: Ledger) -> dict[str, Any]:
     """What inductor asks the device about; made of `torch.cuda`'s functions when that was imported."""
     names = ("current_device", "set_device", "device_count", "synchronize", "memory_allocated")
     now = {name: staticmethod(getattr(torch.cuda, name)) for name in (*names, "is_bf16_supported")}
@@ -130,7 +131,11 @@ def _interface() -> dict[str, Any]:
         get_device_properties=lambda *_: H200,
     )
     exchange = dict.fromkeys(("exchange_device", "maybe_exchange_device"), staticmethod(lambda _: 0))
-    return now | exchange | {"get_device_properties": properties, "Worker": worker, "device": Device}
+    return (
+        now
+        | exchange
+        | {"get_device_properties": properties, "Worker": worker, "device": device_class(ledger)}
+    )
 
 
 @contextmanager

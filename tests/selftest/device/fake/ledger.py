@@ -26,6 +26,8 @@ class Ledger:
     problems: Counter[Problem] = field(default_factory=Counter)
     variants: dict[str, set[Hashable]] = field(default_factory=dict)
     compiled: list[str] = field(default_factory=list)
+    current_device: int = 0
+    device: int = 0  # where everything is to be
 
     def launch(self, name: str) -> None:
         (self.eager if self.recording is None else self.recording)[name] += 1
@@ -36,6 +38,11 @@ class Ledger:
     def forbidden_in_capture(self, what: str) -> None:
         if self.recording is not None:
             self.problem(what)
+
+    def used_device(self) -> None:
+        """Something was done on the current device."""
+        if self.current_device != self.device:
+            self.problem(f"cuda:{self.current_device} is current, and used, but not cuda:{self.device}")
 
     def end_step(self, phase: str, num_rows: int) -> Step:
         """`phase` as in `Step`, or "build"."""

@@ -32,35 +32,43 @@ H200 = SimpleNamespace(
 )
 
 
-class Device:
-    """`torch.cuda.device`: there is only one."""
-
-    def __init__(self, _: object = None) -> None: ...
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
-
-
 @contextmanager
 def runtime(ledger: Ledger) -> Iterator[None]:
-    """torch sees one H200. Tensors on it must be fake: there is no memory behind it."""
+    """torch sees two H200. Tensors on them must be fake: there is no memory behind them. The first is
+    the current one, so that work for the second shows where it forgets to say so."""
     if torch.cuda.is_available():
         raise RuntimeError("a fake CUDA would take the place of the one that is here")
     guard = ctypes.CDLL(str(built(Path(__file__).with_name("guard.cpp"))))
     guard.install()
     try:
-        with mock.patch.multiple(torch.cuda, **_state(), **_streams(ledger)):
+        with mock.patch.multiple(torch.cuda, **_state(ledger), **_streams(ledger)):
             yield
     finally:
         guard.take_away()
 
 
-def _state() -> dict[str, Any]:
+def device_class(ledger: Ledger) -> type:
+    class Device:
+        """`torch.cuda.device`."""
+
+        def __init__(self, device: Any = None) -> None:
+            self._index = device if isinstance(device, int) else getattr(device, "index", None) or 0
+
+        def __enter__(self) -> None:
+            self._before, ledger.current_device = ledger.current_device, self._index
+
+        def __exit__(self, *_: object) -> None:
+            ledger.current_device = self._before
+
+    return Device
+
+
+def _state(ledger: Ledger) -> dict[str, Any]:
     """What torch and others ask about devices, memory and random numbers."""
     answers = {
         "is_available": True,
         "is_bf16_supported": True,
-        "device_count": 1,
-        "current_device": 0,
+        "device_count": 2,
         "get_device_properties": H200,
         "get_device_capability": (H200.major, H200.minor),
         "get_device_name": H200.name,
@@ -74,7 +82,12 @@ def _state() -> dict[str, Any]:
     state: dict[str, Any] = {name: _answering(value) for name, value in answers.items()}
     state |= {name: _answering(None) for name in (*ignored, "manual_seed_all", "set_rng_state")}
     state |= {"get_rng_state": lambda *_: torch.zeros(1, dtype=torch.uint8)}
-    return state | {"device": Device, "_DeviceGuard": Device}
+    device = device_class(ledger)
+    return state | {
+        "current_device": lambda: ledger.current_device,
+        "device": device,
+        "_DeviceGuard": device,
+    }
 
 
 def _answering(value: object) -> Callable[..., object]:
@@ -89,7 +102,9 @@ def _streams(ledger: Ledger) -> dict[str, Any]:
 
     class Event:
         def __init__(self, *_: object, **__: object) -> None: ...
-        def record(self, *_: object) -> None: ...
+        def record(self, *_: object) -> None:
+            ledger.used_device()
+
         def wait(self, *_: object) -> None: ...
         def query(self) -> bool:
             ledger.forbidden_in_capture("an event is queried")
@@ -123,6 +138,7 @@ def _streams(ledger: Ledger) -> dict[str, Any]:
             ledger.recording = None
 
         def replay(self) -> None:
+            ledger.used_device()
             ledger.forbidden_in_capture("a graph is replayed")
             ledger.replayed.update(self._launches)
 
