@@ -22,7 +22,7 @@ def synchronise(device: torch.device) -> None:
             torch.cuda.synchronize(index)
     elif device.type == "mps":
         torch.mps.synchronize()  # there is one, and it takes no argument
-    elif device.type != "cpu":
+    elif device.type not in ("cpu", "meta"):
         torch.get_device_module(device).synchronize(device)
 
 

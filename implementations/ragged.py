@@ -72,8 +72,8 @@ class RaggedEngine:
             return [], {}
         logits = self._forward(plan)
         events, record = self._scheduler.update(plan, logits.argmax(dim=-1).tolist())
-        for request_id in record.finished:
-            self._caches.pop(request_id, None)
+        for request_id in self._caches.keys() & set(record.finished):
+            del self._caches[request_id]
         self._trace.append(record)
         sampled = zip(plan.rows, logits, strict=True)
         return events, {row.request_id: each for row, each in sampled if row.is_sampled}

@@ -32,7 +32,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 BACKENDS = ("blocks", pytest.param("triton", marks=needs_triton))
 SHAPES = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
 SMALL = (1, 2)  # layers, slots: few passes, and all that there is to meet
-PLAIN = {"compile": False}  # the layers as they are; compiling takes seconds
+QUICK = {"options": {"compile": False}, "budget": 64}  # compiling takes seconds, and so do captures
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def elsewhere() -> Iterator[ProcessPoolExecutor]:
 def test_the_engine_does_nothing_that_a_gpu_refuses_or_waits_for(
     elsewhere: ProcessPoolExecutor, shape: str, backend: str
 ) -> None:
-    report = elsewhere.submit(dry_run, shape, backend, *SMALL, options=PLAIN).result()
+    report = elsewhere.submit(dry_run, shape, backend, *SMALL, **QUICK).result()
     assert problem_lines(report) == []
     decode = report.usual("decode", has_graph=True)
     assert decode is not None, "no decode step was replayed"
@@ -71,7 +71,7 @@ def test_a_model_on_the_second_gpu_is_served_there_while_the_first_is_current(
 ) -> None:
     """Streams, events and kernels are of the current device, which need not be the model's."""
     backend = "triton" if find_spec("triton") else "blocks"
-    report = elsewhere.submit(dry_run, "gpt2", backend, *SMALL, options=PLAIN, device=1).result()
+    report = elsewhere.submit(dry_run, "gpt2", backend, *SMALL, **QUICK, device=1).result()
     assert problem_lines(report) == []
 
 
@@ -119,7 +119,7 @@ def test_a_planted_fault_is_reported(
     elsewhere: ProcessPoolExecutor, pool: type[BlockPool], problem: str
 ) -> None:
     parts = {"block_pool_class": pool}
-    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALL, options=PLAIN, **parts).result()
+    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALL, **QUICK, **parts).result()
     assert any(problem in line for line in problem_lines(report)), problem_lines(report)
 
 

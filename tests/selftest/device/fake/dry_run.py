@@ -33,17 +33,20 @@ def dry_run(
     dtype: torch.dtype = torch.bfloat16,
     options: dict[str, Any] | None = None,
     device: int = 0,
+    budget: int = 512,
     **parts: Any,
 ) -> Report:
-    """`num_layers` None: all. `device`: of two, the first of which is current. `options` are those of
-    `paged`, `parts` of `build_unprobed`.
+    """`num_layers` None: all. `device`: of two, the first of which is current. `budget`: tokens of a
+    step. `options` are those of `paged`, `parts` of `build_unprobed`.
 
     An error ends the run, and is a problem like others.
     """
     kind = SHAPES[shape]
     name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
     model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
-    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=512, max_model_len=1024)
+    config = EngineConfig(
+        max_num_seqs=num_seqs, max_num_batched_tokens=budget, max_model_len=2 * budget
+    )
     ledger = Ledger(device=device)
     steps: list[Step] = []
     fake = FakeDevice(allow_non_fake_inputs=True)
