@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
@@ -50,6 +51,8 @@ from implementations.paged.lanes import LanePool
 from implementations.paged.options import PagedOptions
 from implementations.support import probe, refuse_unbatchable
 
+# Why the layers of a model are not compiled, None if they are: engines are built often.
+_NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
 LONGEST_TABLE = 8192  # blocks that tables have room for at first
 
 
@@ -76,16 +79,26 @@ def paged(
     options = asked.resolved(model.device)
     refuse_unbatchable("paged", model)
     refuse_undeclared("paged", model)
-    if asked.compile is None and not uniform_layers(model):
+    why = _why_not_compiled(model, options) if asked.compile is None and options.compile else None
+    if why is not None:
         options = replace(options, compile=False)
-    try:
-        _probe(model, options)
-    except UnsupportedModelError:
-        if asked.compile is not None or not options.compile:
-            raise
-        options = replace(options, compile=False)  # its compiler cannot do it, or not right
-        _probe(model, options)
-    return build_unprobed(model, config, options)
+    _probe(model, options)
+    engine = build_unprobed(model, config, options)
+    engine.notes = () if why is None else (f"its layers are not compiled: {why}",)
+    return engine
+
+
+def _why_not_compiled(model: PreTrainedModel, options: PagedOptions) -> str | None:
+    """Where nobody asked for it, a model that the compiler spoils is served as it is."""
+    if model not in _NOT_COMPILED:
+        why = None if uniform_layers(model) else "they are not all of one class"
+        if why is None:
+            try:
+                _probe(model, options)
+            except UnsupportedModelError as error:
+                why = str(error)
+        _NOT_COMPILED[model] = why
+    return _NOT_COMPILED[model]
 
 
 def _probe(model: PreTrainedModel, options: PagedOptions) -> None:

@@ -68,6 +68,7 @@ class PagedEngine:
         self._scheduler = self.scheduler_class(
             Limits.of(model, config), config, has_lanes=options.backend == "lanes"
         )
+        self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._overlaps = bool(options.overlap)
         self._poison = options.poison
         self._in_flight: Flight | None = None  # its tokens have not been read
