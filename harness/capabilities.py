@@ -52,7 +52,14 @@ def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> froze
 
 def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]) -> int:
     """What `harness.api.DelayedEngine` says of it, in steps; 0 of an engine that says nothing."""
-    declared: object = getattr(engine, "scheduling_delay", 0)
+    try:
+        declared: object = getattr(engine, "scheduling_delay", 0)
+    except Exception as error:
+        raise UsageError(f"engine {name!r}: reading scheduling_delay raised {error!r}") from error
+    if not hasattr(engine, "scheduling_delay") and hasattr(type(engine), "scheduling_delay"):
+        raise UsageError(f"engine {name!r}: reading scheduling_delay raised an AttributeError")
+    if callable(declared):
+        raise UsageError(f"engine {name!r}: scheduling_delay must be a property, but is a method")
     if type(declared) is not int or declared not in DELAYS:
         raise UsageError(
             f"engine {name!r}: scheduling_delay is {declared!r}, but must be "

@@ -9,6 +9,7 @@ import torch
 from harness.errors import ConfigError
 from implementations.paged.kernels import triton_works
 
+PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that change nothing, to find a culprit
 BACKENDS = ("lanes", "blocks", "triton")
 
 
@@ -35,12 +36,13 @@ class PagedOptions:
         is_number = isinstance(self.poison, int | float) and not isinstance(self.poison, bool)
         if self.poison is not None and not is_number:
             raise ConfigError(f"engine 'paged': poison is {self.poison!r}, but must be a number")
-        backends = torch._dynamo.list_backends(exclude_tags=()) if self.compile else []
-        if not (self.compile is None or isinstance(self.compile, bool) or self.compile in backends):
-            raise ConfigError(
-                f"engine 'paged': compile is {self.compile!r}, but must be true, false or one of "
-                f"{', '.join(backends)}"
-            )
+        if not (self.compile is None or isinstance(self.compile, bool)):
+            backends = [*torch._dynamo.list_backends(), *PLAIN_BACKENDS]
+            if self.compile not in backends:
+                raise ConfigError(
+                    f"engine 'paged': compile is {self.compile!r}, but must be true, false or one of "
+                    f"{', '.join(backends)}"
+                )
 
     def resolved(self, device: torch.device) -> PagedOptions:
         """Without None and auto. Raises `ConfigError` naming value, rule and choices."""
@@ -48,7 +50,8 @@ class PagedOptions:
         by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
-            raise ConfigError(f"backend {backend!r} is none of auto, {', '.join(BACKENDS)}")
+            choices = ", ".join(BACKENDS)
+            raise ConfigError(f"engine 'paged': backend {backend!r} is none of auto, {choices}")
         compiler = is_cuda and triton_works() if self.compile is None else self.compile
         chosen = replace(
             self,

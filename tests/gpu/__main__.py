@@ -32,7 +32,7 @@ def chosen(plan: Plan, names: Sequence[str]) -> Plan:
     """The parts asked for, all if none is, in the order of the plan. Raises `UsageError`."""
     for name in names:
         if name not in plan:
-            raise UsageError(f"part {name!r} is unknown; choose of {', '.join(plan)}, or {DRY}")
+            raise UsageError(f"part {name!r} is unknown; choose from {', '.join(plan)}, or {DRY}")
     return {name: steps for name, steps in plan.items() if not names or name in names}
 
 
@@ -40,6 +40,7 @@ def usable(out: Path) -> Path:
     """Made if it is not there. Raises `UsageError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / LOG).open("a").close()
     except OSError as error:
         raise UsageError(f"OUT={str(out)!r} must be a folder to write to: {error.strerror}") from None
     return out

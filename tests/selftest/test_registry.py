@@ -195,10 +195,29 @@ class Delayed(Silent):
     def abort(self, request_id: str) -> None: ...
 
 
-@pytest.mark.parametrize("declared", [2, -1, True, "1", 1.0, None, lambda: 1])
+@pytest.mark.parametrize("declared", [2, -1, True, "1", 1.0, None])
 def test_a_scheduling_delay_is_none_or_one_step(declared: object) -> None:
     engine = type("Engine", (Delayed,), {"scheduling_delay": declared})()
     with pytest.raises(UsageError, match=r"scheduling_delay is .*, but must be 0 or 1: the steps by"):
+        capabilities_of("engine", lambda _: engine)
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [
+        (lambda _: 1, "must be a property, but is a method"),
+        (
+            property(lambda self: self.nothing_there),
+            "reading scheduling_delay raised an AttributeError",
+        ),
+        (property(lambda _: 1 // 0), "scheduling_delay raised ZeroDivisionError"),
+    ],
+)
+def test_a_scheduling_delay_that_cannot_be_read_is_no_delay_of_zero(
+    declared: object, complaint: str
+) -> None:
+    engine = type("Engine", (Delayed,), {"scheduling_delay": declared})()
+    with pytest.raises(UsageError, match=complaint):
         capabilities_of("engine", lambda _: engine)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import warnings
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ import torch
 from harness.models.shapes import SHAPES
 from tests.selftest.device.fake.dry_run import dry_run
 from tests.selftest.device.fake.host import PROMPT_LEN, eager_time, host_time
-from tests.selftest.device.fake.report import record_of, text_of
+from tests.selftest.device.fake.report import problem_lines, record_of, text_of
 
 COUNTED = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
 BACKENDS = ("triton", "blocks")
@@ -40,6 +41,12 @@ def main(arguments: list[str] | None = None) -> None:
     for shape in asked.shapes:
         if shape not in SHAPES:
             parser.error(f"{shape!r} is no shape; there are {', '.join(SHAPES)}")
+    if asked.layers is not None and asked.layers < 1:
+        parser.error(f"--layers is {asked.layers}, but must be at least 1")
+    if asked.backend == "triton" and find_spec("triton") is None:
+        parser.error("--backend triton needs Triton, which is not installed; choose blocks")
+    if asked.json and not asked.json.parent.is_dir():
+        parser.error(f"--json {asked.json}: there is no folder {asked.json.parent}")
     shapes = asked.shapes or COUNTED
     torch.set_num_threads(1)
     host_times = [] if asked.no_host else [host_time(num_rows) for num_rows in PROMPT_LEN]
@@ -56,6 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
             "eager_times": [asdict(each) for each in eager_times],
         }
         asked.json.write_text(json.dumps(record, indent=1) + "\n")
+    if any(problem_lines(each) for each in reports):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def values(step: Step, flag: str) -> list[str]:
 def test_an_unknown_part_is_one_error_that_names_the_choices(tmp_path: Path) -> None:
     ran = run("correctness", "--dry", out=tmp_path / "out")
     assert ran.returncode == 2
-    assert ran.stderr == f"error: part 'correctness' is unknown; choose of {PARTS}, or --dry\n"
+    assert ran.stderr == f"error: part 'correctness' is unknown; choose from {PARTS}, or --dry\n"
     assert not (tmp_path / "out").exists()
 
 
