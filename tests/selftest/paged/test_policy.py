@@ -164,6 +164,32 @@ def test_the_same_new_prefix_twice_in_one_step_is_computed_twice_and_kept_once()
     assert scheduler.blocks.match(third) == (twins[0].block_table[0],)
 
 
+def test_a_token_is_awaited_unless_its_sequence_ended_before_or_was_aborted() -> None:
+    late = Sequence(Request("a", (1, 2), 5, frozenset({7})), [1, 2, PENDING, PENDING])
+    assert late.awaits(3)
+    assert not late.awaits(4)
+    assert late.reveal(2, 7)
+    assert (late.token_ids, late.finish_reason) == ([1, 2, 7], FinishReason.STOP)
+    assert not late.awaits(3), "it was fed before its EOS was read"
+    aborted = Sequence(Request("b", (1,), 5), [1, PENDING], finish_reason=FinishReason.ABORTED)
+    assert not aborted.awaits(1)
+
+
+def test_one_that_waits_again_may_turn_out_to_have_stopped() -> None:
+    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=2, block_size=SIZE))
+    sequence = scheduler.add(Request("a", (1, 2, 3), 4, frozenset({0})))
+    plan = scheduler.schedule()
+    scheduler.update(plan.scheduled, [PENDING])
+    scheduler._preempt_youngest()
+    assert scheduler.waiting_ids == ("a",)
+    assert sequence.reveal(3, 0)
+    scheduler.stop(sequence)
+    assert scheduler.waiting_ids == ()
+    assert scheduler.update((), ()) == [sequence]
+    assert not scheduler.is_live("a")
+    scheduler.check_integrity()
+
+
 def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     config = EngineConfig(max_num_seqs=2, block_size=SIZE, num_blocks=6, prefix_caching=True)
     scheduler = Scheduler(LIMITS, config)

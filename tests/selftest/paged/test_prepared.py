@@ -22,6 +22,7 @@ from implementations.paged import build_unprobed, capture, paged, runner, torch_
 from implementations.paged.blocks import BlockPool
 from implementations.paged.engine import PagedEngine
 from implementations.paged.graphs import CapturedSteps, LastTokens
+from implementations.paged.model_pass import Outputs
 from implementations.paged.options import PagedOptions
 
 CPU = torch.device("cpu")
@@ -126,6 +127,29 @@ def test_captured_steps_keep_logits_only_if_they_are_wanted(
     built(EngineConfig(max_num_seqs=2, max_model_len=64, return_logits=wants_logits))
     assert kept
     assert any(each.dim() == 2 for each in kept) == wants_logits
+
+
+def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = EngineConfig(max_num_seqs=2, max_model_len=64, return_logits=True)
+    asked = [Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)]
+    expected = built(config, graphs=False).generate(asked)
+
+    def with_outputs_that_never_move(step: capture.Step) -> capture.Step:
+        kept = step()
+
+        def replay() -> Outputs:
+            for old, new in zip(kept, step(), strict=True):
+                old.copy_(new)
+            return kept
+
+        return replay
+
+    monkeypatch.setattr(runner, "call_again", with_outputs_that_never_move)
+    for ours, theirs in zip(built(config).generate(asked), expected, strict=True):
+        assert ours.token_ids == theirs.token_ids
+        torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
 
 
 def test_options_that_need_a_pool_say_so() -> None:
