@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from harness.models.shapes import SHAPES
+from harness.provenance import command_line, provenance
 from tests.selftest.device.fake.dry_run import dry_run
 from tests.selftest.device.fake.host import PROMPT_LEN, eager_time, host_time
 from tests.selftest.device.fake.report import problem_lines, record_of, text_of
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(text_of(reports, host_times, eager_times))
     if asked.json:
         record = {
-            "torch": torch.__version__,
+            "made": provenance(command_line("python", "-m", "tests.selftest.device.steps")),
             "kernels": [record_of(each) for each in reports],
             "host_times": [asdict(each) for each in host_times],
             "eager_times": [asdict(each) for each in eager_times],
