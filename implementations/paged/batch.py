@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +61,11 @@ class RaggedBatch:
 
     @classmethod
     def of(cls, scheduled: Seq[Scheduled]) -> RaggedBatch:
-        by_lane = sorted(((row[0].lane, row) for row in scheduled if row[2] == 1), key=_first)
-        decodes = [row for _, row in by_lane]
+        decodes = [row for row in scheduled if row[2] == 1]
+        lanes = [row[0].lane for row in decodes]
+        if lanes != sorted(lanes):  # mostly they are: whoever came first has the lowest
+            decodes.sort(key=_lane)
+            lanes.sort()
         prefills = [row for row in scheduled if row[2] > 1]
         rows = (*decodes, *prefills)
         token_ids = [sequence.token_ids[context_len] for sequence, context_len, _, _ in decodes]
@@ -72,7 +74,7 @@ class RaggedBatch:
         context_lens = np.array([row[1] for row in rows], dtype=np.int64)
         query_lens = np.ones(len(rows), dtype=np.int64)
         query_lens[len(decodes) :] = [row[2] for row in prefills]
-        lanes = [lane for lane, _ in by_lane] + [row[0].lane for row in prefills]
+        lanes += [row[0].lane for row in prefills]
         cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(query_lens, out=cu_seqlens_q[1:])
         position_ids = context_lens
@@ -92,4 +94,5 @@ class RaggedBatch:
         )
 
 
-_first = itemgetter(0)
+def _lane(row: Scheduled) -> int:
+    return row.sequence.lane

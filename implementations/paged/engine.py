@@ -84,8 +84,10 @@ class PagedEngine:
 
     def step(self) -> list[TokenEvent]:
         events, self._undelivered = self._undelivered, []
-        for sequence, token_id, finish_reason, _ in self._run_step():
-            events.append(TokenEvent(sequence.request_id, token_id, finish_reason))
+        events += [
+            TokenEvent(sequence.request.request_id, token_id, finish_reason)
+            for sequence, token_id, finish_reason, _ in self._run_step()
+        ]
         return events
 
     def _run_step(self) -> list[Chosen]:

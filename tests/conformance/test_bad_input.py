@@ -90,19 +90,27 @@ def test_an_id_that_is_live_is_refused_and_the_live_one_goes_on(trial: Trial) ->
         engine = cast(SteppingEngine, built)
         for request in workload.requests:
             engine.add(request)
+        _require_live(engine, "twin")
         events = engine.step()
-        try:
-            engine.add(Request("twin", (9, 2), 4))
-        except ValueError as refusal:
-            what = None if "twin" in str(refusal) else f"raised {refusal!r}, which does not name it"
-        else:
-            what = "raised no ValueError"
-        if what is not None:
-            raise ConformanceFailure(Promise.P12, f"add of the live id 'twin' {what}")
+        # A server may have sent all of it by now, if this process had to wait for a processor.
+        if not any(event.request_id == "twin" and event.finish_reason for event in events):
+            _require_live(engine, "twin")
         for _ in range(workload.step_bound):
             events += engine.step()
         completions = tuple(assemble(r.request_id, events) for r in workload.requests)
         trial.judge(workload.requests, Outcome(completions))
+
+
+def _require_live(engine: SteppingEngine, request_id: str) -> None:
+    try:
+        engine.add(Request(request_id, (9, 2), 4))
+    except ValueError as refusal:
+        if request_id in str(refusal):
+            return
+        what = f"raised {refusal!r}, which does not name it"
+    else:
+        what = "raised no ValueError"
+    raise ConformanceFailure(Promise.P12, f"add of the live id {request_id!r} {what}")
 
 
 @pytest.mark.needs("stepping")
