@@ -78,8 +78,7 @@ class ModelRunner:
     def prepare(self, seq_len: int) -> None:
         """Do now what the first steps would have to wait for: size the pool for sequences of up to
         `seq_len` tokens, and compile and capture all steps that can be captured."""
-        if not isinstance(self._backend, BlockPool):
-            return
+        assert isinstance(self._backend, BlockPool), "the options exclude it"
         with current(self._device), torch.inference_mode():
             self._backend.begin_static(self._backend.padding_rows(LEAST_TOKENS))
             tokens = torch.zeros(1, LEAST_TOKENS, dtype=torch.int64, device=self._device)
