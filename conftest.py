@@ -1,3 +1,3 @@
-"""The harness is a pytest plugin; everything it does lives in `harness/plugin`."""
+"""The harness is a pytest plugin; everything it does lives in `harness/batchproof/plugin`."""
 
-pytest_plugins = ["harness.plugin", "pytester"]
+pytest_plugins = ["batchproof.plugin", "pytester"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.plugin.measured import Measured
+from batchproof.plugin.measured import Measured
 
 
 # An engine without figures fails the test; that nothing was timed is no second defect.

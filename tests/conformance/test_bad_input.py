@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.api import Request, SteppingEngine
-from harness.promises import Promise
-from harness.refusals import require_refused
-from harness.relations import blame, require_same_bits
-from harness.strategies import workloads
-from harness.trial import Trial
-from harness.verdict import ConformanceFailure
-from harness.workloads import Outcome, Workload, assemble
+from batchproof.api import Request, SteppingEngine
+from batchproof.checks.refusals import require_refused
+from batchproof.checks.relations import blame, require_same_bits
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import workloads
+from batchproof.workload.workloads import Outcome, Workload, assemble
 
 pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]
 

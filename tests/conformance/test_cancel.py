@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Capability, EngineConfig, Request
-from harness.cancelling import check_run_with_aborts
-from harness.happened import has_preemption
-from harness.promises import Promise
-from harness.relations import blame
-from harness.strategies import prompts, workloads
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.checks.cancelling import check_run_with_aborts
+from batchproof.checks.happened import has_preemption
+from batchproof.checks.relations import blame
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import prompts, workloads
+from batchproof.workload.workloads import Workload
 
 pytestmark = [
     pytest.mark.promise(id="P13"),

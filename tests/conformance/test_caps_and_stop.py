@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, FinishReason, Request
-from harness.happened import has_preemption
-from harness.promises import Promise
-from harness.relations import require_same_bits
-from harness.strategies import crowded, prompts, requests, workloads
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import EngineConfig, FinishReason, Request
+from batchproof.checks.happened import has_preemption
+from batchproof.checks.relations import require_same_bits
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import (
+    crowded,
+    prompts,
+    requests,
+    workloads,
+)
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.one_model
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.case_runner import run_case
-from harness.case_schema import Case
-from harness.cases import load_cases
-from harness.errors import CaseError
-from harness.trial import Trial
+from batchproof.cases.files import load_cases
+from batchproof.cases.runner import run_case
+from batchproof.cases.schema import Case
+from batchproof.errors import CaseError
+from batchproof.run.trial import Trial
 
 
 def parameters() -> list[object]:

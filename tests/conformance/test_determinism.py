@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.promises import Promise
-from harness.relations import require_same_bits
-from harness.strategies import workloads
-from harness.trial import Trial
+from batchproof.checks.relations import require_same_bits
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import workloads
 
 pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.one_model]
 

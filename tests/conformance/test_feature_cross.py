@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.api import FinishReason
-from harness.cancelling import check_run_with_aborts
-from harness.crossing import Feature, crossed
-from harness.happened import has_chunk, has_preemption, has_prefix_hit
-from harness.promises import Promise
-from harness.relations import blame
-from harness.trial import Trial
+from batchproof.api import FinishReason
+from batchproof.checks.cancelling import check_run_with_aborts
+from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
+from batchproof.checks.relations import blame
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.crossing import Feature, crossed
 
 pytestmark = [pytest.mark.needs("tracing"), pytest.mark.one_model]
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Request
-from harness.promises import Promise
-from harness.relations import blame, require_same_bits
-from harness.strategies import prompts, workloads
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.checks.relations import blame, require_same_bits
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import prompts, workloads
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P5")
 

@@ -9,15 +9,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, MaskingEngine, Request, RowRecord
-from harness.causes import Cause
-from harness.masks import brute_force_mask, differences
-from harness.oracle import centred, teacher_forced
-from harness.promises import Promise
-from harness.strategies import prompts
-from harness.trial import Trial
-from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from batchproof.api import (
+    EngineConfig,
+    MaskingEngine,
+    Request,
+    RowRecord,
+)
+from batchproof.causes import Cause
+from batchproof.checks.masks import brute_force_mask, differences
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.oracle.oracle import centred, teacher_forced
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import prompts
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P6")
 

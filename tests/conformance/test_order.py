@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request
-from harness.strategies import requests
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import EngineConfig, Request
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import requests
+from batchproof.workload.workloads import Workload
 
 pytestmark = [pytest.mark.promise(id="P4"), pytest.mark.one_model]
 

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request
-from harness.happened import has_chunk, has_preemption
-from harness.strategies import crowded, long_workloads, prompts, workloads
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import EngineConfig, Request
+from batchproof.checks.happened import has_chunk, has_preemption
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import (
+    crowded,
+    long_workloads,
+    prompts,
+    workloads,
+)
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P1")
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Capability, EngineConfig, Request
-from harness.crossing import block_prompts, shared_prefixes
-from harness.happened import has_prefix_hit, has_shared_block
-from harness.promises import Promise
-from harness.relations import blame
-from harness.strategies import prompts, text_tokens
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.checks.happened import has_prefix_hit, has_shared_block
+from batchproof.checks.relations import blame
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.crossing import block_prompts, shared_prefixes
+from batchproof.workload.strategies import prompts, text_tokens
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.needs("prefix_caching", "tracing")
 

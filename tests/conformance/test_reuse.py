@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Capability, EngineConfig, Request, TracingEngine
-from harness.happened import has_slot_reuse
-from harness.promises import Promise
-from harness.relations import blame, require_same_bits
-from harness.strategies import prompts, workloads
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import (
+    Capability,
+    EngineConfig,
+    Request,
+    TracingEngine,
+)
+from batchproof.checks.happened import has_slot_reuse
+from batchproof.checks.relations import blame, require_same_bits
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import prompts, workloads
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P8")
 

@@ -1,6 +1,6 @@
 """P9, P10 and P11, from the trace: who runs when, that it ends, and that the blocks add up.
 
-`trial.check` holds every trace against the rules of `harness/trace.py`; these workloads make it hard.
+`trial.check` judges every trace by the rules of `batchproof.checks.trace`: here workloads make it hard.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request
-from harness.happened import has_mixed_step, has_preemption
-from harness.strategies import crowded, prompts, workloads
-from harness.trial import Trial
-from harness.workloads import Workload
+from batchproof.api import EngineConfig, Request
+from batchproof.checks.happened import has_mixed_step, has_preemption
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import crowded, prompts, workloads
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.one_model
 

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request, SteppingEngine
-from harness.promises import Promise
-from harness.strategies import requests, workloads
-from harness.trial import Trial
-from harness.verdict import ConformanceFailure
-from harness.workloads import Outcome, Workload, assemble
-from harness.world import require_same, world_of
+from batchproof.api import EngineConfig, Request, SteppingEngine
+from batchproof.checks.environment import require_same, world_of
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import requests, workloads
+from batchproof.workload.workloads import Outcome, Workload, assemble
 
 pytestmark = pytest.mark.promise(id="P15")
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import FinishReason, Request
-from harness.promises import Promise
-from harness.strategies import workloads
-from harness.trial import Trial
-from harness.verdict import ConformanceFailure
-from harness.workloads import Outcome, Workload
+from batchproof.api import FinishReason, Request
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.strategies import workloads
+from batchproof.workload.workloads import Outcome, Workload
 
 pytestmark = [
     pytest.mark.promise(id="P14"),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import UsageError
+from batchproof.errors import UsageError
 from tests.gpu.driver import Driver, summary
 from tests.gpu.plan import LOG, Plan, Setting
 

@@ -16,10 +16,16 @@ from unittest.mock import patch
 
 import torch
 
-from harness.bench.ceilings import measure_ceilings
-from harness.models.shapes import SHAPES
-from implementations.paged.attention import AttentionForm
-from implementations.paged.kernels import DecodeRows, Kernels, LayerCache, load_kernels, triton_works
+from batchproof.bench.ceilings import measure_ceilings
+from batchproof.models.shapes import SHAPES
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.kernels import (
+    DecodeRows,
+    Kernels,
+    LayerCache,
+    load_kernels,
+    triton_works,
+)
 from tests.gpu.ceilings import BEYOND_CACHES_BYTES, DTYPE, SERVED
 from tests.gpu.measures import Measures, asked
 from tests.gpu.timing import recorded, seconds_of
@@ -48,7 +54,7 @@ class Constants:
         if self == AS_CHOSEN:  # of any set; the others are Triton's
             yield
             return
-        module: Any = import_module("implementations.paged.triton_decode")
+        module: Any = import_module("batchproof_engines.paged.triton_decode")
         tile_for, num_splits, factor = module.tile_for, self.num_splits, self.tile_factor
         with ExitStack() as stack:
             if factor > 1:

@@ -12,8 +12,8 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from harness.bench.ceilings import measure_ceilings
-from harness.models.shapes import SHAPES, build_model
+from batchproof.bench.ceilings import measure_ceilings
+from batchproof.models.shapes import SHAPES, build_model
 from tests.gpu.measures import Measures, asked
 from tests.gpu.timing import recorded, seconds_of
 

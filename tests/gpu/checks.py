@@ -11,7 +11,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from implementations.paged.kernels import DecodeRows, Kernels, PrefillRows, Span
+from batchproof_engines.paged.kernels import (
+    DecodeRows,
+    Kernels,
+    PrefillRows,
+    Span,
+)
 from tests.gpu.cases import TRASH_BLOCK, Case
 from tests.selftest.paged.rehearsal import attend_slowly
 

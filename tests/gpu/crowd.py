@@ -11,9 +11,9 @@ from unittest.mock import patch
 import torch
 from transformers import PreTrainedModel
 
-from harness.api import EngineConfig, Request
-from harness.devices import synchronise
-from harness.registry import resolve_engine
+from batchproof.api import EngineConfig, Request
+from batchproof.devices import synchronise
+from batchproof.run.registry import resolve_engine
 
 
 @dataclass

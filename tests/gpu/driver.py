@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from harness.provenance import ROOT
+from batchproof.places import ROOT
 from tests.gpu.plan import PART_S, Step
 
 LEAST_S = 10.0  # less is not worth a start

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from harness.bench.environment import device_facts
-from harness.provenance import command_line, provenance
+from batchproof.bench.environment import device_facts
+from batchproof.provenance import command_line, provenance
 
 SCHEMA = "batchproof.gpu/1"
 

@@ -15,9 +15,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
-from harness.bench.ceilings import Ceilings, measure_ceilings
-from harness.bench.roofline import ModelCosts, least_time
-from harness.models.shapes import SHAPES, build_model
+from batchproof.bench.ceilings import Ceilings, measure_ceilings
+from batchproof.bench.roofline import ModelCosts, least_time
+from batchproof.models.shapes import SHAPES, build_model
 from tests.gpu.crowd import Crowd
 from tests.gpu.measures import Measures, asked
 

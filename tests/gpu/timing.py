@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from harness.devices import synchronise
+from batchproof.devices import synchronise
 
 Action = Callable[[], object]
 

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from harness.bench.environment import device_facts
-from harness.provenance import provenance
+from batchproof.bench.environment import device_facts
+from batchproof.provenance import provenance
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
 OTHERS = ("torch", "triton", "numpy", "flash_attn")

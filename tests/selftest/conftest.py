@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-ARGUMENTS = ["-ra", "-p", "harness.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
+ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from harness.adequacy import LEAST_FLIP_RATE, measure_adequacy
-from harness.models.catalogue import EMBEDDED, ModelUnderTest, load_model
+from batchproof.models.catalogue import EMBEDDED, ModelUnderTest, load_model
+from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

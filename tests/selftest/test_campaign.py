@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from harness.__main__ import main
-from harness.campaign import kill_table
-from harness.campaign.crew import Crew
-from harness.campaign.honest_page import honest_page
-from harness.campaign.honest_table import HonestTable
-from harness.campaign.judge import problems
-from harness.campaign.kill_page import kill_page
-from harness.campaign.kill_table import KillTable
-from harness.campaign.kills import Attempt, Kill
-from harness.campaign.modules import conformance_functions
-from harness.campaign.shelter import SharedLaboratory
-from harness.campaign.update import updated, whole_table
-from harness.campaign.watches import Seen, Watch
-from harness.errors import UsageError
-from harness.hunt import hunt
-from harness.models.catalogue import EMBEDDED
-from harness.provenance import ROOT
-from harness.registry import faults
+from batchproof.__main__ import main
+from batchproof.campaign import kill_table
+from batchproof.campaign.crew import Crew
+from batchproof.campaign.honest_page import honest_page
+from batchproof.campaign.honest_table import HonestTable
+from batchproof.campaign.hunt import hunt
+from batchproof.campaign.judge import problems
+from batchproof.campaign.kill_page import kill_page
+from batchproof.campaign.kill_table import KillTable
+from batchproof.campaign.kills import Attempt, Kill
+from batchproof.campaign.modules import conformance_functions
+from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.campaign.update import updated, whole_table
+from batchproof.campaign.watches import Seen, Watch
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import EMBEDDED
+from batchproof.places import ROOT
+from batchproof.run.registry import faults
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"
@@ -55,8 +55,8 @@ class OneProcess:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.campaign.faults.Crew", OneProcess)
-    monkeypatch.setattr("harness.campaign.honest.Crew", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.faults.Crew", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.honest.Crew", OneProcess)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return killed(attempt)
 
-    monkeypatch.setattr("harness.campaign.faults.hunt_down", stop)
+    monkeypatch.setattr("batchproof.campaign.faults.hunt_down", stop)
     assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
     data = json.loads((tmp_path / "faults-partial.json").read_text(encoding="utf-8"))
     assert not data["is_complete"]
@@ -274,7 +274,7 @@ def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not WHOLE.exists(), reason="there is no results/faults.json yet")
 def test_the_written_kill_table_is_of_these_faults_and_these_tests() -> None:
-    """If this fails: `python -m harness faults`, which writes it anew."""
+    """If this fails: `python -m batchproof faults`, which writes it anew."""
     data = json.loads(WHOLE.read_text(encoding="utf-8"))
     assert data["schema_version"] == kill_table.SCHEMA_VERSION
     assert set(data["faults"]) == set(KNOWN)

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.api import EngineConfig, Request
-from harness.case_resolve import slips, workloads_of
-from harness.cases import CASES_DIR, load_cases, load_file
-from harness.errors import CaseError
-from harness.models.catalogue import EMBEDDED, load_model
-from harness.oracle import Oracle
-from harness.paste import workload_as_yaml
-from harness.promises import Promise
-from harness.registry import reference_factory
-from harness.workloads import Workload
+from batchproof.api import EngineConfig, Request
+from batchproof.cases.files import load_cases, load_file
+from batchproof.cases.resolve import slips, workloads_of
+from batchproof.errors import CaseError
+from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.oracle.oracle import Oracle
+from batchproof.places import CASES
+from batchproof.promises import Promise
+from batchproof.run.registry import reference_factory
+from batchproof.workload.paste import workload_as_yaml
+from batchproof.workload.workloads import Workload
 
 GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
 UNLINKED = [
@@ -346,4 +347,4 @@ def test_a_case_survives_being_printed_and_read(tmp_path: Path, oracle: Oracle, 
 
 
 def test_the_cases_lie_where_the_loader_looks() -> None:
-    assert (CASES_DIR / "README.md").is_file()
+    assert (CASES / "README.md").is_file()

@@ -1,4 +1,4 @@
-"""`python -m harness demo`: what it shows is what the engines did, and wrong input is one sentence."""
+"""`batchproof demo`: what it shows is what the engines did, and wrong input is one sentence."""
 
 from __future__ import annotations
 
@@ -14,18 +14,36 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from harness import demo
-from harness.__main__ import main
-from harness.api import Completion, Request, RowRecord, StepRecord
-from harness.demo.experiment import Watched, judge, make_case
-from harness.demo.words import quoted, shortened
-from harness.drawing import draw_mask, draw_timelines, elide, token_row
-from harness.models.catalogue import load_model
-from harness.oracle import Oracle
-from harness.registry import reference_factory
-from harness.timeline import Cell, Timeline, assign_slots, build_timeline, letters, num_refills, waves
-from harness.timeline_svg import timeline_svg
-from implementations.ragged import packed_mask
+from batchproof import demo
+from batchproof.__main__ import main
+from batchproof.api import (
+    Completion,
+    Request,
+    RowRecord,
+    StepRecord,
+)
+from batchproof.demo.experiment import Watched, judge, make_case
+from batchproof.demo.words import quoted, shortened
+from batchproof.drawing.slots_svg import (
+    draw_mask,
+    draw_timelines,
+    elide,
+    token_row,
+)
+from batchproof.drawing.timeline import (
+    Cell,
+    Timeline,
+    assign_slots,
+    build_timeline,
+    letters,
+    num_refills,
+    waves,
+)
+from batchproof.drawing.timeline_svg import timeline_svg
+from batchproof.models.catalogue import load_model
+from batchproof.oracle.oracle import Oracle
+from batchproof.run.registry import reference_factory
+from batchproof_engines.ragged.engine import packed_mask
 
 SVG = "{http://www.w3.org/2000/svg}"
 

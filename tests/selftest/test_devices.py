@@ -11,10 +11,10 @@ import execnet
 import pytest
 import torch
 
-from harness.bench.memory import PeakMemory
-from harness.devices import synchronise
-from harness.errors import UsageError
-from harness.plugin.spread import VISIBLE, header, pytest_xdist_setupnodes
+from batchproof.bench.memory import PeakMemory
+from batchproof.devices import synchronise
+from batchproof.errors import UsageError
+from batchproof.plugin.spread import VISIBLE, header, pytest_xdist_setupnodes
 from tests.selftest.conftest import RunSuite
 
 GIB = 1 << 30

@@ -9,28 +9,34 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from harness.api import Capability, Completion, Engine, EngineConfig, Request
-from harness.causes import Cause
-from harness.diagnosis import Diagnosis, diagnose
-from harness.diagnosis.stage import Call
-from harness.diagnosis.tape import plain_schedule, tape_of
-from harness.diagnosis.twin import honest_view, logits_of
-from harness.errors import EngineHang
-from harness.hunt import hunt
-from harness.models.catalogue import EMBEDDED
-from harness.oracle import centred
-from harness.promises import Promise
-from harness.registry import EngineSpec, faults, resolve_engine
-from harness.trial import Laboratory, Trial
-from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
-from implementations.paged import build_unprobed
-from implementations.paged.block_manager import BlockManager
-from implementations.paged.engine import PagedEngine
-from implementations.paged.options import PagedOptions
-from implementations.paged.scheduler import Scheduler
-from implementations.paged.sequence import Sequence as PagedSequence
-from implementations.ragged import RaggedEngine
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    Request,
+)
+from batchproof.campaign.hunt import hunt
+from batchproof.causes import Cause
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.diagnosis import Diagnosis, diagnose
+from batchproof.diagnosis.stage import Call
+from batchproof.diagnosis.tape import plain_schedule, tape_of
+from batchproof.diagnosis.twin import honest_view, logits_of
+from batchproof.errors import EngineHang
+from batchproof.models.catalogue import EMBEDDED
+from batchproof.oracle.oracle import centred
+from batchproof.promises import Promise
+from batchproof.run.registry import EngineSpec, faults, resolve_engine
+from batchproof.run.trial import Laboratory, Trial
+from batchproof.workload.workloads import Workload
+from batchproof_engines.paged import build_unprobed
+from batchproof_engines.paged.block_manager import BlockManager
+from batchproof_engines.paged.engine import PagedEngine
+from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.scheduler import Scheduler
+from batchproof_engines.paged.sequence import Sequence as PagedSequence
+from batchproof_engines.ragged.engine import RaggedEngine
 
 LENGTHS = (9, 4, 14, 6)
 
@@ -256,7 +262,7 @@ def test_a_diagnosis_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPa
     def broken(*_: object) -> Diagnosis:
         raise ZeroDivisionError("of the diagnosis")
 
-    monkeypatch.setattr("harness.plugin.diagnosing.diagnose", broken)
+    monkeypatch.setattr("batchproof.plugin.diagnosing.diagnose", broken)
     arguments = ["-k", "smoke", "--model=gpt2-random"]
     (catch,) = hunt("fault:mask_ignores_sequence", arguments).catches
     assert catch.broken == "P1"

@@ -22,12 +22,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.api import EngineConfig, Request, RowRecord
-from harness.errors import UnsupportedModelError
-from harness.models.catalogue import EMBEDDED, load_model
-from harness.registry import BY_DEFAULT, resolve_engine
-from implementations.ragged import RaggedEngine
-from implementations.reference import reference
+from batchproof.api import EngineConfig, Request, RowRecord
+from batchproof.errors import UnsupportedModelError
+from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.run.registry import BY_DEFAULT, resolve_engine
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.reference import reference
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -45,7 +45,7 @@ def test_the_reference_agrees_with_the_librarys_own_generate(name: str) -> None:
 
 
 def test_the_scheduler_imports_no_torch() -> None:
-    code = "import sys, implementations.ragged_scheduler; sys.exit('torch' in sys.modules)"
+    code = "import sys, batchproof_engines.ragged.scheduler; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,20 +10,25 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM
 
-from harness.api import Completion, EngineConfig, FinishReason, Request
-from harness.errors import OracleError
-from harness.hunt import hunt
-from harness.models.catalogue import ModelUnderTest, load_model
-from harness.oracle import Oracle
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+)
+from batchproof.campaign.hunt import hunt
+from batchproof.errors import OracleError
+from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.oracle.oracle import Oracle
 
 RunSuite = Callable[..., Any]
 
 HEAD = """
 import pytest
 from hypothesis import assume, given, strategies as st
-from harness.api import Request
-from harness.errors import OracleError
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.errors import OracleError
+from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
 
@@ -54,7 +59,7 @@ def test_hollow(trial, data):
     trial.oracle.right_tokens((7, 7, 7), 2)
 """
 REFUSING = """
-from harness.errors import UnsupportedModelError
+from batchproof.errors import UnsupportedModelError
 
 def factory(model, config):
     raise UnsupportedModelError("engine 'refusing' cannot serve anything")

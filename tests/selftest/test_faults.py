@@ -1,7 +1,7 @@
 """The suite proves itself: each planted fault is caught by a test of the promise it breaks.
 
 Quick and the same each time: one seed, no diagnosis, and first the test that `results/faults.json`
-names for it. What `python -m harness faults` finds on all models and several seeds is in that file
+names for it. What `python -m batchproof faults` finds on all models and several seeds is in that file
 (see `test_campaign.py`).
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 import torch
 
-from harness.campaign.findings import Effort
-from harness.campaign.shelter import SharedLaboratory
-from harness.hunt import hunt
-from harness.provenance import ROOT
-from harness.registry import faults
+from batchproof.campaign.findings import Effort
+from batchproof.campaign.hunt import hunt
+from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.places import ROOT
+from batchproof.run.registry import faults
 
 FAULTS = faults()
 KILLS = json.loads((ROOT / "results" / "faults.json").read_text())["faults"]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.models.gpt2_hash import build_gpt2_hash
-from harness.models.gpt2_hash_oracle import generate, next_token
+from batchproof.models.gpt2_hash import build_gpt2_hash
+from batchproof.models.gpt2_hash_oracle import generate, next_token
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 GOLDEN_PROMPT = (1, 2, 3, 4, 5)
@@ -219,7 +219,7 @@ def test_building_leaves_the_global_generator_alone_and_gives_a_complete_model()
 
 def test_the_oracle_imports_no_torch() -> None:
     script = (
-        "import sys, harness.models.gpt2_hash_oracle;"
+        "import sys, batchproof.models.gpt2_hash_oracle;"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     root = Path(__file__).parents[2]

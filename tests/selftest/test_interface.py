@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.hunt import Findings, hunt
+from batchproof.campaign.hunt import Findings, hunt
 
 HEAD = """
 import time
 from dataclasses import replace
-from harness.api import Capability
-from implementations.static import StaticEngine
-from implementations.ragged import RaggedEngine
+from batchproof.api import Capability
+from batchproof_engines.static import StaticEngine
+from batchproof_engines.ragged.engine import RaggedEngine
 """
 
 LIARS = {
@@ -141,7 +141,7 @@ def test_an_engine_that_returns_nothing_is_told_as_that(liar: str) -> None:
     ("liar", "words"),
     [
         ("floating", "has a token of type float (83.0), but should be an int"),
-        ("wordy", "has finish_reason 'length', but should be a harness.api.FinishReason"),
+        ("wordy", "has finish_reason 'length', but should be a batchproof.api.FinishReason"),
         ("quitting", "the engine raised SystemExit: 3"),
     ],
     indirect=["liar"],

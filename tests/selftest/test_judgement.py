@@ -1,4 +1,4 @@
-"""`python -m harness judge`: what is noted, what it adds up to, and how it is told."""
+"""`python -m batchproof judge`: what is noted, what it adds up to, and how it is told."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 
-from harness.__main__ import main
-from harness.errors import UsageError
-from harness.judgement import command
-from harness.judgement.findings import DEFAULT_FINDINGS, read_findings
-from harness.judgement.page import verdict_page
-from harness.judgement.session import Session
-from harness.judgement.verdict import repeated, verdict_of
-from harness.plugin.journal import entries
-from harness.provenance import ROOT
+from batchproof.__main__ import main
+from batchproof.errors import UsageError
+from batchproof.judgement import command
+from batchproof.judgement.findings import DEFAULT_FINDINGS, read_findings
+from batchproof.judgement.page import verdict_page
+from batchproof.judgement.session import Session
+from batchproof.judgement.verdict import repeated, verdict_of
+from batchproof.places import ROOT
+from batchproof.plugin.journal import entries
 
 RunSuite = Callable[..., Any]
 
 SUITE = """
 import pytest
-from harness.api import Request
-from harness.promises import Promise
-from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.promises import Promise
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
 
@@ -287,7 +287,7 @@ def test_a_failure_without_a_promise_is_no_success(tmp_path: Path) -> None:
 
 CRASHING = """
 import os
-from implementations.static import static
+from batchproof_engines.static import static
 
 def crashing(model, config):
     engine = static(model, config)
@@ -301,8 +301,8 @@ def crashing(model, config):
 """
 CRASHED_TWICE = """
 import pytest
-from harness.api import Request
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.workload.workloads import Workload
 
 @pytest.mark.promise(id="P1")
 @pytest.mark.parametrize("name", ["a", "crash", "b", "c", "d", "crash", "e", "f"])
@@ -317,7 +317,7 @@ def test_a_process_that_ends_costs_its_own_test_alone(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     arguments = ["--engine=mine.py:crashing", "--model=gpt2-random", f"--journal={journal}", "-n1"]
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "harness.plugin", "-c", os.devnull, *arguments],
+        [sys.executable, "-m", "pytest", "-q", "-p", "batchproof.plugin", "-c", os.devnull, *arguments],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,

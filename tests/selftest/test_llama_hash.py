@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from harness.models import llama_hash_oracle as oracle
-from harness.models.llama_hash import build_llama_hash
+from batchproof.models import llama_hash_oracle as oracle
+from batchproof.models.llama_hash import build_llama_hash
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 # Eager attention takes the softmax in float32, where transformers' mask value for float64 is -inf:
@@ -239,7 +239,7 @@ def test_building_leaves_the_global_random_state_alone():
 
 
 def test_the_oracle_imports_no_torch_in_a_fresh_process():
-    code = "import sys, harness.models.llama_hash_oracle; sys.exit('torch' in sys.modules)"
+    code = "import sys, batchproof.models.llama_hash_oracle; sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 

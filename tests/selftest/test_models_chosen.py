@@ -12,8 +12,8 @@ RunSuite = Callable[..., Any]
 
 SUITE = """
 import pytest
-from harness.api import Request
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.workload.workloads import Workload
 
 
 @pytest.mark.one_model
@@ -22,8 +22,8 @@ def test_once(trial):
     trial.check(Workload((Request("a", (1, 2), 2),)))
 """
 CHOOSY = """
-from harness.errors import UnsupportedModelError
-from implementations.static import static
+from batchproof.errors import UnsupportedModelError
+from batchproof_engines.static import static
 
 def choosy(model, config):
     if REFUSED in type(model).__name__:

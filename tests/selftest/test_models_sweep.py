@@ -15,17 +15,22 @@ import torch
 import transformers
 from transformers import Gemma3TextConfig
 
-from harness.__main__ import main
-from harness.api import EngineConfig
-from harness.errors import UnsupportedModelError
-from harness.models_sweep import command
-from harness.models_sweep.judge import Finding, Task, Verdict, judge
-from harness.models_sweep.page import models_page
-from harness.models_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
-from harness.models_sweep.toys import Toy, model_types, toys_of
-from harness.models_sweep.workers import Lost, work
-from harness.provenance import ROOT
-from implementations.paged import paged
+from batchproof.__main__ import main
+from batchproof.api import EngineConfig
+from batchproof.errors import UnsupportedModelError
+from batchproof.model_sweep import command
+from batchproof.model_sweep.judge import (
+    Finding,
+    Task,
+    Verdict,
+    judge,
+)
+from batchproof.model_sweep.page import models_page
+from batchproof.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
+from batchproof.model_sweep.toys import Toy, model_types, toys_of
+from batchproof.model_sweep.workers import Lost, work
+from batchproof.places import ROOT
+from batchproof_engines.paged import paged
 
 RESULTS = ROOT / "results" / "models.json"
 FULL, SLIDING = "full_attention", "sliding_attention"

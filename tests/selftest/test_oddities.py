@@ -1,7 +1,7 @@
 """The suite proves itself from the other side: who keeps the contract, however oddly, is not blamed.
 
 A quick look at each oddity, the same each time, on one model and at the promises that it seems to
-strain. `python -m harness honest` looks longer.
+strain. `python -m batchproof honest` looks longer.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.api import EngineConfig, Request
-from harness.campaign.shelter import SharedLaboratory
-from harness.errors import UsageError
-from harness.hunt import Effort, hunt
-from harness.models.catalogue import EMBEDDED, load_model
-from harness.registry import FAULT_PREFIX, ODD_PREFIX, faults, oddities, resolve_engine
-from harness.workloads import DEFAULT_TIME_LIMIT_S
+from batchproof.api import EngineConfig, Request
+from batchproof.campaign.hunt import Effort, hunt
+from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.run.registry import (
+    FAULT_PREFIX,
+    ODD_PREFIX,
+    faults,
+    oddities,
+    resolve_engine,
+)
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 ODDITIES = oddities()
 # Where an oddity of each kind might look guilty.

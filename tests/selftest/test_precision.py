@@ -9,19 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UsageError
-from harness.models.catalogue import load_model
-from harness.oracle import Oracle
-from harness.precision import AS_SERVED, Precision, in_8_bits, resolve_precision
-from harness.registry import reference_factory
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import load_model
+from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.precision import (
+    AS_SERVED,
+    Precision,
+    in_8_bits,
+    resolve_precision,
+)
+from batchproof.run.registry import reference_factory
 
 RunSuite = Callable[..., Any]
 COARSE = Precision(torch.bfloat16, is_cache_int8=True)
 
 ROUNDING = """
-from harness.precision import Precision
-from harness.api import Capability, Completion
-from implementations.reference import ReferenceEngine
+from batchproof.oracle.precision import Precision
+from batchproof.api import Capability, Completion
+from batchproof_engines.reference import ReferenceEngine
 import torch
 from dataclasses import replace
 from types import SimpleNamespace
@@ -48,8 +53,8 @@ def lying(model, config):
 SUITE = """
 import random
 import pytest
-from harness.api import Request
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.workload.workloads import Workload
 
 
 @pytest.mark.promise(id="P1")

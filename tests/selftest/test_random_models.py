@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.models.catalogue import EMBEDDED, load_model
-from harness.models.random_models import WINDOW, build_mistral_window
-from harness.oracle import Oracle
-from harness.registry import reference_factory
+from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.models.random_models import WINDOW, build_mistral_window
+from batchproof.oracle.oracle import Oracle
+from batchproof.run.registry import reference_factory
 
 PROMPT = tuple(b"golden tokens")
 GOLDEN = {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.cases import load_cases
-from harness.hunt import hunt
-from harness.judgement.index import index_table
-from harness.promises import Promise
-from harness.registry import faults
+from batchproof.campaign.hunt import hunt
+from batchproof.cases.files import load_cases
+from batchproof.judgement.index import index_table
+from batchproof.promises import Promise
+from batchproof.run.registry import faults
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text()

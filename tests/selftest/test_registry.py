@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.api import Capability, EngineConfig, Limits, Request
-from harness.capabilities import capabilities_of, scheduling_delay_of
-from harness.errors import ConfigError, UsageError
-from harness.models.catalogue import load_model, resolve_device, resolve_dtype
-from harness.registry import BUILT_IN, resolve_engine
+from batchproof.api import (
+    Capability,
+    EngineConfig,
+    Limits,
+    Request,
+)
+from batchproof.errors import ConfigError, UsageError
+from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
+from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
+from batchproof.run.registry import BUILT_IN, resolve_engine
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -27,7 +32,9 @@ def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
     assert number.factory("model", "config") == ("model", "config", 1e6)  # type: ignore[arg-type,comparison-overlap]
     spec = resolve_engine(f"{tmp_path}/mine.py:factory?depth=3")
     assert spec.factory("model", "config") == ("model", "config", 3)  # type: ignore[arg-type,comparison-overlap]
-    assert resolve_engine("implementations.static:static").factory is resolve_engine("static").factory
+    assert (
+        resolve_engine("batchproof_engines.static:static").factory is resolve_engine("static").factory
+    )
 
 
 def test_all_behind_cmd_is_a_command_line() -> None:
@@ -49,8 +56,8 @@ def test_all_behind_cmd_is_a_command_line() -> None:
         ("fault:nonesuch", ["no planted fault"]),
         ("nonesuch.mod:factory", ["ModuleNotFoundError"]),
         ("nonesuch.py:factory", ["no file 'nonesuch.py'"]),
-        ("implementations.static:nonesuch", ["no attribute 'nonesuch'", "StaticEngine"]),
-        ("implementations.static:PAD_TOKEN_ID", ["is a int", "factory(model, config)"]),
+        ("batchproof_engines.static:nonesuch", ["no attribute 'nonesuch'", "StaticEngine"]),
+        ("batchproof_engines.static:PAD_TOKEN_ID", ["is a int", "factory(model, config)"]),
         ("ragged?depth=3", ["unknown option 'depth'", "takes none"]),
         ("ragged?depth", ["'depth' must read key=value"]),
         ("ragged?depth=[", ["the value of 'depth', '[', is no YAML scalar"]),
@@ -103,7 +110,7 @@ class Silent:
     trace = ()
 
     def generate(self, requests):
-        from harness.api import Completion, FinishReason
+        from batchproof.api import Completion, FinishReason
 
         return [Completion(r.request_id, (0,), FinishReason.LENGTH) for r in requests]
 

@@ -15,27 +15,33 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.api import Completion, EngineConfig, FinishReason, Request, RowRecord
-from harness.case_runner import run_case
-from harness.cases import load_cases
-from harness.hunt import hunt
-from harness.models.catalogue import load_model
-from harness.promises import Promise
-from harness.registry import resolve_engine
-from harness.repro import literals
-from harness.repro.checks import LOOKS
-from harness.repro.engines import engine_text
-from harness.repro.failed import Failed
-from harness.repro.models import model_text, reload
-from harness.repro.script import script_text
-from harness.repro.write import write
-from harness.trial import Laboratory, Trial
-from harness.verdict import ConformanceFailure, Run, Scene
-from harness.workloads import Workload
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+    RowRecord,
+)
+from batchproof.campaign.hunt import hunt
+from batchproof.cases.files import load_cases
+from batchproof.cases.runner import run_case
+from batchproof.checks.verdict import ConformanceFailure, Run, Scene
+from batchproof.models.catalogue import load_model
+from batchproof.promises import Promise
+from batchproof.repro import literals
+from batchproof.repro.checks import LOOKS
+from batchproof.repro.engines import engine_text
+from batchproof.repro.failed import Failed
+from batchproof.repro.models import model_text, reload
+from batchproof.repro.script import script_text
+from batchproof.repro.write import write
+from batchproof.run.registry import resolve_engine
+from batchproof.run.trial import Laboratory, Trial
+from batchproof.workload.workloads import Workload
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL = "gpt2-random"
-HONEST = "implementations.ragged:ragged"
+HONEST = "batchproof_engines.ragged.engine:ragged"
 TIME_LIMIT_S = 2
 
 # Fault -> the test that finds it, and whether a case can express what it finds.
@@ -133,7 +139,7 @@ def test_a_hang_is_shown_again_from_the_command_line(tmp_path: Path) -> None:
 
 
 LIAR = """
-from implementations.paged import paged
+from batchproof_engines.paged import paged
 
 
 class Engine:
@@ -169,7 +175,7 @@ def test_a_prefix_that_nobody_computed_is_shown_again(
     script = Path(catch.report.splitlines()[-1].partition(": ")[2])
     assert play(script) == 1
     assert "nobody has computed" in capsys.readouterr().out
-    assert play(script, "implementations.paged:paged") == 0
+    assert play(script, "batchproof_engines.paged:paged") == 0
 
 
 def test_a_script_imports_the_engine_and_the_contract_only(tmp_path: Path) -> None:
@@ -177,11 +183,11 @@ def test_a_script_imports_the_engine_and_the_contract_only(tmp_path: Path) -> No
     again = find("cap_off_by_one", "exactly_its_own_cap", tmp_path)
     assert again.stem == f"{script.stem}-2", "nothing is written over"
     modules = {
-        node.module.partition(".")[0] if node.module != "harness.api" else node.module
+        node.module.partition(".")[0] if node.module != "batchproof.api" else node.module
         for node in ast.walk(ast.parse(script.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module
     }
-    allowed = {*sys.stdlib_module_names, "torch", "transformers", "harness.api", "implementations"}
+    allowed = {*sys.stdlib_module_names, "torch", "transformers", "batchproof.api", "implementations"}
     assert modules <= allowed
     assert len(script.read_text().splitlines()) < 170
 
@@ -246,7 +252,7 @@ def test_what_no_script_can_tell_is_said(
 
 
 def test_engines_are_named_as_a_script_needs_them(tmp_path: Path) -> None:
-    assert engine_text("static").imports == "from implementations.static import static"
+    assert engine_text("static").imports == "from batchproof_engines.static import static"
     assert engine_text("fault:cap_off_by_one").expression == 'FAULTS["cap_off_by_one"].factory'
     assert engine_text("pkg.mod:make?depth=2&kind=a").expression == "partial(make, depth=2, kind='a')"
     assert engine_text("cmd:./mine 'a:b?c'").expression == """command_line("./mine 'a:b?c'")"""

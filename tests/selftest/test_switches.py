@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from harness.api import Completion, EngineConfig, Request
-from harness.campaign.shelter import SharedLaboratory, torch_restored
-from harness.hunt import hunt
-from harness.promises import Promise
-from harness.registry import EngineSpec, resolve_engine
-from harness.switches import EXACT, compute_exactly, positions, set_back
-from harness.trial import Laboratory, Trial
-from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from batchproof.api import Completion, EngineConfig, Request
+from batchproof.campaign.hunt import hunt
+from batchproof.campaign.shelter import SharedLaboratory, torch_restored
+from batchproof.checks.switches import (
+    EXACT,
+    compute_exactly,
+    positions,
+    set_back,
+)
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.promises import Promise
+from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.trial import Laboratory, Trial
+from batchproof.workload.workloads import Workload
 from tests.selftest.conftest import RunSuite
 
 MODEL = "gpt2-random"
@@ -116,7 +121,7 @@ def test_a_script_can_compute_exactly_as_well() -> None:
 
 ASKING = """
 import torch
-from implementations.static import StaticEngine
+from batchproof_engines.static import StaticEngine
 def factory(model, config):
     assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, "built too early"
     return StaticEngine(model, config)

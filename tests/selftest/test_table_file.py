@@ -13,10 +13,10 @@ RunSuite = Callable[..., Any]
 
 SUITE = """
 import pytest
-from harness.api import Request
-from harness.promises import Promise
-from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.promises import Promise
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.api import (
+from batchproof.api import (
     Capability,
     Completion,
     EngineConfig,
@@ -18,9 +18,9 @@ from harness.api import (
     StepRecord,
     TokenEvent,
 )
-from harness.compare import check_structure
-from harness.conduct import check_stream, check_trace
-from harness.happened import (
+from batchproof.checks.answers import check_structure
+from batchproof.checks.conduct import check_stream, check_trace
+from batchproof.checks.happened import (
     has_chunk,
     has_mixed_step,
     has_preemption,
@@ -28,19 +28,19 @@ from harness.happened import (
     has_shared_block,
     has_slot_reuse,
 )
-from harness.late_ends import LateEnds
-from harness.masks import brute_force_mask, differences
-from harness.prefixes import Computed, ComputedPrefixes
-from harness.promises import Promise
-from harness.trace import (
+from batchproof.checks.late_ends import LateEnds
+from batchproof.checks.masks import brute_force_mask, differences
+from batchproof.checks.prefixes import Computed, ComputedPrefixes
+from batchproof.checks.trace import (
     check_accounting,
     check_ends,
     check_limits,
     check_positions,
     check_scheduling,
 )
-from harness.verdict import ConformanceFailure
-from harness.workloads import Outcome, Workload
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.promises import Promise
+from batchproof.workload.workloads import Outcome, Workload
 
 # a: 3 prompt tokens, cap 2; b: 2 and 1; c: 2 and 2. Two slots, blocks of two tokens, pool of eight.
 REQUESTS = (Request("a", (1, 2, 3), 2), Request("b", (4, 5), 1), Request("c", (6, 7), 2))

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from harness.api import EngineConfig, FinishReason, Request
-from harness.errors import UnsupportedModelError, UsageError
-from harness.models.catalogue import load_model
-from harness.registry import BUILT_IN, BY_DEFAULT, resolve_engine
-from harness.world import require_same, world_of
+from batchproof.api import EngineConfig, FinishReason, Request
+from batchproof.checks.environment import require_same, world_of
+from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.models.catalogue import load_model
+from batchproof.run.registry import BUILT_IN, BY_DEFAULT, resolve_engine
 
 Build = Callable[..., Any]
 REQUESTS = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 3), Request("c", (7, 7, 8), 5)]
@@ -65,7 +65,7 @@ def test_a_thread_that_is_kept_between_calls_rests_and_ends_with_the_engine(buil
 def test_an_engine_that_nobody_closed_ends_with_its_last_reference(build: Build) -> None:
     build().close()  # what is asked once for each model
     before = threading.active_count()
-    engine = resolve_engine("implementations.adapters.transformers_cb:transformers_cb").factory
+    engine = resolve_engine("batchproof_engines.adapters.transformers_cb:transformers_cb").factory
     model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
     unclosed = engine(model, EngineConfig(max_model_len=32))
     assert threading.active_count() == before + 1
@@ -125,7 +125,7 @@ def test_a_pool_that_is_given_refuses_what_it_can_never_hold(build: Build) -> No
 def test_requests_that_are_cut_short_leave_no_answer_behind(
     build: Build, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    from implementations.adapters import transformers_engine
+    from batchproof_engines.adapters import transformers_engine
 
     engine = build(options)
 

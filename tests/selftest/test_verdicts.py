@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.api import Completion, FinishReason, Request
-from harness.compare import binomial_bound, check_completions
-from harness.models.catalogue import load_model
-from harness.oracle import Oracle, cut
-from harness.promises import Promise
-from harness.registry import reference_factory
-from harness.verdict import ConformanceFailure, Ledger
+from batchproof.api import Completion, FinishReason, Request
+from batchproof.checks.answers import binomial_bound, check_completions
+from batchproof.checks.verdict import ConformanceFailure, Ledger
+from batchproof.models.catalogue import load_model
+from batchproof.oracle.oracle import Oracle, cut
+from batchproof.promises import Promise
+from batchproof.run.registry import reference_factory
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.plugin.xfails import read_known_failures
+from batchproof.errors import UsageError
+from batchproof.plugin.xfails import read_known_failures
 
 RunSuite = Callable[..., Any]
 List = Callable[..., str]
 
 SUITE = """
 import pytest
-from harness.api import Request
-from harness.errors import EngineHang, OracleError
-from harness.promises import Promise
-from harness.verdict import ConformanceFailure
-from harness.workloads import Workload
+from batchproof.api import Request
+from batchproof.errors import EngineHang, OracleError
+from batchproof.promises import Promise
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from harness.api import EngineConfig
-from harness.models.catalogue import load_model
-from harness.registry import resolve_engine
+from batchproof.api import EngineConfig
+from batchproof.models.catalogue import load_model
+from batchproof.run.registry import resolve_engine
 from tests.selftest.adapters.stand_in_program import PROGRAM, process_of
 
 Command = Callable[..., str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.api import Completion, FinishReason, Request
+from batchproof.api import Completion, FinishReason, Request
 
 # Answers at once, and right but for the tokens. What a test puts behind it changes one thing.
 PROGRAM = """

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from harness.api import Limits, Request
-from harness.models import gpt2_hash_oracle
-from implementations.adapters.words import ids_of, text_of
+from batchproof.api import Limits, Request
+from batchproof.models import gpt2_hash_oracle
+from batchproof_engines.adapters.words import ids_of, text_of
 
 MODEL = "gpt2-hash"
 LIMITS = Limits(vocab_size=256, max_model_len=256)

@@ -18,17 +18,23 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from harness.api import Capability, EngineConfig, FinishReason, Request, TokenEvent
-from harness.capabilities import capabilities_of
-from harness.errors import EngineHang
-from harness.hunt import hunt
-from harness.models.catalogue import load_model
-from harness.provenance import ROOT
-from harness.registry import resolve_engine
-from harness.timelimit import time_limit
-from harness.world import require_same, world_of
-from implementations.adapters.checkpoint import saved
-from implementations.adapters.lines.process import ProgramFailed
+from batchproof.api import (
+    Capability,
+    EngineConfig,
+    FinishReason,
+    Request,
+    TokenEvent,
+)
+from batchproof.campaign.hunt import hunt
+from batchproof.checks.environment import require_same, world_of
+from batchproof.errors import EngineHang
+from batchproof.models.catalogue import load_model
+from batchproof.places import ROOT
+from batchproof.run.capabilities import capabilities_of
+from batchproof.run.registry import resolve_engine
+from batchproof.run.time_limit import time_limit
+from batchproof_engines.adapters.checkpoint import saved
+from batchproof_engines.adapters.lines.process import ProgramFailed
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,
@@ -160,7 +166,7 @@ def test_a_hang_ends_with_the_time_limit_and_its_process(
 def test_an_engine_that_does_not_close_is_no_endless_wait(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("implementations.adapters.lines.engine.CLOSE_LIMIT_S", 0.2)
+    monkeypatch.setattr("batchproof_engines.adapters.lines.engine.CLOSE_LIMIT_S", 0.2)
     engine = build("def close(question):\n    time.sleep(60)")
     with pytest.raises(ProgramFailed, match=r"did not answer 'close' within 0\.2 s and was killed"):
         engine.close()
@@ -232,8 +238,8 @@ def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(
 ) -> None:
     code = f"""
         import sys
-        from harness.registry import resolve_engine
-        from implementations.adapters.lines.program import Program
+        from batchproof.run.registry import resolve_engine
+        from batchproof_engines.adapters.lines.program import Program
         command = {command(generating("pass"))!r}
         resolve_engine("cmd:" + command)
         running = Program(command, command.split(), ".").running()

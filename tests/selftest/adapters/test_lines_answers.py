@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UnsupportedModelError, UsageError
-from implementations.adapters.lines.process import ProgramFailed
+from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof_engines.adapters.lines.process import ProgramFailed
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,

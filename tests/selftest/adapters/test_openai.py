@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
-from harness.api import Completion, EngineConfig, FinishReason, Request
-from harness.errors import EngineHang, UsageError
-from harness.hunt import hunt
-from harness.registry import BY_DEFAULT, resolve_engine
-from harness.timelimit import time_limit
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+)
+from batchproof.campaign.hunt import hunt
+from batchproof.errors import EngineHang, UsageError
+from batchproof.run.registry import BY_DEFAULT, resolve_engine
+from batchproof.run.time_limit import time_limit
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
 Build = Callable[..., Any]

@@ -13,16 +13,22 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from harness.__main__ import main
-from harness.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
-from harness.errors import UnsupportedModelError, UsageError
-from harness.registry import resolve_engine
-from implementations.adapters.lines.engine import SteppingPipedEngine
-from implementations.adapters.lines.program import Program
-from implementations.adapters.openai.failures import EngineFailed
-from implementations.adapters.released import server as servers
-from implementations.adapters.released import shelf
-from implementations.adapters.released.server import LocalServer
+from batchproof.__main__ import main
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+    TokenEvent,
+)
+from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.run.registry import resolve_engine
+from batchproof_engines.adapters.lines.engine import SteppingPipedEngine
+from batchproof_engines.adapters.lines.program import Program
+from batchproof_engines.adapters.openai.failures import EngineFailed
+from batchproof_engines.adapters.released import server as servers
+from batchproof_engines.adapters.released import shelf
+from batchproof_engines.adapters.released.server import LocalServer
 
 PROGRAMS = Path(shelf.__file__).parent / "programs"
 Ask = Callable[..., Any]
@@ -91,7 +97,7 @@ def test_an_engine_that_is_not_installed_is_skipped_by_name(
     name: str, model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelf, "ENVIRONMENTS", tmp_path)
-    with pytest.raises(UnsupportedModelError, match=f"python -m harness install {name}"):
+    with pytest.raises(UnsupportedModelError, match=f"python -m batchproof install {name}"):
         resolve_engine(name).factory(model, EngineConfig())
 
 

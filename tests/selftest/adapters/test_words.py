@@ -8,9 +8,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.__main__ import main
-from harness.models.catalogue import EMBEDDED
-from implementations.adapters.words import ids_of, text_of, word_of, words_tokenizer
+from batchproof.__main__ import main
+from batchproof.models.catalogue import EMBEDDED
+from batchproof_engines.adapters.words import (
+    ids_of,
+    text_of,
+    word_of,
+    words_tokenizer,
+)
 
 
 @pytest.mark.parametrize(("vocab_size", "last"), [(1, "t0"), (10, "t9"), (11, "t10"), (256, "t255")])

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.bench.ratios import paired_ratio
-from harness.bench.results import SCHEMA
+from batchproof.bench.ratios import paired_ratio
+from batchproof.bench.results import SCHEMA
 
 SLOTS = 8
 STEP_S = 0.01

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.load import BENCHMARKS_DIR, chosen, load_specs, override
-from harness.bench.spec import BenchSpec, Range, SharedPrefix
-from harness.cases import load_cases
-from harness.errors import CaseError, UsageError
+from batchproof.bench.load import (
+    BENCHMARKS_DIR,
+    chosen,
+    load_specs,
+    override,
+)
+from batchproof.bench.spec import BenchSpec, Range, SharedPrefix
+from batchproof.cases.files import load_cases
+from batchproof.errors import CaseError, UsageError
 
 NAMES = ["bimodal", "bs1", "long_prompts", "poisson", "prefix_repetition", "ragged", "uniform"]
 SPEC = BenchSpec("small", "To see.", 6, Range(3, 9), ((1.0, Range(2, 4)),), 2)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.bench.results import load
-from harness.plugin.measured import ReplayClock
-from harness.provenance import ROOT
+from batchproof.bench.results import load
+from batchproof.places import ROOT
+from batchproof.plugin.measured import ReplayClock
 
 SMALL = [
     "--benchmark-only",

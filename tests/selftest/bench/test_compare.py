@@ -1,4 +1,4 @@
-"""`python -m harness compare A B`: like with like, what is slower, and what may not be compared."""
+"""`python -m batchproof compare A B`: like with like, what is slower, and what may not be compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness.__main__ import main
-from harness.campaign.modules import ROOT
+from batchproof.__main__ import main
+from batchproof.campaign.modules import ROOT
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]
@@ -364,7 +364,7 @@ def test_it_works_in_a_pipe_without_torch(tmp_path: Path) -> None:
     """Comparing two files needs no model, and nobody waits for what is not needed."""
     paths = [str(samples.saved(tmp_path / f"{name}.json", samples.made())) for name in "ab"]
     program = (
-        "import sys; from harness.__main__ import main; "
+        "import sys; from batchproof.__main__ import main; "
         "exit_code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(exit_code)"
     )
     ran = subprocess.run(

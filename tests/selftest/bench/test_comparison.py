@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 import pytest
 import torch
 
-from harness.api import (
+from batchproof.api import (
     Capability,
     Completion,
     Engine,
@@ -25,15 +25,15 @@ from harness.api import (
     RowRecord,
     StepRecord,
 )
-from harness.bench.comparison import clock_for, compare_engines
-from harness.bench.drive import Round, serve_at_once
-from harness.bench.laps import Laps, renamed
-from harness.bench.rows import Terms
-from harness.bench.spec import BenchSpec, BenchWorkload, Range
-from harness.errors import OracleError, UnsupportedModelError
-from harness.promises import Promise
-from harness.registry import EngineSpec, resolve_engine
-from harness.trial import Laboratory, Trial
+from batchproof.bench.comparison import clock_for, compare_engines
+from batchproof.bench.drive import Round, serve_at_once
+from batchproof.bench.laps import Laps, renamed
+from batchproof.bench.rows import Terms
+from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
+from batchproof.errors import OracleError, UnsupportedModelError
+from batchproof.promises import Promise
+from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.trial import Laboratory, Trial
 
 MODEL = "gpt2-random"
 SPEC = BenchSpec(
@@ -510,7 +510,7 @@ class Greeter:
         return getattr(self._inner, name)
 
     def step(self) -> list[Any]:
-        from harness.api import TokenEvent
+        from batchproof.api import TokenEvent
 
         return [*self._inner.step(), TokenEvent("stranger", 1, FinishReason.LENGTH)]
 

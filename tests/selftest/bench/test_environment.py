@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.bench.environment import device_facts
-from harness.report.environment import environment_section
-from harness.report.inputs import Kind, Source
+from batchproof.bench.environment import device_facts
+from batchproof.report.environment import environment_section
+from batchproof.report.inputs import Kind, Source
 from tests.selftest.bench.samples import made
 
 TWO_GPUS = """\

@@ -18,10 +18,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import Completion, Engine, EngineConfig, Request, StepRecord, TracingEngine
-from harness.bench import axes as axes_module
-from harness.bench import entrant as entrant_module
-from harness.bench.axes import (
+from batchproof.api import (
+    Completion,
+    Engine,
+    EngineConfig,
+    Request,
+    StepRecord,
+    TracingEngine,
+)
+from batchproof.bench import axes as axes_module
+from batchproof.bench import entrant as entrant_module
+from batchproof.bench.axes import (
     Axis,
     context_axis,
     decode_point,
@@ -29,9 +36,9 @@ from harness.bench.axes import (
     requests_axis,
     sequences_axis,
 )
-from harness.bench.drive import Round, serve_at_once
-from harness.bench.entrant import Runner
-from harness.bench.fits import (
+from batchproof.bench.drive import Round, serve_at_once
+from batchproof.bench.entrant import Runner
+from batchproof.bench.fits import (
     Line,
     Power,
     better_line,
@@ -40,12 +47,17 @@ from harness.bench.fits import (
     fit_growth,
     upper_half,
 )
-from harness.bench.growth import Effort, Entrant, measure_growth, num_pieces
-from harness.errors import UnsupportedModelError
-from harness.models.catalogue import ModelUnderTest
-from harness.promises import Promise
-from harness.registry import EngineSpec, resolve_engine
-from harness.trial import Laboratory, Trial
+from batchproof.bench.growth import (
+    Effort,
+    Entrant,
+    measure_growth,
+    num_pieces,
+)
+from batchproof.errors import UnsupportedModelError
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.promises import Promise
+from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.trial import Laboratory, Trial
 
 MODEL = "gpt2-random"
 SIZES = [1, 2, 4, 8, 16, 32, 64]

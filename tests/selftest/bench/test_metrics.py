@@ -6,11 +6,11 @@ from itertools import accumulate
 
 import pytest
 
-from harness.api import Completion, FinishReason, Request
-from harness.bench.drive import Round
-from harness.bench.load import BENCHMARKS_DIR, load_specs
-from harness.bench.metrics import distributions, measure
-from harness.bench.spec import BenchSpec
+from batchproof.api import Completion, FinishReason, Request
+from batchproof.bench.drive import Round
+from batchproof.bench.load import BENCHMARKS_DIR, load_specs
+from batchproof.bench.metrics import distributions, measure
+from batchproof.bench.spec import BenchSpec
 
 DECODE = load_specs(BENCHMARKS_DIR / "decode", on_cpu=False)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.bench.ratios import Ratio, paired_ratio, unpaired_ratio
+from batchproof.bench.ratios import Ratio, paired_ratio, unpaired_ratio
 
 NUM_RESAMPLES = 400
 TIMES = st.floats(1e-4, 1e4)

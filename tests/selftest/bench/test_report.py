@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.__main__ import main
-from harness.report import words
-from harness.report.inputs import SHAPES, Kind
+from batchproof.__main__ import main
+from batchproof.report import words
+from batchproof.report.inputs import SHAPES, Kind
 from tests.selftest.bench import samples
 
 pytest.importorskip("matplotlib", reason="the report draws with it")
@@ -343,7 +343,9 @@ def test_a_folder_that_is_not_there_is_told_before_any_work(
 def test_without_matplotlib_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.report.find_spec", lambda name: None if name == "matplotlib" else name)
+    monkeypatch.setattr(
+        "batchproof.report.find_spec", lambda name: None if name == "matplotlib" else name
+    )
     assert main(["report"]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
 

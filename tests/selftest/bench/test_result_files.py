@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
-from harness.bench.results import SCHEMA, ResultFile, clock_of, is_complete, load
-from harness.errors import UsageError
+from batchproof.bench.results import (
+    SCHEMA,
+    ResultFile,
+    clock_of,
+    is_complete,
+    load,
+)
+from batchproof.errors import UsageError
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]

@@ -22,10 +22,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.api import RowRecord, StepRecord
-from harness.bench import ceilings as ceilings_module
-from harness.bench.ceilings import _Sizes
-from harness.bench.roofline import (
+from batchproof.api import RowRecord, StepRecord
+from batchproof.bench import ceilings as ceilings_module
+from batchproof.bench.ceilings import _Sizes
+from batchproof.bench.roofline import (
     Ceilings,
     ModelCosts,
     least_time,
@@ -34,8 +34,8 @@ from harness.bench.roofline import (
     pairs,
     step_costs,
 )
-from harness.masks import brute_force_mask
-from harness.models.catalogue import EMBEDDED, load_model
+from batchproof.checks.masks import brute_force_mask
+from batchproof.models.catalogue import EMBEDDED, load_model
 
 H100 = Ceilings(copy_bytes_per_s=3.0e12, matmul_flop_per_s=798e12)
 SMALL: dict[str, Any] = {

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.api import EngineConfig, Request, RowRecord, StepRecord
-from harness.bench import schedule
-from harness.bench.schedule import Forward
-from implementations.ragged import RaggedEngine
-from implementations.static import StaticEngine
+from batchproof.api import (
+    EngineConfig,
+    Request,
+    RowRecord,
+    StepRecord,
+)
+from batchproof.bench import schedule
+from batchproof.bench.schedule import Forward
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.static import StaticEngine
 
 REQUESTS = (Request("a", (1, 2, 3), 1), Request("b", (4,), 3), Request("c", (5, 6), 1))
 
@@ -128,7 +133,7 @@ def test_a_greedy_continuous_schedule_stays_within_the_bound(caps: list[int], nu
 
 def test_the_built_in_engines_show_the_forwards_they_made() -> None:
     """Ragged packs one row a step and pads nothing; static pads and holds idle rows."""
-    from harness.models.random_models import build_gpt2_random
+    from batchproof.models.random_models import build_gpt2_random
 
     model = build_gpt2_random()
     wastes = {}

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from harness.adequacy import measure_adequacy
-from harness.bench.roofline import ModelCosts
-from harness.models.catalogue import ModelUnderTest, load_model
-from harness.models.shapes import SHAPES, build_model
+from batchproof.bench.roofline import ModelCosts
+from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.models.shapes import SHAPES, build_model
+from batchproof.oracle.adequacy import measure_adequacy
 
 CPU = torch.device("cpu")
 DEVICES = [

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.api import Engine, EngineConfig
-from implementations.static import StaticEngine
+from batchproof.api import Engine, EngineConfig
+from batchproof_engines.static import StaticEngine
 
 
 class ForgetfulEngine(StaticEngine):

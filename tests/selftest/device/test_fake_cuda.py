@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.paged.blocks import BlockPool
+from batchproof_engines.paged.blocks import BlockPool
 from tests.selftest.device.fake.dry_run import FakeDevice, dry_run
 from tests.selftest.device.fake.kernels import kernels
 from tests.selftest.device.fake.ledger import Ledger

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.provenance import ROOT
+from batchproof.places import ROOT
 from tests.selftest.device.native import compiler
 
 HERE = Path(__file__).parent

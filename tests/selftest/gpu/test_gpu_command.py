@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.load import chosen
-from harness.models.shapes import SHAPES
-from harness.provenance import ROOT
-from harness.registry import resolve_engine
+from batchproof.bench.load import chosen
+from batchproof.models.shapes import SHAPES
+from batchproof.places import ROOT
+from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
 from tests.gpu.driver import Driver, Outcome
 from tests.gpu.plan import CONFORMANCE, LOG, MEASURES, PART_S, Plan, Setting, Step

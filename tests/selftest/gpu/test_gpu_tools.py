@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from implementations.paged import torch_kernels
+from batchproof_engines.paged import torch_kernels
 from tests.gpu import versions
 from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
@@ -73,7 +73,7 @@ def test_wrong_kernels_are_found(kind: str, wrong: Decode, word: str) -> None:
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
-    from implementations.paged import triton_decode
+    from batchproof_engines.paged import triton_decode
 
     with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
         assert triton_decode.splits_for(1, 1, CPU) == 4

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from time import perf_counter
 
-from harness.api import EngineConfig, FinishReason, Limits, Request
-from implementations.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
-from implementations.paged.sequence import PENDING, Sequence
+from batchproof.api import (
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+)
+from batchproof_engines.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
+from batchproof_engines.paged.sequence import PENDING, Sequence
 
 VOCAB_SIZE = 3  # so few that prompts share prefixes and answers meet their EOS
 MAX_MODEL_LEN = 40

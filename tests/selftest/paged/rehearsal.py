@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.api import Request
-from implementations.paged.attention import AttentionForm
-from implementations.paged.batch import RaggedBatch
-from implementations.paged.blocks import BlockPool
-from implementations.paged.scheduler import Scheduled
-from implementations.paged.sequence import Sequence
+from batchproof.api import Request
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.paged.attention import AttentionForm
-from implementations.paged.blocks import BlockPool
-from implementations.paged.kernels import load_kernels
-from implementations.paged.staging import Reader, Staging
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.kernels import load_kernels
+from batchproof_engines.paged.staging import Reader, Staging
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, sequence, tell
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from harness.api import EngineConfig, Request
-from harness.errors import ConfigError, UnsupportedModelError
-from harness.models.catalogue import load_model
-from implementations import paged as package
-from implementations.paged import compiled, paged
-from implementations.paged.options import PagedOptions
+from batchproof.api import EngineConfig, Request
+from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.models.catalogue import load_model
+from batchproof_engines import paged as package
+from batchproof_engines.paged import compiled, paged
+from batchproof_engines.paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 NUM_LAYERS = 12  # more than the compiler would make of one piece of code

@@ -10,19 +10,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.paged.attention import AttentionForm
-from implementations.paged.batch import RaggedBatch
-from implementations.paged.blocks import TRASH, BlockPool
-from implementations.paged.capture import Capture, CudaCapture, Step, call_again
-from implementations.paged.graphs import (
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.blocks import TRASH, BlockPool
+from batchproof_engines.paged.capture import (
+    Capture,
+    CudaCapture,
+    Step,
+    call_again,
+)
+from batchproof_engines.paged.graphs import (
     CapturedSteps,
     LastTokens,
     buckets_up_to,
     prompt_buckets_up_to,
 )
-from implementations.paged.model_pass import Outputs
-from implementations.paged.scheduler import Scheduled
-from implementations.paged.sequence import PENDING, Sequence
+from batchproof_engines.paged.model_pass import Outputs
+from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.sequence import PENDING, Sequence
 from tests.selftest.paged.recording import record
 from tests.selftest.paged.rehearsal import sequence
 

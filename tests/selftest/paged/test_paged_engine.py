@@ -15,12 +15,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.api import Completion, EngineConfig, Request
-from harness.errors import ConfigError
-from harness.models.catalogue import load_model
-from harness.strategies import text_tokens
-from implementations.paged import paged
-from implementations.paged.tracing import traced
+from batchproof.api import Completion, EngineConfig, Request
+from batchproof.errors import ConfigError
+from batchproof.models.catalogue import load_model
+from batchproof.workload.strategies import text_tokens
+from batchproof_engines.paged import paged
+from batchproof_engines.paged.tracing import traced
 
 CPU = torch.device("cpu")
 VARIANTS: dict[str, dict[str, Any]] = {

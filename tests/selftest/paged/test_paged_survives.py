@@ -10,11 +10,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from harness.api import EngineConfig, FinishReason, Request, SteppingEngine
-from harness.errors import ConfigError
-from harness.models.catalogue import load_model
-from harness.registry import resolve_engine
-from implementations.paged import paged
+from batchproof.api import (
+    EngineConfig,
+    FinishReason,
+    Request,
+    SteppingEngine,
+)
+from batchproof.errors import ConfigError
+from batchproof.models.catalogue import load_model
+from batchproof.run.registry import resolve_engine
+from batchproof_engines.paged import paged
 
 
 @pytest.fixture

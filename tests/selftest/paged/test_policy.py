@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from harness.api import EngineConfig, FinishReason, Limits, Request, RowRecord, StepRecord
-from implementations.paged.block_manager import BlockManager
-from implementations.paged.scheduler import Scheduler
-from implementations.paged.sequence import PENDING, Sequence
-from implementations.paged.trace import TraceLog
+from batchproof.api import (
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    RowRecord,
+    StepRecord,
+)
+from batchproof_engines.paged.block_manager import BlockManager
+from batchproof_engines.paged.scheduler import Scheduler
+from batchproof_engines.paged.sequence import PENDING, Sequence
+from batchproof_engines.paged.trace import TraceLog
 
 SIZE = 2
 LIMITS = Limits(vocab_size=1000, max_model_len=10_000)
@@ -22,10 +29,10 @@ LIMITS = Limits(vocab_size=1000, max_model_len=10_000)
 
 WITHOUT_ITS_FRONT_DOOR = """
 import sys, types
-package = types.ModuleType("implementations.paged")  # its factory may import what it likes
+package = types.ModuleType("batchproof_engines.paged")  # its factory may import what it likes
 package.__path__ = [sys.argv[2]]
-sys.modules["implementations.paged"] = package
-__import__(f"implementations.paged.{sys.argv[1]}")
+sys.modules["batchproof_engines.paged"] = package
+__import__(f"batchproof_engines.paged.{sys.argv[1]}")
 sys.exit("torch" in sys.modules or "transformers" in sys.modules)
 """
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from harness.api import EngineConfig, Request
+from batchproof.api import EngineConfig, Request
 from tests.selftest.paged.policy_model import MAX_MODEL_LEN, VOCAB_SIZE, PolicyModel
 
 LONGEST_PROMPT = 12

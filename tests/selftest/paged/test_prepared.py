@@ -13,17 +13,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.api import EngineConfig, Request
-from harness.bench.axes import Axis, context_axis, requests_axis, sequences_axis
-from harness.errors import ConfigError
-from harness.models.catalogue import load_model
-from harness.models.shapes import SHAPES, build_model
-from implementations.paged import build_unprobed, capture, paged, runner, torch_kernels
-from implementations.paged.blocks import BlockPool
-from implementations.paged.engine import PagedEngine
-from implementations.paged.graphs import CapturedSteps, LastTokens
-from implementations.paged.model_pass import Outputs
-from implementations.paged.options import PagedOptions
+from batchproof.api import EngineConfig, Request
+from batchproof.bench.axes import (
+    Axis,
+    context_axis,
+    requests_axis,
+    sequences_axis,
+)
+from batchproof.errors import ConfigError
+from batchproof.models.catalogue import load_model
+from batchproof.models.shapes import SHAPES, build_model
+from batchproof_engines.paged import (
+    build_unprobed,
+    capture,
+    paged,
+    runner,
+    torch_kernels,
+)
+from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.engine import PagedEngine
+from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
+from batchproof_engines.paged.model_pass import Outputs
+from batchproof_engines.paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 NARROW = {
@@ -82,7 +93,7 @@ def test_a_pool_is_made_as_large_as_the_limits_allow_and_memory_permits() -> Non
 
 
 def test_memory_bounds_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("implementations.paged.blocks.free_bytes", lambda _: 2 * 20 * 1024)
+    monkeypatch.setattr("batchproof_engines.paged.blocks.free_bytes", lambda _: 2 * 20 * 1024)
     pool = built(EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41))._backend
     assert pool.num_bytes == 20 * 1024, "half of what is free"
 

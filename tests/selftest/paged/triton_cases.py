@@ -10,11 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.paged import triton_decode, triton_prefill, triton_splits, triton_tiles
-from implementations.paged.attention import AttentionForm
-from implementations.paged.blocks import BlockPool
-from implementations.paged.kernels import DecodeRows, LayerCache
-from implementations.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
+from batchproof_engines.paged import (
+    triton_decode,
+    triton_prefill,
+    triton_splits,
+    triton_tiles,
+)
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache
+from batchproof_engines.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from implementations.paged import triton_decode, triton_prefill
-from implementations.paged.attention import AttentionForm
-from implementations.paged.kernels import DecodeRows, LayerCache, PrefillRows
+from batchproof_engines.paged import triton_decode, triton_prefill
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache, PrefillRows
 from tests.selftest.paged.rehearsal import Shape
 from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, GPT2Config, PreTrainedModel
 
-from harness.api import EngineConfig, Request
-from harness.models.shapes import SHAPES, build_model
-from implementations.paged import paged, runner, torch_kernels
-from implementations.paged.attention import Attached
+from batchproof.api import EngineConfig, Request
+from batchproof.models.shapes import SHAPES, build_model
+from batchproof_engines.paged import paged, runner, torch_kernels
+from batchproof_engines.paged.attention import Attached
 from tests.selftest.device.fake.report import EagerTime, HostTime
 from tests.selftest.device.fake.unprobed import unprobed
 

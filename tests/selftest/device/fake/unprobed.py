@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from implementations import paged
+from batchproof_engines import paged
 
 
 @contextmanager

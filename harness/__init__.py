@@ -1,4 +1,0 @@
-"""Batchproof: proves that an LLM engine's batching changes nothing but its speed.
-
-An engine's author reads `harness.api` and nothing else.
-"""

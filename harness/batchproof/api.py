@@ -1,0 +1,341 @@
+"""The contract between Batchproof and an inference engine: read this file, nothing else.
+
+A *factory* is called with a model and an `EngineConfig` and returns an *engine*. The only method an
+engine must have is `generate`; there is no base class. Everything else is a *capability*: its tests
+run if the engine has it and are skipped, by name, if it has not.
+
+    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine: ...
+
+Decoding is greedy: the next token is the argmax of the logits at the sequence's last position (of
+exact equals, any). The suite owns the model, so engine and reference cannot differ by accident. The
+sixteen promises every engine is held to are listed in `batchproof.promises`.
+
+This module imports no torch at run time, so that a scheduler may import it and stay free of tensors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from numbers import Integral
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from batchproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # its last token is one of its EOS ids, also exactly at the cap
+    LENGTH = "length"  # it produced `max_new_tokens` tokens and the last is no EOS
+    ABORTED = "aborted"  # it was cancelled by `abort`
+    ERROR = "error"  # it was refused; `error` names the value and the rule
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asks for. Never altered by an engine, and never validated here: refusing a bad
+    request is the engine's duty (promise P12)."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    max_new_tokens: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What comes back for one request.
+
+    `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch scalars.
+    `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of shape
+    `(len(token_ids), vocab_size)`: row i is what token i was chosen from.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    error: str | None = None
+    logits: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def refused(cls, request_id: str, error: str) -> Completion:
+        """The answer to a bad request: no tokens, and the reason in words."""
+        return cls(request_id, (), FinishReason.ERROR, error)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits an engine works under. It ignores a field it has no use for.
+
+    `prefix_caching` off: every request computes all its keys, so that what others have asked moves no
+    bit of its logits. On, an engine with the capability may let one begin behind an equal beginning
+    that it has computed before: of others, or its own before a preemption. The last token
+    is always fed.
+
+    Raises `ConfigError` if a value is out of range.
+    """
+
+    max_num_seqs: int = 8  # sequences in flight at once ("slots")
+    max_num_batched_tokens: int = 2048  # tokens fed to the model in one step
+    block_size: int = 16  # tokens in one block of KV cache
+    num_blocks: int | None = None  # blocks in the pool; None: as many as it takes
+    max_model_len: int | None = None  # prompt + new tokens; None: what the model has positions for
+    return_logits: bool = False  # fill `Completion.logits`
+    prefix_caching: bool = False  # requests that begin alike may share computed keys
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            kind = bool if isinstance(each.default, bool) else int
+            if type(value) is not kind and not (value is None and each.default is None):
+                raise ConfigError(
+                    f"EngineConfig.{each.name} is {value!r}, but must be "
+                    f"{'True or False' if kind is bool else 'a whole number'}"
+                )
+            if kind is int and value is not None and value < 1:
+                raise ConfigError(f"EngineConfig.{each.name} is {value}, but must be at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"EngineConfig.max_num_batched_tokens is {self.max_num_batched_tokens}, but must be "
+                f"at least max_num_seqs ({self.max_num_seqs}), or a full batch could not decode"
+            )
+
+
+class Engine(Protocol):
+    """The one must."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answer every request: one completion each, in input order.
+
+        May be called any number of times on one engine, and never while requests given by `add` are
+        still unfinished. A bad request gets `FinishReason.ERROR`; it raises nothing.
+        """
+        ...
+
+
+EngineFactory = Callable[["PreTrainedModel", EngineConfig], Engine]
+
+
+class Capability(StrEnum):
+    """What an engine may have beyond `generate`.
+
+    An engine that says nothing is held to what its methods show: STEPPING, TRACING, MASKING and
+    CLOSING by their methods, SCHEDULING if it has both of the first two, LOGITS if a first answer
+    carries them. An engine with an attribute `capabilities: frozenset[Capability]` is held to exactly
+    that set, and it is an error to name one there without having its methods.
+    """
+
+    STEPPING = "stepping"  # `add`, `step`, `abort`, `has_unfinished`
+    TRACING = "tracing"  # `trace`
+    LOGITS = "logits"  # `Completion.logits` is filled when `EngineConfig.return_logits`
+    MASKING = "masking"  # `attention_mask`
+    CLOSING = "closing"  # `close`
+    SCHEDULING = "scheduling"  # P9: a slot freed by a step is filled in the next, first come first
+    # served; each running decode gets a token in each step; max_num_batched_tokens is kept. One that
+    # reads its tokens late frees a slot as late as it declares: `DelayedEngine`
+    CHUNKED_PREFILL = "chunked_prefill"  # a prompt above `max_num_batched_tokens` is fed in parts
+    PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
+    PREFIX_CACHING = "prefix_caching"  # with `EngineConfig.prefix_caching` a request whose beginning
+    # is cached starts behind it: its first row after an admission has a context_len above 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One token of one request, as it is produced.
+
+    The event that carries the last token also carries the `finish_reason`; the others have None.
+    `token_id` is None only for ERROR and ABORTED, which produce no token.
+    """
+
+    request_id: str
+    token_id: int | None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+    @classmethod
+    def refused(cls, request_id: str, error: str) -> TokenEvent:
+        """The one event of a bad request, as `Completion.refused` is its answer."""
+        return cls(request_id, None, FinishReason.ERROR, error)
+
+
+@runtime_checkable
+class SteppingEngine(Protocol):
+    """Lets requests arrive and leave while others run."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        """A property: true while a call of `step` has work to do or an event to deliver."""
+        ...
+
+    def add(self, request: Request) -> None:
+        """Queue a request. A bad one is refused by one ERROR event of a later `step`.
+
+        Raises `ValueError` if the id is live (added and not yet finished): no event could tell the
+        two apart. The live one is not disturbed. An id may be used again once it has finished.
+        """
+        ...
+
+    def step(self) -> list[TokenEvent]:
+        """Do one iteration, usually one forward pass, and return its events.
+
+        With nothing to do it returns an empty list.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request at once, in whatever state it is, and free what it holds.
+
+        It yields no token afterwards; one event with ABORTED may still come. Unknown and finished
+        ids are ignored.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """One sequence's share of a step. `context_len + query_len` keys are visible to its last query."""
+
+    request_id: str
+    context_len: int  # keys cached before the step, those taken over from others included
+    query_len: int  # tokens fed in the step, at positions context_len ... context_len + query_len - 1
+    is_sampled: bool  # a token was chosen for it, be it discarded (`DelayedEngine`); False for a chunk
+    # that does not end the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One forward pass, or one `step` of an engine that makes several.
+
+    Ids in the order the engine holds them; blocks counted when it is over. A block that several share
+    counts once; one that only a prefix cache remembers is free. A request stands in `finished` of the
+    step that sampled its last token; only `DelayedEngine` has another one.
+    """
+
+    rows: tuple[RowRecord, ...]
+    waiting: tuple[str, ...]  # queued and without a slot, once this step's admission was done
+    admitted: tuple[str, ...]  # given a slot in this step, a preempted one coming back included
+    finished: tuple[str, ...]  # ended by this step; their slots and blocks are free again
+    preempted: tuple[str, ...]  # lost their slot and cache in this step and went back to waiting
+    num_free_blocks: int | None = None  # None without a pool
+    num_total_blocks: int | None = None
+
+
+@runtime_checkable
+class TracingEngine(Protocol):
+    """Shows what the scheduler did."""
+
+    @property
+    def trace(self) -> Sequence[StepRecord]:
+        """One record a forward pass, oldest first, since the engine was built."""
+        ...
+
+
+@runtime_checkable
+class DelayedEngine(Protocol):
+    """Reads its tokens late, to plan a step while the device is busy with the one before.
+
+    Then it learns of an EOS late as well. What it declares, and no more, is granted under P9, P11 and
+    P14. Let an EOS before the cap be sampled in step s, and d be the `scheduling_delay`:
+
+    * The request stands in `finished` of one of the steps s ... s + d. Until then its slot and blocks
+      are used; a slot freed by step t is filled in step t + 1, as ever.
+    * In the steps after s, up to that one, it may have a row each: query_len 1, going on where its
+      cache ends, is_sampled True. What such a surplus row samples is in no event and no completion,
+      and the step feeds it within `max_num_seqs` and `max_num_batched_tokens`.
+    * It may be preempted in these steps, and finish while it waits. It is never admitted again.
+
+    Every other end is known beforehand and never late: one by the cap, an EOS exactly at the cap
+    included. What an abort ends is not fed again at all.
+    """
+
+    @property
+    def scheduling_delay(self) -> int:
+        """Steps, 0 or 1; an engine without the attribute has none. The same for all engines that a
+        factory builds. A 1 without `Capability.SCHEDULING` is refused: nothing else is measured by it,
+        and its author might think that surplus rows are granted."""
+        ...
+
+
+@runtime_checkable
+class MaskingEngine(Protocol):
+    """Shows the attention mask it would use."""
+
+    def attention_mask(self, rows: Sequence[RowRecord]) -> Tensor:
+        """Bool tensor `(total_q, total_kv)` for one step with these rows; True: may attend.
+
+        Queries: the fed tokens, row after row. Keys: the cached tokens of all rows, row after row,
+        then the fed tokens, row after row. If the model's layers differ in window, the mask of the
+        first layer that has one.
+        """
+        ...
+
+
+@runtime_checkable
+class ClosableEngine(Protocol):
+    """Holds something that must be given back: a process, a connection, a pool."""
+
+    def close(self) -> None:
+        """Give everything back. The suite calls it once, after the last use."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask (promise P12), for engines that do not check that themselves already."""
+
+    vocab_size: int
+    max_model_len: int  # prompt + new tokens
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, config: EngineConfig) -> Limits:
+        """The model's own limits, narrowed by `config.max_model_len`."""
+        text_config = model.config.get_text_config()
+        positions = getattr(text_config, "max_position_embeddings", None) or sys.maxsize
+        return cls(text_config.vocab_size, min(positions, config.max_model_len or sys.maxsize))
+
+    def refusal(self, request: Request) -> str | None:
+        """Why the request cannot be served, naming value and rule; None if it can."""
+        prompt, cap = request.prompt_token_ids, request.max_new_tokens
+        if not len(prompt):
+            return "the prompt is empty, but must hold at least one token"
+        numbers = (cap, *prompt, *request.eos_token_ids)
+        kinds: dict[type, object] = {type(each): each for each in numbers}  # a few, of many tokens
+        for kind, example in kinds.items():
+            if not issubclass(kind, Integral):
+                return f"{example!r} is no whole number, but token ids and caps must be"
+        unknown = [token for token in prompt if not 0 <= token < self.vocab_size]
+        if unknown:
+            return f"prompt token {unknown[0]} is unknown: ids are 0 to {self.vocab_size - 1}"
+        if cap < 1:
+            return f"max_new_tokens is {cap}, but must be at least 1"
+        if len(prompt) + cap > self.max_model_len:
+            return (
+                f"{len(prompt)} prompt tokens + max_new_tokens {cap} = {len(prompt) + cap}, but the "
+                f"context holds {self.max_model_len}"
+            )
+        return None
+
+    def refusals(self, requests: Sequence[Request]) -> list[str | None]:
+        """`refusal` for a whole call; of two good requests with one id the later is refused."""
+        live: set[str] = set()
+        reasons: list[str | None] = []
+        for request in requests:
+            reason = self.refusal(request)
+            if reason is None and request.request_id in live:
+                reason = duplicate_id(request.request_id)
+            if reason is None:
+                live.add(request.request_id)
+            reasons.append(reason)
+        return reasons
+
+
+def duplicate_id(request_id: str) -> str:
+    """The words for an id that is live already."""
+    return f"request_id {request_id!r} is live already; ids must be unique until they finish"

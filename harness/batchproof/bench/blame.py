@@ -1,0 +1,36 @@
+"""What an engine does wrong while it is measured ends its own part, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.errors import EngineHang, OracleError
+
+
+class NoRightAnswer(OracleError):
+    """Raised while answers were judged: no fault of an engine."""
+
+
+@contextmanager
+def blaming(accuse: Callable[[str], None]) -> Iterator[None]:
+    """What the engine raises inside is told to `accuse`. An `EngineHang` is for the caller: it may be
+    slow and right, and the conformance tests tell a hang."""
+    try:
+        yield
+    except (KeyboardInterrupt, EngineHang, NoRightAnswer):
+        raise
+    except ConformanceFailure as failure:
+        accuse(f"{failure.promise} is broken: {failure.finding}")
+    except BaseException as error:  # asyncio's cancellation, for one, is no Exception
+        accuse(f"the engine raised {type(error).__name__}: {error}")
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Around the harness's own work: a right answer that is missing here is not the engine's doing."""
+    try:
+        yield
+    except OracleError as error:
+        raise NoRightAnswer(str(error)) from error

@@ -1,0 +1,122 @@
+"""A benchmark run: comparisons and cost growth, written to one result file as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from batchproof.bench import growth
+from batchproof.bench.axes import Axis
+from batchproof.bench.comparison import compare_engines
+from batchproof.bench.environment import device_facts
+from batchproof.bench.results import ResultFile
+from batchproof.bench.roofline import measure_ceilings
+from batchproof.bench.rows import Terms
+from batchproof.bench.spec import BenchSpec
+from batchproof.errors import UsageError
+from batchproof.places import ROOT
+from batchproof.promises import Promise
+from batchproof.provenance import command_line, provenance
+from batchproof.run.registry import EngineSpec
+from batchproof.run.trial import Laboratory, Trial
+
+FOLDER = ROOT / "results" / "benchmarks"
+
+
+class Campaign:
+    """The ceilings are measured when it begins; `finish` gives the file its footer."""
+
+    def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
+        """`growth_s`: seconds for each axis of cost growth."""
+        self.path = path
+        self._lab = lab
+        self._growth_s = growth_s
+        self._file = ResultFile(path)
+        ceilings = measure_ceilings(lab.device, lab.dtype)
+        self._terms = replace(terms, ceilings=ceilings)
+        dtype = str(lab.dtype).removeprefix("torch.")
+        self._file.write(
+            {
+                "made": provenance(command_line("pytest")),
+                "device": device_facts(lab.device),
+                "clock": terms.clock,
+                "num_laps": terms.num_laps,
+                "slo_ms": dict(terms.slo_ms or {}),
+                "ceilings": {dtype: asdict(ceilings)},
+            }
+        )
+
+    def num_pieces(self, num_engines: int) -> int:
+        """How often `compare` calls `on_round`."""
+        return 2 * num_engines * (self._terms.num_laps + 1)
+
+    def compare(
+        self,
+        spec: BenchSpec,
+        model_name: str,
+        engines: Sequence[EngineSpec],
+        on_round: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """One workload on one model, all engines interleaved."""
+        began = perf_counter()
+        subject = self._lab.subject(model_name)
+        load_s = perf_counter() - began
+        workload = spec.realise(subject.vocab_size, subject.context_len)
+        # Where requests arrive over time an engine is also asked to wait: no thread's own time tells.
+        terms = self._terms if workload.arrivals_s is None else replace(self._terms, clock="wall")
+        trials = [self._trial(engine, model_name) for engine in engines]
+        model = {
+            "name": subject.name,
+            "dtype": subject.dtype_name,
+            "num_parameters": subject.model.num_parameters(),
+            "load_s": load_s,
+        }
+        found = compare_engines(trials, workload, terms, on_round)
+        comparison = {"workload": found.pop("workload"), "model": model} | found
+        self._file.add_comparison(comparison)
+        return comparison
+
+    def _trial(self, engine: EngineSpec, model_name: str) -> Trial:
+        oracle = self._lab.oracle(model_name)
+        capabilities = self._lab.capabilities(engine, oracle.subject)
+        return Trial(self._lab, engine, oracle, capabilities, Promise.P1)
+
+    def grow(
+        self,
+        axis: Axis,
+        model_name: str,
+        engines: Sequence[EngineSpec],
+        on_step: Callable[[str], None],
+    ) -> list[dict[str, Any]]:
+        """How the cost of each engine grows along one axis."""
+        trials = [self._trial(engine, model_name) for engine in engines]
+        subject = self._lab.subject(model_name)
+        entrants = [growth.Entrant.of(trial) for trial in trials]
+        effort = growth.Effort(axis_s=self._growth_s, call_limit_s=self._terms.time_limit_s)
+        found = growth.measure_growth(subject, entrants, [axis], effort, on_step)
+        entries = [{"model": subject.name, "dtype": subject.dtype_name} | entry for entry in found]
+        for entry in entries:
+            self._file.add_growth(entry)
+        return entries
+
+    def finish(self) -> None:
+        """Everything that was asked for has been measured."""
+        self._file.finish()
+
+
+def result_path(asked: str | None, device_type: str) -> Path:
+    """Where the file goes. Raises `UsageError` if nothing can be written there."""
+    if asked is None:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        return FOLDER / f"{stamp}-{device_type}.json"
+    path = Path(asked)
+    if path.is_dir() or path.suffix != ".json":
+        raise UsageError(f"--results {asked!r} must name a file that ends in .json")
+    if not path.parent.is_dir():
+        raise UsageError(f"--results {asked!r}: there is no folder {str(path.parent)!r}")
+    return path

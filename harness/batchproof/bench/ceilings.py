@@ -1,0 +1,86 @@
+"""What this machine can do at most, measured in the same run: bytes copied and matrices multiplied.
+
+With the threads that torch has now. A copy reads and writes; memory that is only read may be a little
+faster, so a step that almost only reads can pass this ceiling by a few per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+
+import torch
+
+from batchproof.devices import synchronise
+
+MIN_ROUNDS, SECONDS_OF_ROUNDS = 3, 0.3
+PATIENCE_S = 0.03  # a product slower than this is large enough: float16 has no fast one on some CPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Of one device, in one dtype."""
+
+    copy_bytes_per_s: float  # read and written
+    matmul_flop_per_s: float  # a multiplication and an addition are two
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    copy_bytes: int  # far beyond any cache
+    matrix: int  # rows and columns, at most
+    num_calls: int  # between two looks at the clock: a GPU's launch must not count
+
+
+SIZES = {
+    "cuda": _Sizes(1 << 30, 8192, 10),
+    "mps": _Sizes(1 << 28, 4096, 4),
+    "cpu": _Sizes(1 << 28, 1024, 1),
+}
+
+
+def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
+    """The best of several rounds of each; about a second on one CPU thread."""
+    sizes = SIZES.get(device.type, SIZES["cpu"])
+    source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy_s = _best_s(lambda: target.copy_(source), device, sizes.num_calls)
+    return Ceilings(2 * sizes.copy_bytes / copy_s, _matmul_flop_per_s(device, dtype, sizes))
+
+
+def _matmul_flop_per_s(device: torch.device, dtype: torch.dtype, sizes: _Sizes) -> float:
+    size = min(256, sizes.matrix)
+    while size < sizes.matrix and _matmul_s(size, device, dtype, num_calls=1, for_s=0.0) < PATIENCE_S:
+        size *= 2
+    return 2 * size**3 / _matmul_s(size, device, dtype, sizes.num_calls, SECONDS_OF_ROUNDS)
+
+
+def _matmul_s(
+    size: int, device: torch.device, dtype: torch.dtype, num_calls: int, for_s: float
+) -> float:
+    # Random: a GPU draws less power, and runs faster, on zeros.
+    left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    return _best_s(lambda: torch.mm(left, right, out=product), device, num_calls, for_s)
+
+
+def _best_s(
+    action: Callable[[], object],
+    device: torch.device,
+    num_calls: int,
+    for_s: float = SECONDS_OF_ROUNDS,
+) -> float:
+    """Seconds of one call in the fastest round, after one call that is not counted."""
+    action()
+    synchronise(device)
+    best_s, num_rounds, began = inf, 0, perf_counter()
+    while num_rounds < MIN_ROUNDS or perf_counter() - began < for_s:
+        start = perf_counter()
+        for _ in range(num_calls):
+            action()
+        synchronise(device)
+        best_s = min(best_s, (perf_counter() - start) / num_calls)
+        num_rounds += 1
+    return best_s

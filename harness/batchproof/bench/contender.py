@@ -1,0 +1,157 @@
+"""One engine in a comparison: it is built, watched through a first round, timed lap by lap, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from transformers import PreTrainedModel
+
+from batchproof.api import Capability, Engine, StepRecord
+from batchproof.bench.blame import blaming, judging
+from batchproof.bench.drive import Round, serve
+from batchproof.bench.forwards import Seen, watching
+from batchproof.bench.laps import Laps
+from batchproof.bench.memory import PeakMemory
+from batchproof.bench.spec import BenchWorkload
+from batchproof.bench.verification import Verifier
+from batchproof.checks.conduct import check_conduct
+from batchproof.checks.environment import require_same, settings_of
+from batchproof.errors import EngineHang
+from batchproof.run.registry import REFERENCE
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Outcome, Workload
+
+
+@dataclass
+class Watched:
+    """What the first round showed. It warms the engine up with the shapes of the laps, and is not
+    timed: the model is being watched."""
+
+    seconds: float  # compiling and capturing included
+    trace: Sequence[StepRecord] = ()
+    seen: Seen = field(default_factory=Seen)
+    peak_memory_bytes: int | None = None
+
+
+class Contender:
+    """Rounds in `rounds`; `problem` says why there are none, or why they do not count."""
+
+    def __init__(
+        self, trial: Trial, workload: BenchWorkload, laps: Laps, verifier: Verifier, limit_s: float
+    ) -> None:
+        self.trial = trial
+        self.verifier = verifier
+        self.rounds: list[Round] = []
+        self.watched: Watched | None = None
+        self.build_s: float | None = None
+        self.problem: str | None = None
+        self.is_blameless = False  # the problem is none of its own making: it took too long, or another
+        self._workload = workload
+        self._laps = laps
+        self._limit_s = limit_s
+        self._engine: Engine | None = None
+
+    @property
+    def name(self) -> str:
+        return self.trial.spec.name
+
+    @property
+    def is_stepping(self) -> bool:
+        return Capability.STEPPING in self.trial.capabilities
+
+    @property
+    def is_running(self) -> bool:
+        return self._engine is not None and self.problem is None
+
+    def start(self) -> None:
+        """Build the engine, give it the first round, and judge that."""
+        model = self.trial.subject.model
+        memory = PeakMemory(model.device)
+        with self._telling():
+            memory.start(lambda: _one_token(model))
+            began = perf_counter()
+            self._engine = self.trial.build(self._workload.config)
+            self.build_s = perf_counter() - began
+            with watching(model) as seen:
+                first = self._serve(0)
+            trace = tuple(self.trial.trace_of(self._engine))
+            self.watched = Watched(first.wall_s, trace, seen, memory.stop())
+            self._judge_trace(first, trace)
+        if self.is_running:
+            with self._telling(), judging():
+                self.verifier.judge(0, self._laps[0], first.completions)
+
+    def _judge_trace(self, first: Round, trace: Sequence[StepRecord]) -> None:
+        """Figures are made of it. Where requests arrive over time its rules would need the arrivals in
+        steps, which a clock does not give."""
+        if self._workload.arrivals_s is None:
+            asked = Workload(self._laps[0], self._workload.config)
+            check_conduct(
+                asked,
+                Outcome(first.completions),
+                trace,
+                self.trial.capabilities,
+                delay=self.trial.scheduling_delay,
+            )
+
+    def time_lap(self, lap: int) -> None:
+        """One timed round; laps count from 1."""
+        with self._telling():
+            self.rounds.append(self._serve(lap))
+
+    def _serve(self, lap: int) -> Round:
+        assert self._engine is not None, "`start` has built it"
+        model, arrivals_s = self.trial.subject.model, self._workload.arrivals_s
+        requests, before = self._laps[lap], settings_of(model)
+        try:
+            served = serve(
+                self._engine, requests, arrivals_s, model.device, self._limit_s, self.is_stepping
+            )
+            require_same(before, settings_of(model), "while the engine worked")
+        finally:
+            if torch.get_num_threads() != before["number of threads"]:  # the next engine's as well
+                torch.set_num_threads(before["number of threads"])
+        return served
+
+    def judge_laps(self, on_lap: Callable[[], None]) -> None:
+        for lap, each in enumerate(self.rounds, start=1):
+            if self.problem is None:
+                with self._telling(), judging():
+                    self.verifier.judge(lap, self._laps[lap], each.completions)
+            on_lap()
+
+    def learn(self) -> None:
+        """The reference's own laps are the right answers of those laps; its first round was checked."""
+        if self.name == REFERENCE and self.problem is None:
+            for lap, each in enumerate(self.rounds, start=1):
+                for request, completion in zip(self._laps[lap], each.completions, strict=False):
+                    self.trial.oracle.learn(request.prompt_token_ids, completion.token_ids)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            with self._telling():
+                self.trial.close(self._engine)
+            self._engine = None
+
+    def accuse(self, problem: str, is_blameless: bool = False) -> None:
+        """What was found first stands."""
+        if self.problem is None:
+            self.problem, self.is_blameless = problem, is_blameless
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What the engine does wrong ends its part in the comparison, and no other's."""
+        try:
+            with blaming(self.accuse):
+                yield
+        except EngineHang as hang:
+            self.accuse(f"{hang} (--engine-time-limit)", is_blameless=True)
+
+
+@torch.inference_mode()
+def _one_token(model: PreTrainedModel) -> None:
+    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)

@@ -1,0 +1,158 @@
+"""One round: a workload given to an engine, and what the client's clocks saw.
+
+An engine that can be stepped is driven as a server drives it: requests are added when they are due
+and every token is stamped when its event arrives. Any other engine gets one call of `generate`; then
+only the whole round has a time. What an engine makes lazily is made inside the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter, process_time, sleep
+from typing import Any, cast
+
+import torch
+
+from batchproof.api import (
+    Completion,
+    Engine,
+    Request,
+    SteppingEngine,
+    TokenEvent,
+)
+from batchproof.checks.contract_types import checked_completions, checked_events
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.devices import synchronise
+from batchproof.promises import Promise
+from batchproof.run.time_limit import time_limit
+from batchproof.workload.workloads import assemble
+
+Stamped = tuple[float, Any]  # seconds since the round began, and a TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What came back and how long it took; all times in seconds.
+
+    `wall_s` runs from the first request's submission to the last token, the device synchronised.
+    `token_times_s[i]` holds, for request i, the seconds from its arrival to each of its tokens; None
+    for an engine that was not stepped.
+    """
+
+    completions: tuple[Completion, ...]
+    wall_s: float
+    process_s: float  # of all threads of this process
+    token_times_s: tuple[tuple[float, ...], ...] | None = None
+
+
+def plain(given: object) -> object:
+    """A copy that nobody can fill in or work out later; what is of another type is left to the checks.
+
+    Made before the clock is read: a property or a lazy list of the engine's own works on our time.
+    """
+    if isinstance(given, Completion):
+        tokens = given.token_ids
+        token_ids = tuple(tokens) if isinstance(tokens, tuple | list) else tokens
+        return Completion(given.request_id, token_ids, given.finish_reason, given.error)
+    if isinstance(given, TokenEvent):
+        return TokenEvent(given.request_id, given.token_id, given.finish_reason, given.error)
+    return given
+
+
+def serve_at_once(
+    engine: Engine, requests: Sequence[Request], device: torch.device, time_limit_s: float
+) -> Round:
+    """One call of `generate`. Raises what the engine raises, `EngineHang`, `ConformanceFailure`."""
+    asked = [
+        replace(request) for request in requests
+    ]  # ours stay as they are, whatever is done to these
+    synchronise(device)
+    with time_limit(time_limit_s, "generate"):
+        cpu, began = process_time(), perf_counter()
+        given = [plain(each) for each in engine.generate(asked)]
+        synchronise(device)
+        wall_s, process_s = perf_counter() - began, process_time() - cpu
+    return Round(checked_completions(given), wall_s, process_s)
+
+
+def serve_stepping(
+    engine: SteppingEngine,
+    requests: Sequence[Request],
+    arrivals_s: Sequence[float] | None,
+    device: torch.device,
+    time_limit_s: float,
+) -> Round:
+    """Add each request when it is due and step until all are done.
+
+    Latencies count from the moment a request is due, not from when the client came round to add it:
+    an engine that is long in a step may not hide the wait. Raises as `serve_at_once`.
+    """
+    due = list(arrivals_s or [0.0] * len(requests))
+    asked = [replace(request) for request in requests]
+    synchronise(device)
+    with time_limit(time_limit_s, "add and step"):
+        cpu, began = process_time(), perf_counter()
+        stamped = _step_through(engine, asked, due, began)
+        synchronise(device)
+        wall_s, process_s = perf_counter() - began, process_time() - cpu
+    return _put_together(requests, due, stamped, wall_s, process_s)
+
+
+def _step_through(
+    engine: SteppingEngine, requests: Sequence[Request], due: Sequence[float], began: float
+) -> list[Stamped]:
+    stamped: list[Stamped] = []
+    num_added = 0
+    while num_added < len(requests) or engine.has_unfinished:
+        now = perf_counter() - began
+        while num_added < len(requests) and due[num_added] <= now:
+            engine.add(requests[num_added])
+            num_added += 1
+        if not engine.has_unfinished:
+            if num_added < len(requests):
+                sleep(max(0.0, due[num_added] - now))
+            continue
+        events = [plain(event) for event in engine.step()]
+        now = perf_counter() - began
+        stamped += ((now, event) for event in events)
+    return stamped
+
+
+def _put_together(
+    requests: Sequence[Request],
+    due: Sequence[float],
+    stamped: Sequence[Stamped],
+    wall_s: float,
+    process_s: float,
+) -> Round:
+    checked_events([event for _, event in stamped])  # types, before anything is read
+    own: dict[str, list[Stamped]] = {request.request_id: [] for request in requests}
+    for now, event in stamped:
+        if event.request_id not in own:
+            finding = f"an event is of request {event.request_id!r}, which nobody asked for"
+            raise ConformanceFailure(Promise.P14, finding)
+        own[event.request_id].append((now, event))
+    completions = []
+    times = []
+    for request, arrival in zip(requests, due, strict=True):
+        mine = own[request.request_id]
+        completions.append(assemble(request.request_id, [event for _, event in mine]))
+        times.append(tuple(now - arrival for now, event in mine if event.token_id is not None))
+    return Round(tuple(completions), wall_s, process_s, tuple(times))
+
+
+def serve(
+    engine: Engine,
+    requests: Sequence[Request],
+    arrivals_s: Sequence[float] | None,
+    device: torch.device,
+    time_limit_s: float,
+    is_stepping: bool,
+) -> Round:
+    """One round through the interface named."""
+    if is_stepping:
+        stepping = cast(SteppingEngine, engine)
+        return serve_stepping(stepping, requests, arrivals_s, device, time_limit_s)
+    assert arrivals_s is None, "requests that arrive over time need an engine that can be stepped"
+    return serve_at_once(engine, requests, device, time_limit_s)

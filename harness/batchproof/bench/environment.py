@@ -1,0 +1,62 @@
+"""The device that a figure was measured on. Versions and commit: `batchproof.provenance`."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchproof.provenance import cpu_name
+
+ASKED_OF_NVIDIA = (
+    "driver_version",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.mem",
+    "power.draw",
+    "power.limit",
+)
+
+
+def device_facts(device: torch.device) -> dict[str, Any]:
+    """Ready for JSON; the name is a model's, never a host's."""
+    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        told = _told_by_nvidia(f"GPU-{properties.uuid}")
+        driver = f"driver {told.pop('driver_version')}" if told else "driver unknown"
+        return facts | {
+            "name": properties.name,
+            "driver": f"{driver}, CUDA {torch.version.cuda}",
+            "memory_bytes": properties.total_memory,
+            "clocks": told or None,
+        }
+    name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
+    return facts | {"name": name, "driver": None, "memory_bytes": _total_memory_bytes()}
+
+
+def _told_by_nvidia(uuid: str) -> dict[str, str]:
+    """Of the GPU with this id: driver, and the clocks and the power it runs at now; empty if there is
+    nobody to ask. What a GPU does not tell stands as nvidia-smi has it, `[N/A]`."""
+    command = ["nvidia-smi", f"--query-gpu=uuid,{','.join(ASKED_OF_NVIDIA)}", "--format=csv,noheader"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    gpus = [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()]
+    gpus = [cells for cells in gpus if len(cells) == len(ASKED_OF_NVIDIA) + 1]
+    # A part of a GPU has an id of its own, which is not in the list.
+    own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
+    return dict(zip(ASKED_OF_NVIDIA, own[1:], strict=True)) if own else {}
+
+
+def _total_memory_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    totals = [line.split()[1] for line in lines if line.startswith("MemTotal:")]
+    return 1024 * int(totals[0]) if totals else None

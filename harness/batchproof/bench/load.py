@@ -1,0 +1,174 @@
+"""Where a `BenchSpec` comes from: the YAML files of `cases/benchmarks/`, one workload each, and the
+flags that change its size.
+
+The schema is closed, as that of the curated cases is: an unknown key, a missing one, a wrong type or
+a value out of range is a `CaseError` that names file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from batchproof.bench.spec import (
+    BenchSpec,
+    Mixture,
+    Range,
+    SharedPrefix,
+    SpecError,
+)
+from batchproof.cases.schema import Item, read_yaml, yaml_files
+from batchproof.errors import UsageError
+from batchproof.places import CASES
+
+BENCHMARKS_DIR = CASES / "benchmarks"
+
+
+def workload_names() -> list[str]:
+    """The built-in ones, from the names of their files: nothing is read."""
+    return sorted(path.stem for path in BENCHMARKS_DIR.glob("*.yaml"))
+
+
+def load_specs(directory: Path = BENCHMARKS_DIR, *, on_cpu: bool) -> dict[str, BenchSpec]:
+    """All workloads by name, those for CPUs or those for GPUs. Raises `CaseError`."""
+    paths = yaml_files(directory, "workload")
+    return {path.stem: load_spec(path, on_cpu=on_cpu) for path in paths}
+
+
+def chosen(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
+    """The workloads asked for, each once, in that order: a name, a YAML file, or a folder of them; all
+    built-in ones if none is asked for. Raises `UsageError`."""
+    known = load_specs(on_cpu=on_cpu)
+    found: dict[str, BenchSpec] = {}
+    for name in list(names) or known:
+        path = Path(name)
+        if name in known:
+            new = {name: known[name]}
+        elif path.is_dir():
+            new = load_specs(path, on_cpu=on_cpu)
+        elif path.suffix == ".yaml" and path.is_file():
+            new = {path.stem: load_spec(path, on_cpu=on_cpu)}
+        else:
+            raise UsageError(
+                f"--workload {name!r} is unknown; choose {', '.join(known)}, a YAML file like "
+                f"theirs in cases/benchmarks, or a folder of such files"
+            )
+        for each in new.values():
+            if found.setdefault(each.name, each) != each:
+                raise UsageError(
+                    f"--workload {name!r}: another workload is called {each.name!r} as well"
+                )
+    return tuple(found.values())
+
+
+def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
+    """The workload of one file. Raises `CaseError`, also for what only the other machine would use."""
+    root = read_yaml(path, "a workload", "a workload")
+    found = root.mapping((*KEYS, "on_cpu"), (*REQUIRED, "on_cpu"))
+    name = found["name"].text()
+    if name != path.stem:
+        raise found["name"].place.error(
+            f"name is {name!r}, but must be that of the file, {path.stem!r}"
+        )
+    if not found["why"].text().strip():
+        raise found["why"].place.error("why is empty, but must tell what the workload shows")
+    twin = found.pop("on_cpu")
+    changes = twin.mapping([key for key in KEYS if key not in ("name", "why")])
+    full, scaled = _spec(root, found), _spec(twin, {**found, **changes})
+    return scaled if on_cpu else full
+
+
+def override(
+    spec: BenchSpec,
+    *,
+    num_requests: int | None = None,
+    prompt_len: str | None = None,
+    cap: str | None = None,
+    slots: int | None = None,
+    seed: int | None = None,
+) -> BenchSpec:
+    """The workload with what the flags of the same names say; a range is "LO:HI", or "N" for one value.
+
+    A cap takes the place of a whole mixture. The token budget of a step grows if the longest prompt or
+    the slots would not fit into it. Raises `UsageError` naming flag, value and rule.
+    """
+    given: dict[str, Any] = {"num_requests": num_requests, "slots": slots, "seed": seed}
+    if prompt_len is not None:
+        given["prompt_len"] = _flag_range("--prompt-len", prompt_len)
+    if cap is not None:
+        given["cap"] = ((1.0, _flag_range("--cap", cap)),)
+    given = {field: value for field, value in given.items() if value is not None}
+    longest = given.get("prompt_len", spec.prompt_len).high
+    budget = max(spec.max_num_batched_tokens, longest, given.get("slots", 1))
+    try:
+        return replace(spec, max_num_batched_tokens=budget, **given)
+    except SpecError as error:
+        raise UsageError(f"--{error.field.replace('_', '-')} {error.complaint}") from None
+
+
+def _flag_range(flag: str, text: str) -> Range:
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if match is None:
+        raise UsageError(f"{flag} is {text!r}, but must be LO:HI or N, in whole numbers of tokens")
+    return Range(int(match[1]), int(match[2] or match[1]))
+
+
+def _spec(whole: Item, found: Mapping[str, Item]) -> BenchSpec:
+    values = {key: READERS[key](item) for key, item in found.items()}
+    try:
+        return BenchSpec(**values)
+    except SpecError as error:
+        raise found.get(error.field, whole).place.error(str(error)) from None
+
+
+def _line(item: Item) -> str:
+    return " ".join(item.text().split())
+
+
+def _range(item: Item) -> Range:
+    ends = [each.integer(at_least=1) for each in item.items(f"an end of {item.what}")]
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise item.place.error(f"{item.what} is {ends}, but must be [LOW, HIGH] with LOW <= HIGH")
+    return Range(*ends)
+
+
+def _mixture(item: Item) -> Mixture:
+    """`[LOW, HIGH]`, or a list of `{share, range}`."""
+    each = item.entries()
+    if any(isinstance(part.node, yaml.ScalarNode) for part in each):
+        return ((1.0, _range(item)),)
+    parts = [Item(p.node, "a part of cap", p.path).mapping(*[("share", "range")] * 2) for p in each]
+    return tuple((_decimal(part["share"]), _range(part["range"])) for part in parts)
+
+
+def _decimal(item: Item) -> float:
+    if item.kind not in ("int", "float") or not re.fullmatch(r"\d+(\.\d+)?", str(item.node.value)):
+        raise item.wrong("a number, such as 0.25")
+    return float(item.node.value)
+
+
+def _prefix(item: Item) -> SharedPrefix:
+    found = item.mapping(*[("length", "num_groups")] * 2)
+    return SharedPrefix(*(found[key].integer(at_least=1) for key in ("length", "num_groups")))
+
+
+READERS: dict[str, Callable[[Item], Any]] = {
+    "name": Item.text,
+    "why": _line,
+    "num_requests": Item.integer,
+    "prompt_len": _range,
+    "cap": _mixture,
+    "slots": Item.integer,
+    "seed": Item.integer,
+    "shared_prefix": _prefix,
+    "arrival_rate": _decimal,
+    "max_num_batched_tokens": Item.integer,
+    "prefix_caching": Item.boolean,
+}
+KEYS = tuple(READERS)
+REQUIRED = ("name", "why", "num_requests", "prompt_len", "cap", "slots", "seed")

@@ -1,0 +1,99 @@
+"""The result file: raw rounds and what was made of them, one JSON object.
+
+It is rewritten as a whole after each addition, into a temporary file that takes the place of the old
+one, so at any moment it is valid JSON. Only `finish` adds the footer: without it the run was stopped.
+What reads it is in `reading.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from batchproof.bench.reading import (
+    SCHEMA,
+    clock_of,
+    is_complete,
+    load,
+)
+from batchproof.errors import UsageError
+
+__all__ = ["SCHEMA", "ResultFile", "clock_of", "is_complete", "load", "save"]
+
+
+class ResultFile:
+    """`with ResultFile(path) as file:` finishes it if nothing was raised.
+
+    Nothing is written before `write`: a run that fails to start leaves an older file as it is.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._result: dict[str, Any] = {"schema": SCHEMA}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and "header" in self._result:
+            self.finish()
+
+    def write(self, header: Mapping[str, Any]) -> None:
+        """Begin. Raises `UsageError` if the file cannot be written."""
+        self._result |= {"header": dict(header), "comparisons": [], "growth": []}
+        self._save()
+
+    def add_comparison(self, comparison: Mapping[str, Any]) -> None:
+        self._add("comparisons", comparison)
+
+    def add_growth(self, growth: Mapping[str, Any]) -> None:
+        self._add("growth", growth)
+
+    def finish(self) -> None:
+        """Say that the run came to its end; a second call changes nothing."""
+        assert "header" in self._result, "`write` comes before `finish`"
+        if is_complete(self._result):
+            return
+        self._result["footer"] = {
+            "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "num_comparisons": len(self._result["comparisons"]),
+            "num_growth": len(self._result["growth"]),
+        }
+        self._save()
+
+    def _add(self, part: str, entry: Mapping[str, Any]) -> None:
+        assert part in self._result, "`write` comes before the first addition"
+        assert not is_complete(self._result), "nothing is added after `finish`"
+        content = json.loads(json.dumps(entry, allow_nan=False))  # later changes are not ours
+        self._result[part].append(content)
+        self._save()
+
+    def _save(self) -> None:
+        save(self.path, self._result)
+
+
+def save(path: Path, result: Mapping[str, Any]) -> None:
+    """Put it in place of what is there, all at once. NaN and infinity are a `ValueError`: what is not
+    defined is null."""
+    text = "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in result.items()) + "\n}\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError(f"result file '{path}' cannot be written: {error.strerror}") from error
+
+
+def _lines(value: Any) -> str:
+    """A line for each entry of a list: git shows what changed, and a round costs no line of its own."""
+    if not isinstance(value, list):
+        return json.dumps(value, allow_nan=False)
+    return "[" + ",".join(f"\n{json.dumps(each, allow_nan=False)}" for each in value) + "]"

@@ -1,0 +1,177 @@
+"""What a schedule costs at the least: bytes moved and operations done, against what the machine can.
+
+Each step must read the weights once and the keys and values that its rows attend to, and must multiply
+its tokens by the weights. The larger of the two times, bytes over bandwidth and operations over rate,
+is the least time of the step (S. Williams et al., "Roofline", CACM 52, 2009); the sum is that of the
+schedule the engine chose. A poor schedule has a longer least time, so the share of the roofline tells
+how well an engine does its steps, not how well it chose them.
+
+Nothing is subtracted for what stays in a cache. On a GPU that hardly matters. On a CPU a model of a few
+megabytes is never read from memory again after its first step, so its share may pass what a large model
+could reach, and even 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from batchproof.api import RowRecord, StepRecord
+from batchproof.bench.ceilings import Ceilings, measure_ceilings
+
+__all__ = ["Ceilings", "ModelCosts", "Roofline", "least_time", "measure_ceilings"]
+
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+COUNTED_LAYERS = {"full_attention", "sliding_attention"}
+Window = int | None  # keys that a query sees at most; None: all before it
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCosts:
+    """What one forward pass of a dense decoder moves and multiplies."""
+
+    body_bytes: int  # all weights but embeddings and head; read by every step
+    head_bytes: int  # read by a step that samples; a tied head is the whole input embedding
+    embedding_bytes: int  # rows looked up for one fed token; 0 if tied
+    body_flop: int  # of the linear layers, for one fed token
+    head_flop: int  # for one sampled row
+    kv_bytes: int  # keys and values of one token in one layer
+    pair_flop: int  # for one (query, key) pair in one layer: scores, and the sum over values
+    num_layers: tuple[tuple[Window, int], ...]  # how many layers have which window
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """In all layers."""
+        return self.kv_bytes * sum(num for _, num in self.num_layers)
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Self | str:
+        """For a model whose work is not so simple, why it is not."""
+        reason = _why_uncounted(model)
+        if reason is not None:
+            return reason
+        config = model.config.get_text_config()
+        num_heads: int = config.num_attention_heads
+        head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+        num_kv_heads: int = getattr(config, "num_key_value_heads", None) or num_heads
+        head = model.get_output_embeddings().weight
+        tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+        untied = [table for table in tables if table is not head]
+        linears = [module.weight for module in _linears(model) if module.weight is not head]
+        apart = {id(each) for each in (head, *tables)}
+        return cls(
+            body_bytes=sum(_num_bytes(each) for each in model.parameters() if id(each) not in apart),
+            head_bytes=_num_bytes(head),
+            embedding_bytes=sum(_num_bytes(table) // len(table) for table in untied),
+            body_flop=2 * sum(weight.numel() for weight in linears),
+            head_flop=2 * head.numel(),
+            kv_bytes=2 * num_kv_heads * head_dim * model.dtype.itemsize,
+            pair_flop=4 * num_heads * head_dim,
+            num_layers=tuple(Counter(_windows(config)).items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The least time of a trace, and what it is made of."""
+
+    least_s: float
+    bytes: int
+    flop: int
+    bound: str  # "memory" or "compute": which of the two held most of that time
+
+
+def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceilings) -> Roofline:
+    """Sum over the steps; padding and idle slots are not in a trace, so they count as loss."""
+    held_s = {"memory": 0.0, "compute": 0.0}
+    total_bytes = total_flop = 0
+    for record in trace:
+        step_bytes, step_flop = step_costs(record.rows, costs)
+        memory_s = step_bytes / ceilings.copy_bytes_per_s
+        compute_s = step_flop / ceilings.matmul_flop_per_s
+        held_s["memory" if memory_s >= compute_s else "compute"] += max(memory_s, compute_s)
+        total_bytes += step_bytes
+        total_flop += step_flop
+    bound = max(held_s, key=held_s.__getitem__)
+    return Roofline(sum(held_s.values()), total_bytes, total_flop, bound)
+
+
+def step_costs(rows: Sequence[RowRecord], costs: ModelCosts) -> tuple[int, int]:
+    """Bytes and operations of one forward pass over these rows."""
+    num_fed = sum(row.query_len for row in rows)
+    num_sampled = sum(row.is_sampled for row in rows)
+    num_read = num_pairs = 0  # keys read and pairs scored, in all layers
+    for window, num_layers in costs.num_layers:
+        num_read += num_layers * sum(num_keys(row, window) for row in rows)
+        num_pairs += num_layers * sum(pairs(row, window) for row in rows)
+    num_bytes = (
+        costs.body_bytes
+        + costs.head_bytes * bool(num_sampled)
+        + costs.embedding_bytes * num_fed
+        + costs.kv_bytes * num_read
+        + costs.kv_bytes_per_token * num_fed  # written
+    )
+    flop = costs.body_flop * num_fed + costs.head_flop * num_sampled + costs.pair_flop * num_pairs
+    return num_bytes, flop
+
+
+def num_keys(row: RowRecord, window: Window) -> int:
+    """Keys that at least one query of the row sees, its own included."""
+    seq_len = row.context_len + row.query_len
+    return seq_len if window is None else min(seq_len, window + row.query_len - 1)
+
+
+def pairs(row: RowRecord, window: Window) -> int:
+    """(query, key) pairs under the causal mask: the query at position p sees p + 1 keys."""
+    context, queries = row.context_len, row.query_len
+    growing = queries if window is None else max(0, min(queries, window - context))
+    full = 0 if window is None else (queries - growing) * window  # those whose window is full
+    return growing * context + growing * (growing + 1) // 2 + full
+
+
+def _why_uncounted(model: PreTrainedModel) -> str | None:
+    """Why the counts would not hold for this model; None if they do."""
+    config = model.config.get_text_config()
+    if any((getattr(config, name, None) or 0) > 1 for name in NUM_EXPERTS):
+        return "it is a mixture of experts: how many of them a step reads depends on its tokens"
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - COUNTED_LAYERS)
+    if others or getattr(model, "_is_stateful", False):
+        return f"it keeps a state other than keys and values ({', '.join(others) or 'recurrent'})"
+    for name in ("kv_lora_rank", "num_kv_shared_layers", "attention_chunk_size"):
+        if getattr(config, name, None):
+            return f"its keys and values are not one pair per layer, head and token ({name})"
+    if model.get_output_embeddings() is None:
+        return "it has no language-model head"
+    odd = _uncounted_matrix(model)
+    return None if odd is None else f"its matrix {odd} belongs to no layer whose work is counted"
+
+
+def _linears(model: PreTrainedModel) -> Iterator[Any]:
+    return (module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
+
+
+def _uncounted_matrix(model: PreTrainedModel) -> str | None:
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    known = {id(module.weight) for module in (*_linears(model), *tables)}
+    named = model.named_parameters()
+    return next((name for name, each in named if each.dim() > 1 and id(each) not in known), None)
+
+
+def _windows(config: Any) -> list[Window]:
+    """One for each layer."""
+    window: Window = getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in layer_types]
+
+
+def _num_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,213 @@
+"""What a benchmark asks for, in a dozen numbers (`BenchSpec`), and the requests that come of it
+(`BenchWorkload`): the same ones in every run, on every machine, from the seed.
+
+The order of the draws is part of the definition. One `random.Random(seed)` gives, request after
+request, a prompt's length and then its tokens; when all prompts are drawn, the caps in order; then
+the arrivals. That is how `ragged` comes to the totals that others publish for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from batchproof.api import EngineConfig, Request
+from batchproof.bench.spec_rules import complaints
+from batchproof.errors import UsageError
+
+LARGEST_TOKEN = 10_000  # prompt tokens are drawn from 0..10000, then folded into the vocabulary
+
+
+class SpecError(UsageError):
+    """A value of a `BenchSpec` out of range; whoever knows its line or flag says that in its place."""
+
+    def __init__(self, field: str, complaint: str) -> None:
+        super().__init__(f"{field} {complaint}")
+        self.field = field
+        self.complaint = complaint
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole numbers from `low` to `high`, both included, all equally likely."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low}..{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """Request i begins with the same `length` tokens as every other of group `i % num_groups`."""
+
+    length: int
+    num_groups: int
+
+
+Mixture = tuple[tuple[float, Range], ...]
+"""(share, range) pairs whose shares add to 1; one pair is a plain uniform draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSpec:
+    """A benchmark workload before its tokens are drawn. Raises `SpecError`."""
+
+    name: str
+    why: str
+    num_requests: int
+    prompt_len: Range  # tokens, a shared prefix included
+    cap: Mixture  # max_new_tokens; no request has an EOS id, so caps are what is delivered
+    slots: int  # EngineConfig.max_num_seqs
+    seed: int = 0
+    shared_prefix: SharedPrefix | None = None
+    arrival_rate: float | None = None  # requests per second, Poisson; None: all at once
+    max_num_batched_tokens: int = 2048
+    prefix_caching: bool = False  # engines that can may keep prefixes
+
+    def __post_init__(self) -> None:
+        for field, complaint in complaints(self):
+            raise SpecError(field, complaint)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as a result file keeps them: ranges as [low, high]."""
+        plain = _unless_off(asdict(self))
+        plain["prompt_len"] = [self.prompt_len.low, self.prompt_len.high]
+        plain["cap"] = [{"share": share, "range": [r.low, r.high]} for share, r in self.cap]
+        return plain
+
+    def realise(self, vocab_size: int, context_len: int) -> BenchWorkload:
+        """The requests themselves. Raises `UsageError` if one does not fit the context."""
+        rng = random.Random(self.seed)
+        prompts = [
+            [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(rng.randint(*self._lens))]
+            for _ in range(self.num_requests)
+        ]
+        caps = [self._draw_cap(rng) for _ in prompts]
+        arrivals_s = self._draw_arrivals(rng)
+        if self.shared_prefix is not None:
+            length, num_groups = self.shared_prefix.length, self.shared_prefix.num_groups
+            for index, prompt in enumerate(prompts):
+                prompt[:length] = prompts[index % num_groups][:length]
+        requests = tuple(
+            Request(f"r{index}", tuple(prompt), cap)
+            for index, (prompt, cap) in enumerate(zip(prompts, caps, strict=True))
+        )
+        self._check_fit(requests, context_len)
+        # An engine that makes its pool when it is built learns how large: in no lap does it grow.
+        longest = max(map(_num_tokens, requests))
+        return BenchWorkload(self, requests, arrivals_s, replace(self.config, max_model_len=longest))
+
+    @property
+    def label(self) -> str:
+        """The name and six hex digits of what it asks for: sizes of other runs never share a label."""
+        asked = {key: value for key, value in self.as_dict().items() if key not in ("name", "why")}
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:6]
+        return f"{self.name}@{digest}"
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of all requests together, before anything is drawn."""
+        return self.num_requests * sum(share * (r.low + r.high) / 2 for share, r in self.cap)
+
+    @property
+    def config(self) -> EngineConfig:
+        """Without `max_model_len`: how long the longest request is, is known when it is drawn."""
+        return EngineConfig(
+            max_num_seqs=self.slots,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            prefix_caching=self.prefix_caching,
+        )
+
+    @property
+    def _lens(self) -> tuple[int, int]:
+        return self.prompt_len.low, self.prompt_len.high
+
+    def _draw_cap(self, rng: random.Random) -> int:
+        chosen = self.cap[-1][1]
+        if len(self.cap) > 1:  # else no draw, or `ragged` would not be what it is elsewhere
+            draw = rng.random()
+            for share, each in self.cap[:-1]:
+                draw -= share
+                if draw < 0:
+                    chosen = each
+                    break
+        return rng.randint(chosen.low, chosen.high)
+
+    def _draw_arrivals(self, rng: random.Random) -> tuple[float, ...] | None:
+        """Whole microseconds: the last bit of a logarithm differs from one C library to another."""
+        if self.arrival_rate is None:
+            return None
+        arrivals_s = [0.0]
+        while len(arrivals_s) < self.num_requests:
+            arrivals_s.append(round(arrivals_s[-1] + rng.expovariate(self.arrival_rate), 6))
+        return tuple(arrivals_s)
+
+    def _check_fit(self, requests: tuple[Request, ...], context_len: int) -> None:
+        largest = max(requests, key=_num_tokens)
+        if _num_tokens(largest) > context_len:
+            num_prompt_tokens, cap = len(largest.prompt_token_ids), largest.max_new_tokens
+            raise UsageError(
+                f"the largest request of workload {self.name!r} has {num_prompt_tokens} prompt tokens "
+                f"and a cap of {cap}, in all {num_prompt_tokens + cap}, but the model's context holds "
+                f"{context_len}; choose another workload or model, or lower --prompt-len or --cap"
+            )
+
+
+@dataclass(frozen=True)
+class BenchWorkload:
+    """The requests of a spec for one vocabulary. Two are alike if and only if their hashes are."""
+
+    spec: BenchSpec
+    requests: tuple[Request, ...]
+    arrivals_s: tuple[float, ...] | None  # of each request, from the start; None: all at once
+    config: EngineConfig
+
+    @cached_property
+    def hash(self) -> str:
+        """12 hex digits over everything that an engine is given. `max_model_len` follows from the
+        requests and is left out, so that results of before it was given stay comparable."""
+        asked = [
+            [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
+            for r in self.requests
+        ]
+        given = {
+            "requests": asked,
+            "arrivals_s": self.arrivals_s,
+            "config": _unless_off(asdict(replace(self.config, max_model_len=None))),
+        }
+        canonical = json.dumps(given, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def totals(self) -> dict[str, int]:
+        """What was realised; nothing ends before its cap, so the most output is all the output."""
+        return {
+            "num_requests": len(self.requests),
+            "num_prompt_tokens": sum(len(r.prompt_token_ids) for r in self.requests),
+            "max_output_tokens": sum(r.max_new_tokens for r in self.requests),
+        }
+
+    def __str__(self) -> str:
+        """One line, to be printed before the first round."""
+        count = self.totals()
+        slots = self.config.max_num_seqs
+        return (
+            f"{self.spec.name} ({self.hash}): {count['num_requests']} requests over {slots} "
+            f"slot{'s' * (slots > 1)}, {count['num_prompt_tokens']:,} prompt tokens, "
+            f"{count['max_output_tokens']:,} output tokens"
+        )
+
+
+def _unless_off(plain: dict[str, Any]) -> dict[str, Any]:
+    """Without `prefix_caching` where it is off: results of before there was such a thing stay
+    comparable."""
+    return {key: value for key, value in plain.items() if key != "prefix_caching" or value}
+
+
+def _num_tokens(request: Request) -> int:
+    return len(request.prompt_token_ids) + request.max_new_tokens

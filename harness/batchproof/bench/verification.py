@@ -1,0 +1,89 @@
+"""May these timed tokens be counted? The rules are those of `batchproof.checks.answers`.
+
+Every completion of every round must have the right id, place, length and finish reason. Tokens are
+checked in full against the right answers; where that would take far longer than the benchmark, those
+of a stated random sample are: each choice of theirs must be within rounding of the best in float64
+(rule O3), given the engine's own tokens before it.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from batchproof.api import Completion, Request
+from batchproof.checks.answers import (
+    check_choices,
+    check_near_tie_budget,
+    check_order,
+    check_structure,
+    check_tokens,
+)
+from batchproof.checks.verdict import Ledger
+from batchproof.oracle.oracle import Oracle
+
+MAX_TOKENS_CHECKED_IN_FULL = 8192  # output tokens of one round
+SAMPLE_SIZE = 16  # requests of a larger round
+
+
+@dataclass
+class Counts:
+    """What was looked at, for the result file."""
+
+    num_completions: int = 0
+    num_by_reference: int = 0  # tokens equal to the right answer's, or a near-tie with it
+    num_scored: int = 0  # each token a best choice in float64, up to rounding
+    num_near_ties: int = 0
+
+
+class Verifier:
+    """Judges all rounds of one engine on one workload."""
+
+    def __init__(self, oracle: Oracle, sample_size: int | None) -> None:
+        """`sample_size` requests of each round; None: all of them."""
+        self._oracle = oracle
+        self._sample_size = sample_size
+        self._sample_seed = secrets.randbits(32)  # no engine can know whom it will meet
+        self._ledger = Ledger()
+        self._counts = Counts()
+
+    def judge(self, lap: int, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
+        """Raises `ConformanceFailure` at the first answer that is wrong."""
+        check_order(requests, completions)
+        for request, completion in zip(requests, completions, strict=True):
+            check_structure(request, completion)
+        self._counts.num_completions += len(requests)
+        for index in self._chosen(lap, len(requests)):
+            self._check(requests[index], completions[index])
+        check_near_tie_budget(self._oracle, self._ledger)
+
+    def _chosen(self, lap: int, num_requests: int) -> Sequence[int]:
+        if self._sample_size is None or self._sample_size >= num_requests:
+            return range(num_requests)
+        chosen = random.Random(self._sample_seed + lap)
+        return chosen.sample(range(num_requests), self._sample_size)
+
+    def _check(self, request: Request, completion: Completion) -> None:
+        if self._sample_size is None or self._oracle.subject.oracle is not None:
+            check_tokens(request, completion, self._oracle, self._ledger)
+            self._counts.num_by_reference += 1
+        else:
+            check_choices(request, completion, self._oracle, self._ledger)
+            self._counts.num_scored += 1
+        self._ledger.num_steps += len(completion.token_ids)
+
+    @property
+    def has_checked(self) -> bool:
+        """At least one completion's tokens."""
+        return self._counts.num_by_reference + self._counts.num_scored > 0
+
+    def as_dict(self) -> dict[str, int]:
+        self._counts.num_near_ties = self._ledger.num_near_ties
+        return asdict(self._counts) | {"sample_seed": self._sample_seed}
+
+
+def default_sample_size(num_output_tokens: int) -> int | None:
+    """None, which is all, as long as the right answers are cheap."""
+    return None if num_output_tokens <= MAX_TOKENS_CHECKED_IN_FULL else SAMPLE_SIZE

@@ -1,0 +1,83 @@
+"""What a person may choose on the command line of a campaign, and what is said of a wrong choice."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from batchproof.errors import UsageError
+from batchproof.places import ROOT
+from batchproof.provenance import num_cores
+
+DEFAULT_OUTPUT = ROOT / "results"
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=num_cores(),
+        metavar="N",
+        help="worker processes (default: one a core, here %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=DEFAULT_OUTPUT,
+        metavar="DIR",
+        help="where the JSON and the Markdown go (default: results/)",
+    )
+    parser.add_argument(
+        "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
+    )
+
+
+def positive(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least 1")
+    return int(value)
+
+
+def whole(value: str) -> int:
+    if not value.isascii() or not value.isdigit():
+        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number")
+    return int(value)
+
+
+def seconds(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 3600:
+        raise argparse.ArgumentTypeError(f"{value!r} must be a number of seconds, at most 3600")
+    return number
+
+
+def seeds(value: str) -> tuple[int, ...]:
+    parts = value.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+        raise argparse.ArgumentTypeError(f"{value!r} must be different whole numbers, such as 1,2,3")
+    return tuple(int(part) for part in parts)
+
+
+def chosen(names: Sequence[str] | None, known: Iterable[str], what: str) -> list[str]:
+    """The names, or all if there are none. Raises `UsageError` with a near match for an unknown one."""
+    choices = list(known)
+    for name in names or ():
+        if name not in choices:
+            near = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+            hint = f"do you mean {' or '.join(near)}?" if near else f"choose {', '.join(choices)}"
+            raise UsageError(f"{name!r} is no {what}; {hint}")
+    return list(dict.fromkeys(names or choices))
+
+
+def writable(directory: Path) -> Path:
+    """Made if it is not there. Raises `UsageError` before the work is done, not after it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output '{directory}' cannot be written: {error.strerror}") from error
+    return directory

@@ -1,0 +1,109 @@
+"""How a hunt looks, what it sees, and the pytest plugin that notes it down."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from batchproof.campaign.modules import conformance_functions, function_of
+from batchproof.plugin.selection import LAB
+from batchproof.plugin.table import RECORD
+from batchproof.run.trial import Laboratory
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a hunt looks. As it stands: as a plain run does, but without shrinking."""
+
+    profile: str | None = None  # None: the current one
+    max_examples: int | None = None  # None: the profile's
+    shrinks: bool = False
+    generated_first: bool = False  # before the tests whose workloads somebody wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """One failed test."""
+
+    test: str
+    promises: tuple[str, ...]  # the test checks these
+    broken: str | None  # the promise the failure names; None: the harness itself broke
+    report: str
+    cause: str | None = None  # what the diagnosis names
+    num_runs: int = 0  # workloads given to the engine until it was caught
+    seconds: float = 0.0  # from the first test until then
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a hunt saw."""
+
+    catches: list[Catch] = field(default_factory=list)
+    num_passed: int = 0
+    num_skipped: int = 0
+    exit_status: int = 0
+    output: str = ""
+    totals: Counter[str] = field(default_factory=Counter)  # all ledgers added up
+    seconds: float = 0.0  # of all its tests
+
+    @property
+    def first(self) -> Catch | None:
+        """The first failure that names a promise."""
+        return next((each for each in self.catches if each.broken is not None), None)
+
+
+class Recorder:
+    """Fills in the findings while the session runs, in the laboratory that it is given."""
+
+    def __init__(self, findings: Findings, effort: Effort, lab: Laboratory | None) -> None:
+        self.findings = findings
+        self.effort = effort
+        self.lab = lab
+
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        if self.lab is not None:
+            early_config.stash[LAB] = self.lab
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.effort.generated_first:
+            known = conformance_functions()
+            generated = {name for name, facts in known.items() if facts.is_generated}
+            items.sort(key=lambda item: function_of(item.nodeid) not in generated)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Iterator[None]:
+        self.began = time.time()
+        try:
+            return (yield)
+        finally:
+            self.findings.seconds = time.time() - self.began
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        record = dict(report.user_properties).get(RECORD, {})
+        assert isinstance(record, dict), "the trial fixture puts a dict there"
+        self.findings.num_passed += report.passed and report.when == "call"
+        self.findings.num_skipped += report.skipped
+        if report.when == "call":
+            ledger = record.get("ledger", {})
+            self.findings.totals.update({k: v for k, v in ledger.items() if isinstance(v, int)})
+        if report.failed:
+            self._note(report, record)
+
+    def _note(self, report: pytest.TestReport, record: dict[str, Any]) -> None:
+        self.findings.catches.append(
+            Catch(
+                test=report.nodeid,
+                promises=tuple(record.get("promises", ())),
+                broken=record.get("broken"),
+                report=report.longreprtext,
+                cause=record.get("cause"),
+                num_runs=self.findings.totals["num_runs"],
+                seconds=report.stop - self.began,
+            )
+        )

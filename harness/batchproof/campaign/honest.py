@@ -1,0 +1,92 @@
+"""`python -m batchproof honest`: no false alarms. Honest engines, plain and odd, keep every promise on
+many thousand generated workloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from batchproof.campaign import choices
+from batchproof.campaign.crew import Crew
+from batchproof.campaign.honest_page import honest_page
+from batchproof.campaign.honest_table import HonestTable
+from batchproof.campaign.progress import Progress
+from batchproof.campaign.watches import watch
+from batchproof.models.catalogue import DTYPES
+from batchproof.provenance import provenance
+from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "engines",
+        nargs="*",
+        metavar="ENGINE",
+        help=f"{', '.join(BY_DEFAULT)} and {ODD_PREFIX}NAME (default: all of them)",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=choices.positive,
+        default=10_000,
+        metavar="N",
+        help="stop when so many were judged in each dtype (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dtype",
+        default="float32,bfloat16",
+        metavar="D,D",
+        help=f"{', '.join(DTYPES)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=choices.whole,
+        default=0,
+        metavar="S",
+        help="of everything drawn (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--examples",
+        type=choices.positive,
+        default=20,
+        metavar="N",
+        help="of a property test in one task: fewer, and more engines, models and tests meet (default: "
+        "%(default)s)",
+    )
+    choices.add_common(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 without an alarm, else 1. What is less than all engines, or was stopped with Ctrl-C, is written
+    beside the whole: honest-partial.json and .md."""
+    known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
+    engines = choices.chosen(arguments.engines, known, "honest engine")
+    dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
+    table = HonestTable(engines, dtypes, arguments.workloads, arguments.seed, arguments.examples)
+    output = choices.writable(arguments.output)
+    total = arguments.workloads * len(dtypes)
+    progress = Progress("honest", "workload", total, arguments.progress)
+    is_complete = False
+    try:
+        with Crew(arguments.jobs) as crew:
+            for task, seen in crew.work(watch, table.tasks()):
+                table.add(task, seen)
+                progress.step(seen.counts["workloads"], f"{len(table.alarms)} alarms")
+        is_complete = True
+    finally:  # whatever stopped it: hours of work are kept
+        progress.close()
+        data = table.as_data() | {"made": provenance(), "is_complete": is_complete}
+        _write(data, output, is_complete and engines == known)
+    if table.alarms:
+        print(f"{len(table.alarms)} alarms:", *(each["report"] for each in table.alarms), sep="\n\n")
+    return 1 if table.alarms else 0
+
+
+def _write(data: dict[str, Any], output: Path, is_whole: bool) -> None:
+    path = output / ("honest.json" if is_whole else "honest-partial.json")
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(honest_page(data), encoding="utf-8")
+    print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)

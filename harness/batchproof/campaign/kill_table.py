@@ -1,0 +1,170 @@
+"""All kills together: which attempts are still to make, and the table as data for JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from batchproof.campaign.kills import Attempt, Kill
+from batchproof.campaign.modules import conformance_functions
+from batchproof.causes import Cause
+from batchproof.models.catalogue import EMBEDDED
+from batchproof.promises import Promise
+
+SCHEMA_VERSION = 1
+# Quick ones first: where a fault is first caught, further seeds are tried.
+QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
+
+
+class Fault(Protocol):
+    """What the table tells of `batchproof_engines.faulty.fault.Fault`."""
+
+    name: str
+    summary: str
+    kind: str
+    promise: Promise
+    cause: Cause
+    thread: str
+
+
+@dataclass
+class KillTable:
+    faults: Mapping[str, Any]  # name -> Fault
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    is_full: bool  # all faults, all embedded models
+    kills: dict[Attempt, Kill] = field(default_factory=dict)
+
+    def on_each_model(self) -> list[Attempt]:
+        return [Attempt(name, (model,), self.seeds[0]) for model in self.models for name in self.faults]
+
+    def on_all_models(self) -> list[Attempt]:
+        """Faults that their promise's tests caught on no model: some mix up the models of a process,
+        some show as another promise."""
+        missed = [name for name in self.faults if self.home(name) is None]
+        return [Attempt(name, self.models, self.seeds[0], is_wide=True) for name in missed]
+
+    def at_home(self) -> list[Attempt]:
+        """Further seeds."""
+        homes = {name: home for name in self.faults if (home := self.home(name))}
+        return [
+            Attempt(name, home, seed, is_wide=True)
+            for seed in self.seeds[1:]
+            for name, home in homes.items()
+        ]
+
+    def on_idle_tests(self) -> list[Attempt]:
+        """For each test function that has caught nothing yet: the next fault of its promise."""
+        if not self.is_full:
+            return []
+        busy = {function for kill in self.kills.values() for function in kill.functions}
+        todo = []
+        for function, facts in conformance_functions().items():
+            if function not in busy:
+                todo += self._next_for(function, facts.promises)
+        return todo
+
+    def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
+        """Those of its promises first, then all others."""
+        ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
+        attempts = (
+            Attempt(name, home, self.seeds[0], only=function)
+            for name in ranked
+            if (home := self.home(name))
+        )
+        return list(islice((each for each in attempts if each not in self.kills), 1))
+
+    def home(self, name: str) -> tuple[str, ...] | None:
+        """The quickest model on which it is caught, else all of them together."""
+        caught = [
+            attempt.models
+            for attempt, kill in self._of(name)
+            if kill.caught_by and attempt.seed == self.seeds[0] and not attempt.only
+        ]
+        return min(caught, key=lambda models: (len(models), _rank(models)), default=None)
+
+    def _of(self, name: str) -> list[tuple[Attempt, Kill]]:
+        return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]
+
+    def as_data(self) -> dict[str, Any]:
+        """Everything that is known so far; `judge.py` and `kill_page.py` need nothing else."""
+        tried = {attempt.fault for attempt in self.kills}
+        rows = {name: self._row(fault) for name, fault in self.faults.items() if name in tried}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "is_full": self.is_full,
+            "models": list(self.models),
+            "seeds": list(self.seeds),
+            "faults": rows,
+            "tests": {
+                function: {
+                    "is_generated": facts.is_generated,
+                    "faults": [name for name, row in rows.items() if function in row["functions"]],
+                }
+                for function, facts in conformance_functions().items()
+            },
+            "diagnosis": diagnosis(rows.values()),
+        }
+
+    def _row(self, fault: Fault) -> dict[str, Any]:
+        made = self._of(fault.name)
+        hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
+        functions = {function for _, kill in made for function in kill.functions}
+        hit = {attempt.models for attempt, kill in hunts if kill.caught_by}
+        home = self.home(fault.name)
+        return {
+            "class": fault.kind,
+            "lie": fault.summary,
+            "promise": fault.promise.id,
+            "cause": fault.cause.name,
+            "thread": fault.thread,
+            "models": [model for model in self.models if (model,) in hit],
+            "home": list(home or ()),
+            "kills": [_as_entry(each, kill) for each, kill in hunts if home in (None, each.models)],
+            "elsewhere": [
+                _as_entry(each, kill) for each, kill in hunts if home not in (None, each.models)
+            ],
+            "functions": sorted(functions),
+            "own_failures": [text for _, kill in made for text in kill.own_failures],
+        }
+
+
+def _rank(models: tuple[str, ...]) -> int:
+    return QUICK_FIRST.index(models[0]) if models[0] in QUICK_FIRST else len(QUICK_FIRST)
+
+
+def _as_entry(attempt: Attempt, kill: Kill) -> dict[str, Any]:
+    return {
+        "models": list(attempt.models),
+        "seed": attempt.seed,
+        "caught_by": kill.caught_by,
+        "broken": kill.broken,
+        "cause": kill.cause,
+        "examples": kill.examples,
+        "seconds": kill.seconds,
+    }
+
+
+def diagnosis(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Expected cause x named cause, one vote for each fault and seed on the fault's home models."""
+    confusion: dict[str, Counter[str]] = {}
+    for row in rows:
+        for kill in row["kills"]:
+            if kill["caught_by"]:
+                confusion.setdefault(row["cause"], Counter())[kill["cause"] or "NONE"] += 1
+    return {
+        "right": sum(named[expected] for expected, named in confusion.items()),
+        "votes": sum(named.total() for named in confusion.values()),
+        "confusion": {expected: dict(named) for expected, named in sorted(confusion.items())},
+    }
+
+
+def in_quick_order(models: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(models, key=lambda model: _rank((model,))))
+
+
+def is_full(faults: Sequence[str], known: Iterable[str], models: Sequence[str]) -> bool:
+    return set(faults) == set(known) and set(models) == set(EMBEDDED)

@@ -1,0 +1,88 @@
+"""One planted fault before the conformance suite: the task of a worker, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchproof.campaign.findings import Effort
+from batchproof.campaign.hunt import hunt
+from batchproof.campaign.modules import function_of
+from batchproof.campaign.worker import laboratory, own_failures
+from batchproof.run.registry import faults
+
+# Generated workloads first: a written case that fits says little about what seeds would find.
+FIRST_CATCH = Effort(profile="default", generated_first=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Hunt a fault on some models, in one session, by the tests of its promise until it is caught.
+
+    `is_wide`: if they miss it, by all others too. `only`: by this test function alone, to see whether
+    it catches anything.
+    """
+
+    fault: str
+    models: tuple[str, ...]
+    seed: int
+    is_wide: bool = False
+    only: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What the suite said. `caught_by`: the function of the first test that did; None: it survived."""
+
+    caught_by: str | None = None
+    broken: str | None = None  # the promise that failure named
+    cause: str | None = None  # what its diagnosis named
+    examples: int = 0  # workloads given to the engine until then, or in all
+    seconds: float = 0.0
+    functions: tuple[str, ...] = ()  # all test functions that caught it
+    own_failures: tuple[str, ...] = ()
+
+
+def hunt_down(attempt: Attempt, time_limit_s: float) -> Kill:
+    """The tests of the promise it breaks; of a wide attempt, if they miss it, all others."""
+    declared = f"promise(id='{faults()[attempt.fault].promise.id}')"
+    if attempt.only is not None:
+        name = attempt.only.rpartition("::")[2]
+        return _kill(attempt, ["-k", name, "--diagnose-for=0"], time_limit_s)
+    by_promise = _kill(attempt, ["-m", declared], time_limit_s)
+    if by_promise.functions or by_promise.own_failures or not attempt.is_wide:
+        return by_promise
+    by_others = _kill(attempt, ["-m", f"not {declared}"], time_limit_s)
+    return _after(by_promise, by_others)
+
+
+def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
+    lab = laboratory("float32", time_limit_s)
+    findings = hunt(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, FIRST_CATCH)
+    first = findings.first
+    caught = (function_of(each.test) for each in findings.catches if each.broken is not None)
+    return Kill(
+        caught_by=function_of(first.test) if first else None,
+        broken=first.broken if first else None,
+        cause=first.cause if first else None,
+        examples=first.num_runs if first else findings.totals["num_runs"],
+        seconds=round(first.seconds if first else findings.seconds, 3),
+        functions=tuple(dict.fromkeys(caught)),
+        own_failures=own_failures(findings),
+    )
+
+
+def _after(miss: Kill, other: Kill) -> Kill:
+    """What was spent on the miss counts too."""
+    return Kill(
+        other.caught_by,
+        other.broken,
+        other.cause,
+        miss.examples + other.examples,
+        round(miss.seconds + other.seconds, 3),
+        other.functions,
+        other.own_failures,
+    )

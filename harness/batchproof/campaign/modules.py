@@ -1,0 +1,100 @@
+"""The conformance tests as modules: which functions they hold, and importing them once a profile."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from batchproof.places import ROOT, SUITE
+
+Modules = dict[str, ModuleType]
+_known: dict[str, Modules] = {}  # settings a module was imported under -> modules
+
+
+def _loaded() -> Modules:
+    inside = str(SUITE)
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if (getattr(module, "__file__", None) or "").startswith(inside)
+    }
+
+
+@contextmanager
+def conformance_modules(settings: str) -> Iterator[None]:
+    """Inside, the conformance tests are those imported under these settings, or are still to import.
+
+    A test keeps the settings it was imported under, and parsing the curated cases takes longer than
+    many a hunt: so neither are they shared between settings, nor imported anew each time.
+    """
+    outer = _loaded()
+    _replace(outer, _known.get(settings, {}))
+    try:
+        yield
+    finally:
+        _known[settings] = _loaded()
+        _replace(_known[settings], outer)
+
+
+@contextmanager
+def fresh_engines() -> Iterator[None]:
+    """Inside, planted faults and oddities are imported anew: what an engine keeps on its class must not
+    depend on the hunts before."""
+    prefixes = ("batchproof_engines.faulty", "batchproof_engines.odd")
+    outer = {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
+    _replace(outer, {})
+    try:
+        yield
+    finally:
+        inner = [name for name in sys.modules if name.startswith(prefixes)]
+        _replace({name: sys.modules[name] for name in inner}, outer)
+
+
+def _replace(old: Modules, new: Modules) -> None:
+    for name in old:
+        del sys.modules[name]
+    sys.modules.update(new)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of a test function, from its source."""
+
+    is_generated: bool  # by Hypothesis: it is decorated with `@given(...)`
+    promises: frozenset[str]  # of its marks, else of its module's; a case brings its own
+
+
+@cache
+def conformance_functions() -> dict[str, Facts]:
+    """Node id of each conformance test function, without parameters -> what it is."""
+    found: dict[str, Facts] = {}
+    for path in sorted(SUITE.glob("test_*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        marks = [node.value for node in body if isinstance(node, ast.Assign)]
+        for node in body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                promises = _promises(node.decorator_list) or _promises(marks)
+                facts = Facts(_is_generated(node), promises)
+                found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = facts
+    return found
+
+
+def _promises(nodes: Iterable[ast.expr]) -> frozenset[str]:
+    constants = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return frozenset(str(each.value) for each in constants if re.fullmatch(r"P\d+", str(each.value)))
+
+
+def _is_generated(node: ast.FunctionDef) -> bool:
+    called = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(each, ast.Name) and each.id == "given" for each in called)
+
+
+def function_of(test_id: str) -> str:
+    """A node id without its parameters."""
+    return test_id.partition("[")[0]

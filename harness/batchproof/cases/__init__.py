@@ -1,0 +1,1 @@
+"""Curated cases: YAML files, their schema, and how one is run."""

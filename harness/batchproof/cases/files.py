@@ -1,0 +1,215 @@
+"""Reads the curated cases: YAML with a closed schema, where every slip names its file and line.
+
+Nothing is guessed: an unknown key, a missing one, a key given twice (plain YAML loaders silently keep
+the last), a `true` where a number belongs, or a name used twice is a `CaseError`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from batchproof.api import Capability, EngineConfig, FinishReason
+from batchproof.cases.schema import (
+    Call,
+    Case,
+    CaseExpectation,
+    ContextCap,
+    ContextPrompt,
+    EosRef,
+    Item,
+    Place,
+    Prompt,
+    RandomPrompt,
+    RequestExpectation,
+    RequestSpec,
+    TextPrompt,
+    TokenPrompt,
+    read_yaml,
+    yaml_files,
+)
+from batchproof.errors import ConfigError
+from batchproof.models.catalogue import EMBEDDED
+from batchproof.places import CASES
+from batchproof.promises import Promise
+
+CASE_KEYS = (
+    *("name", "promise", "why", "link", "needs", "models"),
+    *("config", "requests", "calls", "abort_unknown", "expect"),
+)
+REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "expect")
+CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
+SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
+EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit")
+PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
+EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
+EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
+
+
+def load_cases(directory: Path = CASES) -> tuple[Case, ...]:
+    """All cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
+    paths = yaml_files(directory, "case file")
+    cases = tuple(case for path in paths for case in load_file(path))
+    places: dict[str, Place] = {}
+    for case in cases:
+        if case.name in places:
+            raise case.place.error(f"case name {case.name!r} is taken by {places[case.name]}")
+        places[case.name] = case.place
+    return cases
+
+
+def load_file(path: Path) -> tuple[Case, ...]:
+    """The cases of one file. Raises `CaseError`."""
+    root = read_yaml(path, "a case file", "a list of cases")
+    return tuple(_case(item) for item in root.entries())
+
+
+def _case(item: Item) -> Case:
+    found = Item(item.node, "a case", item.path).mapping(CASE_KEYS, ("name", "promise", "why"))
+    name = found["name"].text()
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise found["name"].place.error(f"name {name!r} must be kebab-case, such as long-row-first")
+    if not found["why"].text().strip():
+        raise found["why"].place.error("why is empty, but must tell which bug the case remembers")
+    if ("requests" in found) == ("calls" in found):
+        raise item.place.error(f"case {name!r} must have either the key 'requests' or the key 'calls'")
+    if "abort_unknown" in found and "calls" in found:
+        raise found["abort_unknown"].place.error("abort_unknown goes with 'requests', not with 'calls'")
+    return Case(
+        place=item.place,
+        name=name,
+        promise=Promise[found["promise"].choice([each.id for each in Promise])],
+        why=" ".join(found["why"].text().split()),
+        calls=_calls(found),
+        link=_link(found["link"]) if "link" in found else None,
+        declared_needs=tuple(
+            Capability(each.choice(list(Capability))) for each in _list(found, "needs", "capability")
+        ),
+        models=tuple(each.choice(list(EMBEDDED)) for each in _list(found, "models", "model")),
+        config=_config(found["config"]) if "config" in found else EngineConfig(),
+        abort_unknown=_abort_unknown(found),
+        expect=_case_expectation(found["expect"]) if "expect" in found else CaseExpectation(),
+    )
+
+
+def _list(found: dict[str, Item], key: str, each: str) -> list[Item]:
+    return found[key].items(each) if key in found else []
+
+
+def _link(item: Item) -> str:
+    link = item.text()
+    if not re.fullmatch(r"https://\S+", link):
+        raise item.place.error(f"link is {link!r}, but must be an https URL")
+    return link
+
+
+def _config(item: Item) -> EngineConfig:
+    found = {
+        name: each.boolean() if name in SWITCHES else each.integer()
+        for name, each in item.mapping(CONFIG_KEYS).items()
+    }
+    try:
+        return EngineConfig(**found)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise item.place.error(str(error)) from None
+
+
+def _abort_unknown(found: dict[str, Item]) -> tuple[tuple[str, int], ...]:
+    if "abort_unknown" not in found:
+        return ()
+    named = found["abort_unknown"].pairs().items()
+    return tuple((request_id, step) for request_id, each in named for step in _aborts(each))
+
+
+def _case_expectation(item: Item) -> CaseExpectation:
+    found = item.mapping((*EVENTS, "max_steps"))
+    return CaseExpectation(
+        **{event: found[event].true() for event in EVENTS if event in found},
+        max_steps=found["max_steps"].integer(at_least=1) if "max_steps" in found else None,
+    )
+
+
+def _calls(found: dict[str, Item]) -> tuple[Call, ...]:
+    lists = found["calls"].entries() if "calls" in found else [found["requests"]]
+    calls: list[Call] = []
+    num_requests = 0
+    for each in lists:
+        entries = each.entries()
+        calls.append(tuple(_request(e, f"r{num_requests + i}") for i, e in enumerate(entries)))
+        num_requests += len(entries)
+    return tuple(calls)
+
+
+def _request(item: Item, default_id: str) -> RequestSpec:
+    request = Item(item.node, "a request", item.path)
+    found = request.mapping(REQUEST_KEYS, ("prompt", "max_new_tokens"))
+    cap = _cap(found["max_new_tokens"])
+    return RequestSpec(
+        place=item.place,
+        request_id=found["id"].text() if "id" in found else default_id,
+        prompt=_prompt(found["prompt"]),
+        cap=cap,
+        eos=tuple(_eos(each, cap) for each in _list(found, "eos", "an item of eos")),
+        arrive=found["arrive"].integer(at_least=0) if "arrive" in found else None,
+        aborts=_aborts(found["abort"]) if "abort" in found else (),
+        expect=_request_expectation(found["expect"]) if "expect" in found else RequestExpectation(),
+    )
+
+
+def _prompt(item: Item) -> Prompt:
+    if isinstance(item.node, yaml.SequenceNode):
+        return TokenPrompt(tuple(each.integer() for each in item.items("a prompt token")))
+    if isinstance(item.node, yaml.ScalarNode):
+        if item.kind != "str":
+            raise item.wrong(PROMPT_FORMS)
+        return TextPrompt(item.text())
+    found = item.mapping(("length", "seed", "token", "context"))
+    keys = set(found)
+    if keys == {"length", "seed"}:
+        return RandomPrompt(found["length"].integer(at_least=1), found["seed"].integer())
+    if keys == {"token", "length"}:
+        return TokenPrompt((found["token"].integer(),) * found["length"].integer(at_least=1))
+    if keys == {"context", "seed"}:
+        return ContextPrompt(found["context"].integer(), found["seed"].integer())
+    raise item.place.error(f"prompt has the keys {', '.join(found)}, but must be {PROMPT_FORMS}")
+
+
+def _cap(item: Item) -> int | ContextCap:
+    if isinstance(item.node, yaml.MappingNode):
+        return ContextCap(item.mapping(("context",), ("context",))["context"].integer())
+    return item.integer()
+
+
+def _eos(item: Item, cap: int | ContextCap) -> int | EosRef:
+    if item.kind == "int":
+        return item.integer()
+    match = EOS_REF.fullmatch(item.text())
+    if match is None or (match[2] == "last" and match[1] != "ref"):
+        raise item.place.error(f"eos is {item.text()!r}, but must be {EOS_FORMS}")
+    ref = EosRef(match[1], None if match[2] == "last" else int(match[2]))
+    if ref.source == "ref" and isinstance(cap, int) and (ref.index or 0) >= cap:
+        raise item.place.error(f"eos {ref} is out of range: max_new_tokens is {cap}")
+    return ref
+
+
+def _aborts(item: Item) -> tuple[int, ...]:
+    if isinstance(item.node, yaml.SequenceNode):
+        return tuple(each.integer(at_least=0) for each in item.entries())
+    return (item.integer(at_least=0),)
+
+
+def _request_expectation(item: Item) -> RequestExpectation:
+    found = item.mapping(("finish", "num_tokens", "error"))
+    finish = found["finish"].choice(list(FinishReason)) if "finish" in found else None
+    if "error" in found and finish != FinishReason.ERROR:
+        raise found["error"].place.error("expecting error words needs finish: error")
+    if "num_tokens" in found and finish == FinishReason.ERROR:
+        raise found["num_tokens"].place.error("a request that ends in an error has no tokens")
+    return RequestExpectation(
+        finish=FinishReason(finish) if finish else None,
+        num_tokens=found["num_tokens"].integer(at_least=0) if "num_tokens" in found else None,
+        error_words=tuple(each.text() for each in _list(found, "error", "an error word")),
+    )

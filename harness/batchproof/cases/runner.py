@@ -1,0 +1,235 @@
+"""Runs a curated case: one engine for all its calls, every answer judged.
+
+Good requests are judged by the oracle, bad ones must be refused in the words the case names, aborted
+ones must hold a beginning of the right answer. The trace must obey its invariants and show the events
+the case was written for: a case whose event did not happen has proved nothing, and fails.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    FinishReason,
+    Request,
+    StepRecord,
+)
+from batchproof.cases.resolve import slips, workloads_of
+from batchproof.cases.schema import Case, RequestSpec
+from batchproof.checks import happened
+from batchproof.checks.answers import check_completions, check_order, check_tokens
+from batchproof.checks.conduct import check_conduct
+from batchproof.checks.environment import require_same, settings_of, world_of
+from batchproof.checks.late_ends import is_unforeseen
+from batchproof.checks.prefixes import Computed
+from batchproof.checks.refusals import require_refused
+from batchproof.checks.verdict import ConformanceFailure
+from batchproof.errors import EngineHang
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Outcome, Workload
+
+# Promises about what is answered: a wrong token in a case of theirs breaks them, not P1 alone.
+ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Promise.P13, Promise.P16}
+
+
+def run_case(trial: Trial, case: Case) -> None:
+    """Raises `ConformanceFailure` if the engine breaks a promise, `CaseError` if the case does not hold
+    on this model."""
+    # A constructed model shows a lost key in its tokens; the others show more in their logits.
+    wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
+    workloads = workloads_of(case, trial.oracle, wants_logits)
+    _check_case_holds(trial, case)
+    if case.promise is Promise.P15:  # so that an engine that seeds them cannot hit the state by luck
+        torch.rand(1)
+        random.random()
+    look = world_of if case.promise is Promise.P15 else settings_of
+    before = look(trial.subject.model)
+    with _telling(case):
+        with trial.reporting(workloads[0]):
+            engine = trial.build(workloads[0].config)
+        try:
+            _run_calls(trial, case, workloads, engine)
+        finally:
+            trial.close(engine)
+        with trial.reporting(workloads[-1]):
+            require_same(before, look(trial.subject.model), "while the engine worked")
+
+
+def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: Engine) -> None:
+    traces: list[Sequence[StepRecord]] = []
+    outcomes: list[Outcome] = []
+    for call, workload in zip(case.calls, workloads, strict=True):
+        outcomes.append(trial.run(workload, engine))
+        with trial.reporting(workload):
+            _judge(trial, case, list(zip(call, workload.requests, strict=True)), outcomes[-1])
+            if Capability.TRACING in trial.capabilities:
+                done = sum(map(len, traces))
+                traces.append(tuple(engine.trace)[done:])  # type: ignore[attr-defined]
+                earlier = trial.computed_before(engine)
+                _check_trace(trial, case, workload, outcomes[-1], traces[-1], earlier)
+    with trial.reporting(workloads[-1]):
+        _check_events(case, traces, _num_late_steps(trial, workloads, outcomes))
+        if case.promise is Promise.P16:
+            _check_repeats(workloads, outcomes)
+
+
+def _check_case_holds(trial: Trial, case: Case) -> None:
+    """The right answers must end as the case expects. A foreign checkpoint may repeat a token where the
+    case thinks of two, which is no fault of the engine: there it is noted."""
+    for spec, ending in slips(case, trial.oracle):
+        text = (
+            f"request {spec.request_id!r} cannot end as expected: its right answer on "
+            f"{trial.subject.name} has {ending}"
+        )
+        if trial.subject.is_embedded:
+            raise spec.place.error(text)
+        trial.ledger.notes.append(f"{spec.place}: {text}")
+
+
+@contextmanager
+def _telling(case: Case) -> Iterator[None]:
+    """Adds the case's name, place and reason to whatever goes wrong."""
+    story = [f"case {case.name} ({case.place}): {case.why}", *([case.link] if case.link else [])]
+    try:
+        yield
+    except ConformanceFailure as failure:
+        failure.evidence += story
+        raise
+    except EngineHang as hang:
+        hang.add(story)
+        raise
+
+
+def _judge(
+    trial: Trial, case: Case, asked: list[tuple[RequestSpec, Request]], outcome: Outcome
+) -> None:
+    check_order([request for _, request in asked], outcome.completions)
+    good: list[tuple[Request, Completion]] = []
+    for (spec, request), completion in zip(asked, outcome.completions, strict=True):
+        was_aborted = completion.finish_reason is FinishReason.ABORTED
+        if spec.is_bad:
+            words = [(word,) for word in spec.expect.error_words]
+            require_refused(trial, completion, request, words)
+        elif spec.expect.finish is FinishReason.ABORTED or (
+            was_aborted and spec.aborts and spec.expect.finish is None
+        ):
+            _check_aborted(trial, case, spec, request, completion)
+        else:
+            good.append((request, completion))
+    try:
+        check_completions([r for r, _ in good], [c for _, c in good], trial.oracle, trial.ledger)
+    except ConformanceFailure as failure:
+        is_answer = failure.promise is Promise.P1 and case.promise in ABOUT_ANSWERS
+        if is_answer or failure.promise is Promise.P12:  # P12: a good request was refused
+            failure.promise = case.promise
+        raise
+
+
+def _check_aborted(
+    trial: Trial, case: Case, spec: RequestSpec, request: Request, completion: Completion
+) -> None:
+    where, tokens = f"request {spec.request_id!r}", completion.token_ids
+    if completion.finish_reason is not FinishReason.ABORTED:
+        raise ConformanceFailure(
+            case.promise, f"{where} ended with {completion.finish_reason}, but should be aborted"
+        )
+    limit = len(trial.oracle.expected(request)[0])
+    wanted = spec.expect.num_tokens
+    if len(tokens) > limit or wanted not in (None, len(tokens)):
+        raise ConformanceFailure(
+            case.promise,
+            f"{where} was aborted with {len(tokens)} tokens, but should have "
+            f"{f'at most {limit}' if wanted is None else wanted}",
+            [f"got: {list(tokens)}"],
+        )
+    check_tokens(request, completion, trial.oracle, trial.ledger)
+    trial.ledger.num_requests += 1
+    trial.ledger.num_steps += len(tokens)
+
+
+def _check_trace(
+    trial: Trial,
+    case: Case,
+    workload: Workload,
+    outcome: Outcome,
+    records: Sequence[StepRecord],
+    earlier: Sequence[Computed],
+) -> None:
+    """`batchproof.checks.conduct`; with aborts, which leave no mark in a trace, only the end."""
+    if workload.aborts:
+        last_abort = max(step for _, step in workload.aborts)
+        has_token_since = any(
+            step >= last_abort and event.token_id is not None for step, event in outcome.events
+        )
+        # An engine may deliver late: a pass that fed the aborted one was made before the abort.
+        aborted = {c.request_id for c in outcome.completions if c.finish_reason is FinishReason.ABORTED}
+        is_idle_at_end = has_token_since and not any(
+            row.request_id in aborted for row in records[-1].rows
+        )
+        if is_idle_at_end and records[-1].num_free_blocks != records[-1].num_total_blocks:
+            raise ConformanceFailure(
+                case.promise,
+                f"at the end {records[-1].num_free_blocks} of {records[-1].num_total_blocks} blocks "
+                f"are free, not all",
+            )
+        return
+    check_conduct(workload, outcome, records, trial.capabilities, earlier, trial.scheduling_delay)
+
+
+def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> int:
+    """Steps by which a declared scheduling delay can make the calls longer."""
+    ends = (
+        is_unforeseen(request, completion)
+        for workload, outcome in zip(workloads, outcomes, strict=True)
+        for request, completion in zip(workload.requests, outcome.completions, strict=True)
+    )
+    return trial.scheduling_delay * sum(ends)
+
+
+def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_steps: int) -> None:
+    records = [record for each in traces for record in each]
+    expect = case.expect
+    did_happen = {
+        "preemption": happened.has_preemption(records) or not expect.preemption,
+        "chunked": happened.has_chunk(records) or not expect.chunked,
+        "slot_reuse": happened.has_slot_reuse(records, case.config.max_num_seqs)
+        or not expect.slot_reuse,
+        "mixed_step": happened.has_mixed_step(records) or not expect.mixed_step,
+        "prefix_hit": happened.has_prefix_hit(records) or not expect.prefix_hit,
+    }
+    for event, did in did_happen.items():
+        if not did:
+            raise ConformanceFailure(
+                case.promise,
+                f"{event} did not happen in {len(records)} steps: this case proves nothing",
+            ).found_by("happened", what=event)
+    most = None if expect.max_steps is None else expect.max_steps + num_late_steps
+    if most is not None and len(records) > most:
+        raise ConformanceFailure(
+            case.promise, f"it took {len(records)} steps, but {most} are enough"
+        ).found_by("max-steps", most=most)
+
+
+def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:
+    """P16: calls that ask the same are answered the same, near-ties included."""
+    seen: dict[object, list[object]] = {}
+    for workload, outcome in zip(workloads, outcomes, strict=True):
+        asked = tuple(
+            (r.prompt_token_ids, r.max_new_tokens, r.eos_token_ids) for r in workload.requests
+        )
+        answers: list[object] = [(c.token_ids, str(c.finish_reason)) for c in outcome.completions]
+        first = seen.setdefault((asked, workload.arrivals), answers)
+        if answers != first:
+            raise ConformanceFailure(
+                Promise.P16,
+                "the same call was answered differently",
+                [f"first: {first}", f"then:  {answers}"],
+            ).found_by("repeats")

@@ -1,0 +1,304 @@
+"""The verdict: is this completion the right answer to this request?
+
+Rules O0-O4, strictest first; the relations (O5) are in `relations.py`.
+
+    structure  lengths, ids, finish reasons: always exact                   (P2, P3, P4, P12)
+    O1         a constructed model: tokens equal its integer oracle         (P1, any dtype)
+    O2         tokens equal per-prompt generation                           (P1)
+    O3         if they differ: regret in float64 within 2 kappa E at every  (P1, a near-tie)
+               step, and no more such steps than chance allows
+    O4         logits within kappa E of float64, where the engine has them  (P1)
+
+Regret: with logits l and an engine's l' = l + e, an honest argmax c of l' against the true best b
+loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from batchproof.api import Completion, FinishReason, Request
+from batchproof.causes import Cause
+from batchproof.checks.verdict import ConformanceFailure, Ledger, rule
+from batchproof.oracle.oracle import Oracle, centred
+from batchproof.promises import Promise
+
+NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-tie budget
+
+
+def check_completions(
+    requests: Sequence[Request],
+    completions: Sequence[Completion],
+    oracle: Oracle,
+    ledger: Ledger,
+) -> None:
+    """All requests are good ones; raises `ConformanceFailure` at the first that is not answered."""
+    check_order(requests, completions)
+    _score_together(requests, completions, oracle)
+    for request, completion in zip(requests, completions, strict=True):
+        check_structure(request, completion)
+        check_tokens(request, completion, oracle, ledger)
+        check_logits(request, completion, oracle)
+        ledger.num_logits += completion.logits is not None
+        ledger.num_requests += 1
+        ledger.num_steps += len(completion.token_ids)
+    check_near_tie_budget(oracle, ledger)
+    ledger.num_workloads += 1
+    if oracle.is_calibrated:
+        ledger.error_unit = oracle.error.max_abs
+
+
+def _score_together(
+    requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle
+) -> None:
+    """One float64 pass for the whole batch; the checks below find its results remembered."""
+    pairs = zip(requests, completions, strict=True)
+    vocab_size = oracle.subject.vocab_size
+    oracle.score_all(
+        [
+            (request.prompt_token_ids, tuple(completion.token_ids))
+            for request, completion in pairs
+            if completion.logits is not None
+            and completion.token_ids
+            and len(completion.token_ids) <= request.max_new_tokens
+            and all(0 <= token < vocab_size for token in completion.token_ids)
+        ]
+    )
+
+
+def check_order(requests: Sequence[Request], completions: Sequence[Completion]) -> None:
+    """One completion per request, in input order."""
+    got = [completion.request_id for completion in completions]
+    expected = [request.request_id for request in requests]
+    if got == expected:
+        return
+    lost = [each for each in expected if each not in got]
+    strangers = [each for each in got if each not in expected]
+    if sorted(got) == sorted(expected):
+        what, cause = "the completions are not in input order", Cause.ORDER
+    elif lost and strangers:
+        what = f"{strangers[0]!r} is answered, which nobody asked, and {lost[0]!r} is not"
+        cause = Cause.ROUTING
+    elif lost and len(got) == len(expected):
+        twice = next(each for each in got if got.count(each) > expected.count(each))
+        what, cause = f"{twice!r} is answered twice, and {lost[0]!r} is not", Cause.ROUTING
+    elif lost:
+        what, cause = f"request {lost[0]!r} has no completion", Cause.DROPPED
+    else:
+        what, cause = "there are too many completions", Cause.DROPPED
+    evidence = [f"got:       {got}", f"should be: {expected}"]
+    raise ConformanceFailure(Promise.P4, what, evidence, cause=cause)
+
+
+def check_structure(request: Request, completion: Completion) -> None:
+    """Caps, EOS and finish reason, which no rounding excuses. Needs no reference."""
+    where = f"request {request.request_id!r}"
+    tokens, reason, cap = completion.token_ids, completion.finish_reason, request.max_new_tokens
+    if reason is FinishReason.ERROR:
+        raise ConformanceFailure(
+            Promise.P12,
+            f"{where} is a good request, but was answered with {reason.value}: {completion.error}",
+            request_id=request.request_id,
+        )
+    if reason is FinishReason.ABORTED:
+        raise ConformanceFailure(
+            Promise.P13,
+            f"{where} was aborted, but nobody asked for that",
+            request_id=request.request_id,
+            cause=Cause.CANCEL,
+        )
+    evidence = [f"got: {list(tokens)} ({reason})", f"max_new_tokens {cap}, {_eos_words(request)}"]
+    if len(tokens) > cap:
+        raise ConformanceFailure(
+            Promise.P2,
+            f"{where} got {len(tokens)} tokens, but its cap is {cap}",
+            evidence,
+            request.request_id,
+            cap,
+        )
+    early = next((i for i, t in enumerate(tokens[:-1]) if t in request.eos_token_ids), None)
+    if early is not None:
+        raise ConformanceFailure(
+            Promise.P3,
+            f"{where} goes on after its EOS {tokens[early]} at step {early}",
+            evidence,
+            request.request_id,
+            early,
+        )
+    ends_in_eos = bool(tokens) and tokens[-1] in request.eos_token_ids
+    if not ends_in_eos and len(tokens) < cap:
+        raise ConformanceFailure(
+            Promise.P2,
+            f"{where} got {len(tokens)} tokens without an EOS, but should get {cap}",
+            evidence,
+            request.request_id,
+            len(tokens),
+        )
+    expected = FinishReason.STOP if ends_in_eos else FinishReason.LENGTH
+    if reason != expected:
+        raise ConformanceFailure(
+            Promise.P3,
+            f"{where} finished with {reason!s}, but should finish with {expected!s}",
+            evidence,
+            request.request_id,
+        )
+
+
+def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
+    """Rules O1 to O3."""
+    prompt, tokens = request.prompt_token_ids, completion.token_ids
+    should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
+    for step, token_id in enumerate(tokens):
+        if token_id == should_be[step]:
+            continue
+        if not 0 <= token_id < oracle.subject.vocab_size:
+            raise ConformanceFailure(
+                Promise.P1,
+                f"request {request.request_id!r} step {step}: got token {token_id}, which is none of "
+                f"this vocabulary (0 to {oracle.subject.vocab_size - 1}), but should be "
+                f"{should_be[step]}",
+                request_id=request.request_id,
+                step=step,
+            )
+        if oracle.subject.oracle is None:
+            num_near_ties = _explained_steps(prompt, tokens, oracle)
+            if num_near_ties is not None:
+                ledger.num_near_ties += num_near_ties
+                return
+        raise _wrong_token(request, completion, oracle, step, should_be)
+
+
+def check_choices(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
+    """Rule O3 alone, for answers too long to be generated again: each token, given the engine's own
+    tokens before it, is within rounding of the best in float64."""
+    prompt, tokens = request.prompt_token_ids, completion.token_ids
+    num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
+    if num_near_ties is None:
+        raise ConformanceFailure(
+            Promise.P1,
+            f"request {request.request_id!r}: a token is not the best choice after those before it, "
+            f"by more than rounding explains",
+            [
+                f"got: {list(tokens)}",
+                f"rounding explains {2 * oracle.kappa * oracle.error.max_abs:.2g}",
+            ],
+            request.request_id,
+        )
+    ledger.num_near_ties += num_near_ties
+
+
+def _explained_steps(
+    prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: Oracle, is_flipped: bool = True
+) -> int | None:
+    """Rule O3: the number of proven near-ties in the answer; None if rounding does not explain it.
+
+    `is_flipped`: it is known to differ from the reference, so that one at least is counted.
+    """
+    if not all(0 <= token < oracle.subject.vocab_size for token in tokens):
+        return None  # a later one; the first wrong token is told first
+    exact = oracle.score(prompt, tokens)
+    chosen = exact.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    regret = exact.max(dim=-1).values - chosen
+    if regret.max().item() > 2 * oracle.kappa * oracle.error.max_abs:
+        return None
+    return max(int(is_flipped), int((regret > 0).sum()))
+
+
+def _wrong_token(
+    request: Request, completion: Completion, oracle: Oracle, step: int, should_be: list[int]
+) -> ConformanceFailure:
+    margin = oracle.answer(request.prompt_token_ids, request.max_new_tokens).margin(step)
+    error = oracle.error
+    return ConformanceFailure(
+        Promise.P1,
+        f"request {request.request_id!r} step {step}: got token {completion.token_ids[step]}, "
+        f"but should be {should_be[step]}",
+        [
+            f"got:       {list(completion.token_ids)}",
+            f"should be: {should_be[: len(completion.token_ids)]}",
+            f"margin of the right token {margin:.3g}; rounding explains "
+            f"{2 * oracle.kappa * error.max_abs:.2g} (2 kappa E; kappa {oracle.kappa:g})",
+        ],
+        request.request_id,
+        step,
+    )
+
+
+@rule("near-ties")
+def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
+    """Rule O3, second half: an honest engine flips only some of the steps that could flip."""
+    if not ledger.num_near_ties:
+        return
+    budget = binomial_bound(ledger.num_steps, oracle.error.near_tie_share, NEAR_TIE_RISK)
+    if ledger.num_near_ties > budget:
+        raise ConformanceFailure(
+            Promise.P1,
+            f"{ledger.num_near_ties} near-ties in {ledger.num_steps} steps; chance allows {budget}",
+            [f"{oracle.error.near_tie_share:.2%} of the reference's own steps could flip"],
+        )
+
+
+def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
+    """The smallest k with P(more than k successes) <= risk."""
+    if probability >= 1.0:
+        return num_trials
+    remaining, k = 1.0, 0
+    term = (1.0 - probability) ** num_trials if probability < 1.0 else 0.0
+    if term == 0.0:  # underflow: a normal bound, five and a half deviations up
+        mean = num_trials * probability
+        return math.ceil(mean + 5.5 * math.sqrt(mean * (1 - probability)) + 1)
+    while True:
+        remaining -= term
+        if remaining <= risk or k == num_trials:
+            return k
+        term *= (num_trials - k) / (k + 1) * probability / (1.0 - probability)
+        k += 1
+
+
+@rule("logits")
+def check_logits(request: Request, completion: Completion, oracle: Oracle) -> None:
+    """Rule O4: within kappa E of float64 over the engine's own tokens, at worst and on average."""
+    if completion.logits is None:
+        return
+    expected_shape = (len(completion.token_ids), oracle.subject.vocab_size)
+    if tuple(completion.logits.shape) != expected_shape:
+        raise ConformanceFailure(
+            Promise.P1,
+            f"request {request.request_id!r} has logits of shape {tuple(completion.logits.shape)}, "
+            f"but should be {expected_shape}",
+        )
+    if not bool(torch.isfinite(completion.logits).all()):
+        raise ConformanceFailure(
+            Promise.P1,
+            f"request {request.request_id!r}: its logits hold NaN or infinity",
+            request_id=request.request_id,
+        )
+    exact = oracle.score(request.prompt_token_ids, completion.token_ids)
+    difference = centred(completion.logits) - centred(exact)
+    worst, rms = difference.abs().amax(dim=-1), difference.pow(2).mean().sqrt().item()
+    error = oracle.error
+    step = int(worst.argmax())
+    if not bool((worst <= oracle.kappa * error.max_abs).all()):  # `not`: a NaN must fail
+        raise ConformanceFailure(
+            Promise.P1,
+            f"request {request.request_id!r} step {step}: the logits are off by {worst[step]:.3g}, "
+            f"but rounding reaches {oracle.kappa * error.max_abs:.2g}",
+            [f"kappa {oracle.kappa:g}, E {error.max_abs:.2g}; the tokens are right all the same"],
+            request.request_id,
+            step,
+        )
+    if rms > oracle.kappa * error.rms:
+        raise ConformanceFailure(
+            Promise.P1,
+            f"request {request.request_id!r}: the logits are off by {rms:.3g} on average (rms), "
+            f"but rounding reaches {oracle.kappa * error.rms:.2g}",
+            request_id=request.request_id,
+        )
+
+
+def _eos_words(request: Request) -> str:
+    eos = sorted(request.eos_token_ids)
+    return f"eos {eos}" if eos else "no EOS"

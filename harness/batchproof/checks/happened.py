@@ -1,0 +1,58 @@
+"""Did it happen? A test of preemption, chunking or slot reuse proves nothing if it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from batchproof.api import StepRecord
+
+
+def has_preemption(trace: Sequence[StepRecord]) -> bool:
+    return any(record.preempted for record in trace)
+
+
+def has_chunk(trace: Sequence[StepRecord]) -> bool:
+    """Was some prompt fed in parts?"""
+    return any(not row.is_sampled for record in trace for row in record.rows)
+
+
+def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
+    """Did a prompt ride with somebody's decode?"""
+    return any(
+        any(row.context_len == 0 for row in record.rows)
+        and any(row.context_len > 0 and row.query_len == 1 and row.is_sampled for row in record.rows)
+        for record in trace
+    )
+
+
+def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
+    """Did some request, newly admitted or come back, begin behind keys that it had not to compute?"""
+    begun: set[str] = set()
+    for record in trace:
+        begun -= {*record.admitted, *record.preempted}
+        for row in record.rows:
+            if row.request_id not in begun and row.context_len > 0:
+                return True
+            begun.add(row.request_id)
+    return False
+
+
+def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
+    """Were fewer blocks used than all sequences together have filled? Not for runs with aborts."""
+    cached: dict[str, int] = {}
+    for record in trace:
+        gone = {*record.preempted, *record.finished}
+        cached = {name: length for name, length in cached.items() if name not in record.preempted}
+        cached |= {row.request_id: row.context_len + row.query_len for row in record.rows}
+        cached = {name: length for name, length in cached.items() if name not in gone}
+        filled = sum(ceil(length / block_size) for length in cached.values())
+        free, total = record.num_free_blocks, record.num_total_blocks
+        if free is not None and total is not None and total - free < filled:
+            return True
+    return False
+
+
+def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
+    """Were more requests admitted than there are slots?"""
+    return len({each for record in trace for each in record.admitted}) > max_num_seqs

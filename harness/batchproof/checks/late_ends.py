@@ -1,0 +1,115 @@
+"""Ends that no scheduler can foresee, and how late it may learn of them (promise P9).
+
+An engine that reads its tokens late (`batchproof.api.DelayedEngine`) may let an EOS before the cap take
+effect as late as it declares. Nothing else may be late, and nothing may hide behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from batchproof.api import (
+    Completion,
+    FinishReason,
+    Request,
+    StepRecord,
+)
+from batchproof.checks.verdict import ConformanceFailure, rule
+from batchproof.promises import Promise
+from batchproof.workload.workloads import Workload
+
+NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if the engine declares so"
+
+
+def is_unforeseen(request: Request, completion: Completion) -> bool:
+    """Did an EOS end it before its cap?"""
+    is_short = len(completion.token_ids) < request.max_new_tokens
+    return is_short and completion.finish_reason is FinishReason.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class LateEnds:
+    """When each request's last token was sampled in a trace, and how late that may take effect.
+
+    `sampled_in`: request id -> the step that sampled it. `granted`: request id -> how many steps later
+    it may finish: the declared delay for an unforeseen end; else it has no entry. `num_surplus`:
+    request id -> samples that may be discarded, being none too late.
+    """
+
+    sampled_in: Mapping[str, int] = field(default_factory=dict)
+    granted: Mapping[str, int] = field(default_factory=dict)
+    num_surplus: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        trace: Sequence[StepRecord],
+        workload: Workload,
+        completions: Sequence[Completion],
+        delay: int,
+    ) -> LateEnds:
+        """`delay`: in steps, as declared. Who has fewer samples than tokens is left out: a finding of
+        others."""
+        requests = {request.request_id: request for request in workload.requests}
+        due = {each.request_id: len(each.token_ids) for each in completions}  # samples to come
+        granted = {
+            each.request_id: delay
+            for each in completions
+            if delay and is_unforeseen(requests[each.request_id], each)
+        }
+        sampled_in: dict[str, int] = {}
+        num_surplus: Counter[str] = Counter()
+        finished: set[str] = set()
+        for step, record in enumerate(trace):
+            for name in (row.request_id for row in record.rows if row.is_sampled):
+                due[name] = due.get(name, 0) - 1
+                if due[name] == 0:
+                    sampled_in[name] = step
+                elif name in sampled_in and name not in finished:
+                    num_surplus[name] += step <= sampled_in[name] + granted.get(name, 0)
+            finished.update(record.finished)
+        return cls(sampled_in, granted, num_surplus)
+
+    def is_late(self, request_id: str, step: int) -> bool:
+        """Is this a step in which the engine need not know yet that the request has ended?"""
+        return self.has_ended(request_id, step) and step <= self._latest(request_id)
+
+    def has_ended(self, request_id: str, step: int) -> bool:
+        """Was its last token sampled before this step?"""
+        return self.sampled_in.get(request_id, step) < step
+
+    def finishes_in_time(self, request_id: str, step: int) -> bool:
+        """Who is not known is in time."""
+        sampled_in = self.sampled_in.get(request_id)
+        return sampled_in is None or sampled_in <= step <= self._latest(request_id)
+
+    def _latest(self, request_id: str) -> int:
+        return self.sampled_in[request_id] + self.granted.get(request_id, 0)
+
+
+@rule("late-ends")
+def check_late_ends(trace: Sequence[StepRecord], ends: LateEnds) -> None:
+    """P9: an end takes effect in its own step, or an EOS before the cap as late as declared."""
+    for step, record in enumerate(trace):
+        for each in record.finished:
+            if not ends.finishes_in_time(each, step):
+                raise _broken(f"step {step}: request {each!r} finishes", each, ends)
+        for each in record.admitted:
+            if ends.has_ended(each, step):
+                raise _broken(f"step {step}: request {each!r} is admitted", each, ends)
+        for row in record.rows:
+            is_decode = row.query_len == 1 and row.is_sampled
+            if ends.has_ended(row.request_id, step) and not is_decode:
+                what = f"{row.query_len} tokens of request {row.request_id!r} are fed"
+                raise _broken(f"step {step}: {what}", row.request_id, ends)
+
+
+def _broken(what: str, request_id: str, ends: LateEnds) -> ConformanceFailure:
+    granted = ends.granted.get(request_id, 0)
+    return ConformanceFailure(
+        Promise.P9,
+        f"{what}, but its last token was sampled in step {ends.sampled_in[request_id]}",
+        [f"scheduling_delay: {granted} steps, as declared" if granted else NONE_GRANTED],
+    )

@@ -1,0 +1,49 @@
+"""`python -m batchproof checkpoint MODEL DIR`: writes an embedded model, for engines that load it.
+
+The weights are the suite's, saved by `save_pretrained`; the tokenizer beside them has one fixed-width
+word a token, so that a server that takes text serves exactly the token ids it is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import (
+    DTYPES,
+    EMBEDDED,
+    load_model,
+    resolve_dtype,
+)
+from batchproof.run.registry import words_tokenizer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=", ".join(EMBEDDED))
+    parser.add_argument("directory", metavar="DIR", help="made if it is not there; must be empty")
+    parser.add_argument(
+        "--dtype", default="float32", help=f"{', '.join(DTYPES)} (default: %(default)s)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.model not in EMBEDDED:
+        raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(EMBEDDED)}")
+    dtype = resolve_dtype(arguments.dtype)
+    directory = Path(arguments.directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(directory.iterdir())
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"DIR {arguments.directory!r} cannot be made: {reason}") from error
+    if not is_empty:
+        raise UsageError(f"DIR {arguments.directory!r} holds something already, but must be empty")
+    subject = load_model(arguments.model, torch.device("cpu"), dtype)
+    subject.model.save_pretrained(directory)
+    words_tokenizer(subject.vocab_size).save_pretrained(directory)
+    print(f"written: {directory}, {subject.name} in {subject.dtype_name}")
+    return 0

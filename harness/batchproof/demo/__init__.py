@@ -1,0 +1,171 @@
+"""`python -m batchproof demo`: static waves against continuous batching on the same requests.
+
+Both engines get the same slots and the same requests, run once to warm up and once to be watched.
+What they did is told from their traces, and every answer is held against per-prompt generation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from batchproof.demo import logs, pages
+from batchproof.demo.experiment import (
+    LETTERS,
+    Case,
+    judge,
+    make_case,
+    watch,
+)
+from batchproof.demo.words import many, quoted
+from batchproof.devices import make_current
+from batchproof.drawing.timeline import Timeline
+from batchproof.drawing.timeline_svg import timeline_svg
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import (
+    DTYPES,
+    EMBEDDED,
+    load_model,
+    resolve_device,
+    resolve_dtype,
+)
+from batchproof.oracle.oracle import Oracle
+from batchproof.run.registry import reference_factory
+
+# Prompt and cap: short ones beside long ones, because that is what batching is about.
+EXAMPLES = (
+    ("The night train to Lisbon is", 3),
+    ("Fog until noon, then", 22),
+    ("A cold engine needs", 6),
+    ("Rain tomorrow?", 4),
+    ("When the conductor asks for the tickets, the man in seat nine", 14),
+    ("Steam rises", 20),
+    ("North wind, and", 3),
+    ("The last wagon carries", 9),
+)
+DEFAULT_SLOTS = 3
+DEFAULT_CAP = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        default=next(iter(EMBEDDED)),
+        help=f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help=f"{', '.join(DTYPES)} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--slots",
+        type=_count,
+        default=DEFAULT_SLOTS,
+        metavar="N",
+        help=f"sequences in flight at once, 1 to {len(LETTERS)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--prompt",
+        action="append",
+        metavar="TEXT",
+        help="a prompt of your own, repeatable; replaces the examples",
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=_count,
+        metavar="N",
+        help=f"the cap of each --prompt (default: {DEFAULT_CAP})",
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the slot timelines there")
+
+
+def _count(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least 1")
+    return int(value)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if every answer equals per-prompt generation or is a proven near-tie, else 1."""
+    if arguments.svg is not None:
+        _check_writable(arguments.svg)
+    asked = _asked(arguments)
+    if arguments.slots > len(LETTERS):
+        raise UsageError(f"--slots {arguments.slots} is too many to draw: choose 1 to {len(LETTERS)}")
+    device, dtype = resolve_device(arguments.device), resolve_dtype(arguments.dtype)
+    make_current(device)
+    case = make_case(load_model(arguments.model, device, dtype), asked, arguments.slots)
+    return _show(case, arguments.svg, max(80, shutil.get_terminal_size().columns))
+
+
+def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """Prompts and caps, as typed or from the examples."""
+    if arguments.prompt is None:
+        if arguments.max_new_tokens is not None:
+            raise UsageError(
+                f"--max-new-tokens {arguments.max_new_tokens} is the cap of your own prompts: give "
+                f"--prompt too, or leave it out, since the examples have caps of their own"
+            )
+        return list(EXAMPLES)
+    if "" in arguments.prompt:
+        raise UsageError("--prompt '' is empty, but must hold at least one character")
+    if len(arguments.prompt) > len(LETTERS):
+        raise UsageError(
+            f"--prompt is given {len(arguments.prompt)} times, but there are {len(LETTERS)} letters"
+        )
+    return [(prompt, arguments.max_new_tokens or DEFAULT_CAP) for prompt in arguments.prompt]
+
+
+def _check_writable(path: Path) -> None:
+    """Before the work is done, not after it."""
+    if path.is_dir():
+        raise UsageError(f"--svg '{path}' is a directory, but must name a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"--svg '{path}' cannot be written: there is no directory '{path.parent}'")
+
+
+def _show(case: Case, svg: Path | None, width: int) -> int:
+    """Print section after section, each as soon as it is known; return the exit code."""
+    _say(pages.heading(case, width))
+    static = watch("static", case, has_waves=True)
+    _say(logs.static_log(case, static, width))
+    continuous = watch("ragged", case, has_waves=False)
+    _say(logs.continuous_log(case, continuous, width))
+    _say(pages.packed_step(case, continuous, width))
+    both = {"static": static, "continuous": continuous}
+    timelines = {name: watched.timeline for name, watched in both.items()}
+    _say(pages.timelines(timelines, width))
+    if svg is not None:
+        _write(svg, _picture(case, timelines))
+    _say(pages.totals(case, both, width))
+    oracle = Oracle(case.subject, reference_factory())
+    judgements = {name: judge(case, each.completions, oracle) for name, each in both.items()}
+    _say(pages.verdict(case, judgements, continuous, width))
+    return 1 if any(each.failures for each in judgements.values()) else 0
+
+
+def _picture(case: Case, timelines: Mapping[str, Timeline]) -> str:
+    sizes = {r.request_id: (len(r.prompt_token_ids), r.max_new_tokens) for r in case.requests}
+    title = "The same requests in waves and in continuous batching"
+    slots = many(case.num_slots, "slot")
+    name = quoted(case.subject.name, 60)[1:-1]
+    subtitle = (
+        f"{many(len(sizes), 'request')} on {slots}; a step is one pass through the model ({name})"
+    )
+    return timeline_svg(timelines, sizes, title, subtitle)
+
+
+def _say(lines: list[str]) -> None:
+    print("\n".join([*lines, ""]), flush=True)
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--svg '{path}' cannot be written: {error.strerror}") from error
+    _say([f"   The same as a picture: {path}"])

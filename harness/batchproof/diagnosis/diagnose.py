@@ -1,0 +1,199 @@
+"""From a failure to its most likely cause, with the evidence. Never changes a verdict.
+
+Three sources, the strongest first:
+
+1. the broken rule itself, where it names the cause (a cap, an EOS, an order, a lost block, a hang);
+2. counterfactual references: the mistake whose computation gives the engine's very answer;
+3. reruns: alone, fresh, with other neighbours, other limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from batchproof.api import FinishReason
+from batchproof.causes import Cause
+from batchproof.checks.verdict import ConformanceFailure, EngineRaised, Scene
+from batchproof.diagnosis.explain import Explanation, explain, rounding_explains
+from batchproof.diagnosis.finding import BY_PROMISE, Diagnosis
+from batchproof.diagnosis.hangs import hang_explained
+from batchproof.diagnosis.reruns import Reruns, cause_by_reruns, rerun
+from batchproof.diagnosis.shown import fed_too_early, streamed_wrongly, whose_eos
+from batchproof.diagnosis.stage import (
+    Call,
+    OutOfTimeError,
+    Stage,
+    Symptom,
+)
+from batchproof.errors import EngineHang
+from batchproof.promises import Promise
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
+
+TIME_LIMIT_S = 20.0
+
+# What no wrong token can explain away.
+ABOUT_BEHAVIOUR = {
+    Promise.P3,
+    Promise.P4,
+    Promise.P9,
+    Promise.P10,
+    Promise.P11,
+    Promise.P14,
+    Promise.P15,
+}
+
+
+def diagnose(
+    trial: Trial, failure: ConformanceFailure | EngineHang, seconds: float = TIME_LIMIT_S
+) -> Diagnosis:
+    """Within `seconds`, give or take one engine call."""
+    stage = Stage(trial, seconds)
+    try:
+        if isinstance(failure, EngineHang):
+            return hang_explained(stage, failure)
+        return _by_rule(failure) or _investigate(stage, failure)
+    except OutOfTimeError:
+        if isinstance(failure, EngineHang):
+            return Diagnosis(Cause.LIVENESS, str(failure).splitlines()[0])
+        return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
+
+
+def _by_rule(failure: ConformanceFailure) -> Diagnosis | None:
+    """The cause, where the broken rule tells it without a rerun."""
+    if failure.cause is not None:
+        return Diagnosis(failure.cause, failure.finding)
+    if failure.promise in ABOUT_BEHAVIOUR or failure.rule == "refused":
+        return Diagnosis(BY_PROMISE[failure.promise], failure.finding)
+    if isinstance(failure, EngineRaised):
+        is_about = failure.promise in (Promise.P12, Promise.P13)
+        return Diagnosis(BY_PROMISE[failure.promise] if is_about else Cause.CRASH, failure.finding)
+    return None
+
+
+def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
+    found = _wrong_answer(stage, failure)
+    if found is None:
+        return _without_a_wrong_answer(failure, stage.trial.promise)
+    calls, symptom = found
+    call = calls[symptom.call]
+    right, _ = stage.trial.oracle.expected(symptom.request)
+    delay = stage.trial.scheduling_delay
+    at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
+    if at_once is not None:
+        return at_once
+    if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
+        return _wrong_end(stage, failure, calls, symptom)
+    reruns = rerun(stage, calls, symptom)
+    if reruns.is_repeatable is False:
+        return Diagnosis(Cause.RACE, "the same calls give different answers", reruns.facts)
+    explanation = explain(stage, calls, symptom, bool(reruns.is_right_alone))
+    rounding = None if explanation else rounding_explains(stage, calls, symptom)
+    return _named(failure, calls, symptom, reruns, explanation, rounding)
+
+
+def _wrong_answer(stage: Stage, failure: ConformanceFailure) -> tuple[Sequence[Call], Symptom] | None:
+    """The scene played again, and the wrong answer in it: of the failed request, if it has one."""
+    scene = failure.scene
+    for runs in _plays(scene):
+        calls = stage.play(runs)
+        if calls is None:
+            continue
+        symptoms = stage.symptoms(calls)
+        symptoms.sort(key=lambda s: (not s.is_content, s.request.request_id != failure.request_id))
+        if symptoms:
+            return calls, symptoms[0]
+    return None
+
+
+def _plays(scene: Scene | None) -> Iterator[list[Workload]]:
+    """The failed runs, first through `generate`, which can show logits; then what they were held
+    against."""
+    if scene is None:
+        return
+    for runs in (scene.runs, scene.other):
+        workloads = [run.workload for run in runs]
+        if not workloads:
+            continue
+        if any(each.needs_stepping for each in workloads) and not any(
+            each.aborts for each in workloads
+        ):
+            yield [each.together() for each in workloads]
+        yield workloads
+
+
+def _without_a_wrong_answer(failure: ConformanceFailure, tested: Promise) -> Diagnosis:
+    """All answers are within rounding of the right one, or nothing could be played again."""
+    if tested is Promise.P15:
+        text = "it answers rightly while no other engine is alive"
+        return Diagnosis(Cause.SIDE_EFFECT, text, [failure.finding])
+    cause = BY_PROMISE.get(failure.promise, Cause.UNKNOWN)
+    scene = failure.scene
+    if failure.promise in (Promise.P1, Promise.P5, Promise.P8) and "near-ties" in failure.finding:
+        return Diagnosis(Cause.NEAR_TIE, failure.finding)
+    if scene is not None and failure.promise in (Promise.P1, Promise.P5, Promise.P8, Promise.P16):
+        return Diagnosis(Cause.RACE, "played again on fresh engines, every answer is right")
+    return Diagnosis(cause, failure.finding)
+
+
+def _wrong_end(
+    stage: Stage, failure: ConformanceFailure, calls: Sequence[Call], symptom: Symptom
+) -> Diagnosis:
+    """Right tokens, but too many, too few, or the wrong reason."""
+    cause = BY_PROMISE.get(failure.promise, Cause.CAP)
+    if failure.promise in (Promise.P1, Promise.P5, Promise.P8):
+        cause = Cause.CAP
+    evidence = []
+    completion = calls[symptom.call].completion(symptom.request.request_id)
+    if completion is not None:
+        sharing = [
+            r.request_id
+            for r in calls[symptom.call].workload.requests
+            if r.max_new_tokens == len(completion.token_ids) and r is not symptom.request
+        ]
+        if sharing and len(completion.token_ids) != symptom.request.max_new_tokens:
+            evidence.append(
+                f"{len(completion.token_ids)} is the cap of {', '.join(map(repr, sharing))}"
+            )
+        if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
+            cause = Cause.EOS
+            evidence += whose_eos(calls[symptom.call], symptom.request, completion.token_ids[-1:])
+    found = rerun(stage, calls, symptom)
+    found.movers.clear()  # an end moves with the tokens, whoever moves those
+    by_reruns = cause_by_reruns(found, symptom, calls)
+    if by_reruns is not None and by_reruns[0] in (Cause.PREEMPTION, Cause.STALE, Cause.RACE):
+        return Diagnosis(*by_reruns, evidence + found.facts)
+    return Diagnosis(cause, failure.finding, evidence + found.facts)
+
+
+def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
+    """What goes wrong only with chunks, or after preemptions, is to be looked for there."""
+    if cause not in (Cause.ADDRESSING, Cause.FEED):
+        return cause
+    if reruns.is_right_with_large_pool:
+        return Cause.PREEMPTION
+    return Cause.CHUNK if reruns.is_right_with_whole_prompts else cause
+
+
+def _named(
+    failure: ConformanceFailure,
+    calls: Sequence[Call],
+    symptom: Symptom,
+    reruns: Reruns,
+    explanation: Explanation | None,
+    rounding: float | None,
+) -> Diagnosis:
+    if explanation is not None:
+        words = f"{explanation.mistake.text} (request {symptom.request.request_id!r})"
+        cause = _narrowed(explanation.mistake.cause, reruns)
+        return Diagnosis(cause, words, [explanation.words(), *reruns.facts])
+    by_reruns = cause_by_reruns(reruns, symptom, calls)
+    none = "no mistake of the list gives this answer"
+    if rounding is not None and 1e-3 < rounding < (0.05 if reruns.is_right_alone else 3.0):
+        text = "the logits are off by no more than rounding to bfloat16 would make them"
+        return Diagnosis(Cause.PRECISION, text, [f"{rounding:.2g} times as much", *reruns.facts])
+    if by_reruns is not None:
+        return Diagnosis(*by_reruns, [none, *reruns.facts])
+    if failure.promise in (Promise.P2, Promise.P12, Promise.P13):
+        return Diagnosis(BY_PROMISE[failure.promise], failure.finding, [none, *reruns.facts])
+    return Diagnosis(Cause.UNKNOWN, none, reruns.facts)

@@ -1,0 +1,81 @@
+"""Wrong keys of one's own sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from batchproof.causes import Cause
+from batchproof.diagnosis.mistake import (
+    Mistake,
+    Suspect,
+    among_own,
+    distance,
+    fed_by_then,
+    of_first_row,
+)
+
+
+def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    tape, right = suspect.tape, suspect.honest.visible
+    own, gap, by_then = among_own(tape), distance(tape), fed_by_then(tape)
+    query_len, context_len = tape.query_len[:, None], tape.context_len[:, None]
+    is_prefill = ~tape.is_decode()[:, None]
+    yield suspect.seeing(
+        Cause.MASK, "a query also sees the key of the next token", right | (own & by_then & (gap == -1))
+    )
+    yield suspect.seeing(
+        Cause.MASK, "the tokens of a prompt see each other in both directions", right | (own & by_then)
+    )
+    yield suspect.seeing(
+        Cause.MASK, "a query does not see its own key", right & ((gap > 0) | (tape.index == 0))
+    )
+    yield suspect.seeing(Cause.MASK, "a query does not see the key before its own", right & (gap != 1))
+    top_left = torch.where(query_len > 1, context_len, 0)
+    yield suspect.seeing(
+        Cause.MASK,
+        "in a later chunk the causal mask starts at the top left: query i sees the first i + 1 keys",
+        right & (gap >= top_left),
+    )
+    for pick in ("first", "last", "longest", "shortest"):
+        surplus = (tape.context_len - of_first_row(tape, tape.context_len, pick))[:, None]
+        yield suspect.seeing(
+            Cause.MASK,
+            f"the mask ends by the context length of the {pick} row of the step",
+            own & by_then & (gap >= surplus) & _in_window(gap, suspect.window),
+        )
+    window = suspect.window
+    if window is not None:
+        for width in (window - 2, window - 1, window + 1, window + 2, None):
+            words = "missing" if width is None else f"{width} keys wide, not {window}"
+            yield suspect.seeing(
+                Cause.MASK, f"the sliding window is {words}", own & (gap >= 0) & _in_window(gap, width)
+            )
+        yield suspect.seeing(
+            Cause.MASK,
+            "the sliding window is missing while a prompt is fed",
+            right | (own & (gap >= 0) & is_prefill),
+        )
+        yield suspect.seeing(
+            Cause.MASK,
+            "the sliding window is missing in decodes",
+            right | (own & (gap >= 0) & ~is_prefill),
+        )
+    yield suspect.seeing(
+        Cause.MASK,
+        "the first key of the sequence is not seen",
+        right & ((tape.index != 0) | (gap == 0)),
+    )
+    yield suspect.seeing(
+        Cause.MASK,
+        "decodes do not see the first key of the sequence",
+        right & ((tape.index != 0) | is_prefill),
+    )
+    for width in (*range(1, 17), 32, 64):
+        yield suspect.seeing(Cause.MASK, f"only the last {width} keys are seen", right & (gap < width))
+
+
+def _in_window(gap: Tensor, window: int | None) -> Tensor:
+    return torch.ones_like(gap, dtype=torch.bool) if window is None else gap < window

@@ -1,0 +1,104 @@
+"""Pads that take part, and tokens taken for pads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from batchproof.causes import Cause
+from batchproof.diagnosis.mistake import Mistake, Suspect
+from batchproof.diagnosis.twin import View
+
+
+def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Pads in front of the prompt, as many as the longest prompt of its first step is longer."""
+    tape, own = suspect.tape, suspect.is_own
+    first = tape.step == tape.step[own].min()
+    num_pads = int((tape.query_len[first].max() - tape.query_len[own & first].max()).item())
+    if num_pads > 0:
+        yield from _pads_counted(suspect, num_pads)
+        yield from _pads_seen(suspect, num_pads)
+    if not suspect.is_continuous:
+        yield from _too_much_padding(suspect)
+
+
+def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
+    """Real tokens taken for pads: the first ones, or those that look like one."""
+    tape, right, own = suspect.tape, suspect.honest.visible, suspect.is_own
+    for num_hidden in range(1, suspect.tape.sequences[suspect.seq].num_prompt_tokens):
+        hidden = own & (tape.index < num_hidden)
+        text = f"the first {num_hidden} tokens of the prompt are taken for padding"
+        yield suspect.seeing(Cause.PADDING, text, right & ~hidden)
+        moved = replace(
+            suspect.honest,
+            visible=right & ~hidden,
+            position=torch.where(own, (tape.index - num_hidden).clamp(min=0), tape.index),
+        )
+        yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
+    alike = own & (tape.token == 0) & (tape.index < tape.num_prompt_tokens())
+    text = "a prompt's own token 0 is taken for padding"
+    yield suspect.seeing(Cause.PADDING, text, right & ~alike)
+    skipped = torch.stack([(alike & (tape.index <= index)).sum() for index in tape.index])
+    moved = replace(
+        suspect.honest, visible=right & ~alike, position=(tape.index - skipped * own).clamp(min=0)
+    )
+    yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
+
+
+def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    tape, own = suspect.tape, suspect.is_own
+    is_decode = (tape.context_len > 0) & own
+    phases = {
+        "attended": own,
+        "attended in the prefill": own & ~is_decode,
+        "attended in decodes": is_decode,
+    }
+    for who, attended in phases.items():
+        for is_counted in (False, True):
+            counted = " and counted as positions" if is_counted else ""
+            view = _padded(suspect, num_pads, attended, is_counted, "decodes" not in who)
+            yield Mistake(Cause.PADDING, f"its {num_pads} pads are {who}{counted}", view)
+    for num_seen in range(1, num_pads):
+        some = torch.arange(num_pads) >= num_pads - num_seen
+        view = _padded(suspect, num_pads, own, False, True, seen=some)
+        yield Mistake(Cause.PADDING, f"of its {num_pads} pads the last {num_seen} are attended", view)
+
+
+def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
+    tape, own = suspect.tape, suspect.is_own
+    is_decode = (tape.context_len > 0) & own
+    for words, where in (("", own), (" in decodes", is_decode)):
+        text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
+        yield suspect.at(Cause.PADDING, text, torch.where(where, tape.index + num_pads, tape.index))
+    text = f"its {num_pads} pads are taken off its positions"
+    yield suspect.at(Cause.PADDING, text, torch.where(own, tape.index - num_pads, tape.index))
+
+
+def _padded(
+    suspect: Suspect,
+    num_pads: int,
+    attended: Tensor,
+    is_counted: bool,
+    pads_see_pads: bool,
+    seen: Tensor | None = None,
+) -> View:
+    """With pads in front, of token 0, seen by the `attended` queries.
+
+    Where pads are masked in the prefill, they see nothing themselves.
+    """
+    honest, tape = suspect.honest, suspect.tape
+    pads = torch.zeros(num_pads, dtype=torch.long)
+    among = torch.ones(num_pads, num_pads).tril().bool() & pads_see_pads
+    keys = torch.ones(num_pads, dtype=torch.bool) if seen is None else seen
+    of_cells = torch.cat([honest.visible, attended[:, None] & keys], dim=1)
+    of_pads = torch.cat([torch.zeros(num_pads, tape.num_cells, dtype=torch.bool), among], dim=1)
+    shift = num_pads * suspect.is_own if is_counted else 0
+    return replace(
+        honest,
+        token=torch.cat([honest.token, pads]),
+        position=torch.cat([tape.index + shift, torch.arange(num_pads) if is_counted else pads]),
+        visible=torch.cat([of_cells, of_pads]),
+    )

@@ -1,0 +1,179 @@
+"""Tokens at the wrong positions, and wrong tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from batchproof.causes import Cause
+from batchproof.diagnosis.mistake import Mistake, Suspect, of_first_row
+from batchproof.diagnosis.tape import Tape
+
+
+def position_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """Off by a constant, by phase, or counted from the wrong start."""
+    tape, right = suspect.tape, suspect.tape.index
+    is_output = right >= tape.num_prompt_tokens()
+    is_later = tape.context_len > 0
+    for shift in (1, -1, 2, -2):
+        by = f"off by {shift:+d}"
+        yield suspect.at(Cause.POSITION, f"all positions are {by}", right + shift)
+        yield suspect.at(Cause.POSITION, f"positions of decodes are {by}", right + shift * is_output)
+        yield suspect.at(Cause.POSITION, f"positions of a prompt are {by}", right + shift * ~is_output)
+        after = right + shift * (is_later & ~is_output)
+        yield suspect.at(Cause.POSITION, f"positions after a prompt's first chunk are {by}", after)
+    restart = torch.where(tape.is_decode(), right, right - tape.context_len)
+    yield suspect.at(Cause.POSITION, "positions restart at 0 in each chunk", restart)
+    packed = torch.where(is_later, right, tape.packed)
+    yield suspect.at(
+        Cause.POSITION, "a prompt's positions count from the start of the packed row", packed
+    )
+    yield suspect.at(Cause.POSITION, "positions count from the start of the packed row", tape.packed)
+    for pick in ("first", "last", "longest", "shortest"):
+        start = of_first_row(tape, tape.context_len, pick)
+        shared = right - tape.context_len + start
+        text = f"positions continue from the {pick} row's context, for all rows of a step"
+        yield suspect.at(Cause.POSITION, text, shared)
+    stuck = torch.where(is_output, tape.num_prompt_tokens(), right)
+    yield suspect.at(Cause.POSITION, "positions stand still while decoding", stuck)
+    restarted = torch.where(is_output, right - tape.num_prompt_tokens(), right)
+    yield suspect.at(Cause.POSITION, "positions of decodes count from 0 again", restarted)
+    yield suspect.at(Cause.POSITION, "all positions are 0", torch.zeros_like(right))
+    after_break = torch.where(tape.epoch > 0, right + 1, right)
+    text = "positions after a preemption are off by +1"
+    yield suspect.at(Cause.PREEMPTION, text, after_break)
+
+
+def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
+    """The right positions, but not the right tokens there."""
+    tape, right = suspect.tape, suspect.tape.token
+    num_prompt = tape.num_prompt_tokens()
+    is_output, first = tape.index >= num_prompt, tape.index == num_prompt
+    before = _token_at(tape, tape.index - 1)
+    last_prompt = _token_at(tape, num_prompt - 1)
+    yield suspect.fed(
+        Cause.FEED,
+        "the first decode is fed the prompt's last token again",
+        torch.where(first, last_prompt, right),
+    )
+    yield suspect.fed(
+        Cause.FEED,
+        "each decode is fed the token before the one that is due",
+        torch.where(is_output, before, right),
+    )
+    yield suspect.fed(
+        Cause.FEED, "each decode is fed token 0", torch.where(is_output, torch.zeros_like(right), right)
+    )
+    yield suspect.fed(
+        Cause.FEED,
+        "each decode is fed the first output again",
+        torch.where(is_output, _token_at(tape, num_prompt), right),
+    )
+    chunk_start = (tape.index == tape.context_len) & (tape.context_len > 0) & ~is_output
+    yield suspect.fed(
+        Cause.CHUNK,
+        "a chunk starts with the last token of the one before",
+        torch.where(chunk_start, before, right),
+    )
+    yield from _shortened(suspect)
+    yield from _resumed(suspect)
+    yield from _replayed(suspect)
+
+
+def _token_at(tape: Tape, index: Tensor) -> Tensor:
+    """Per cell: the token of its sequence at that index, held within the sequence."""
+    longest = max(len(fed.token_ids) for fed in tape.sequences)
+    table = torch.zeros(len(tape.sequences), longest, dtype=torch.long)
+    for number, fed in enumerate(tape.sequences):
+        table[number, : len(fed.token_ids)] = torch.tensor(fed.token_ids)
+    lens = torch.tensor([len(fed.token_ids) for fed in tape.sequences])[tape.seq]
+    return table[tape.seq, index.clamp(min=0).minimum(lens - 1)]
+
+
+def _shortened(suspect: Suspect) -> Iterator[Mistake]:
+    """Prompt tokens left out; what follows moves up, or keeps its place."""
+    tape, honest = suspect.tape, suspect.honest
+    num_prompt = tape.sequences[suspect.seq].num_prompt_tokens
+    dropped = {
+        f"only the prompt's last {kept} tokens are fed": (
+            tape.index < num_prompt - kept,
+            num_prompt - kept,
+        )
+        for kept in _lengths(num_prompt)
+    }
+    dropped |= {
+        f"only the prompt's first {kept} tokens are fed": (
+            (tape.index >= kept) & (tape.index < num_prompt),
+            num_prompt - kept,
+        )
+        for kept in _lengths(num_prompt)
+    }
+    for text, (cells, count) in dropped.items():
+        gone = cells & suspect.is_own
+        samples = _last_kept(suspect, gone)
+        if samples is None:
+            continue
+        visible = honest.visible & ~gone
+        moved = torch.where(
+            suspect.is_own & (tape.index >= num_prompt - count), tape.index - count, tape.index
+        )
+        if "last" not in text:
+            moved = torch.where(
+                suspect.is_own & (tape.index >= num_prompt), tape.index - count, tape.index
+            )
+        cause = Cause.FEED if count == 1 else Cause.INPUT  # a slip, or a prompt cut short
+        closed = replace(honest, visible=visible, samples=samples, position=moved)
+        yield Mistake(cause, text, closed)
+        in_place = replace(honest, visible=visible, samples=samples)
+        yield Mistake(cause, f"{text}, at their places", in_place)
+
+
+def _lengths(num_prompt: int) -> list[int]:
+    """What a prompt may be cut to: any short or nearly whole length, and round ones between."""
+    return [n for n in range(1, num_prompt) if n <= 12 or n >= num_prompt - 4 or n % 8 == 0]
+
+
+def _last_kept(suspect: Suspect, gone: Tensor) -> Tensor | None:
+    """The cells to sample from: where one was left out, the last before it."""
+    kept = (suspect.is_own & ~gone).nonzero()[:, 0]
+    found = [kept[kept <= cell] for cell in suspect.honest.samples]
+    if any(len(each) == 0 for each in found):
+        return None
+    return torch.stack([each[-1] for each in found])
+
+
+def _resumed(suspect: Suspect) -> Iterator[Mistake]:
+    """After a preemption the earlier outputs are not fed again: the next ones take their places."""
+    tape = suspect.tape
+    again = suspect.is_own & (tape.epoch > 0)
+    if not bool(again.any()):
+        return
+    num_prompt = tape.sequences[suspect.seq].num_prompt_tokens
+    index = tape.index.clone()
+    for epoch in tape.epoch[again].unique():
+        cells = again & (tape.epoch == epoch)
+        first = int(cells.nonzero()[0])
+        num_before = sum(1 for s in tape.samples if s.seq == suspect.seq and s.cell < first)
+        index[cells & (tape.index >= num_prompt)] += num_before
+    text = "after a preemption only the prompt is fed again, its outputs so far are left out"
+    yield suspect.fed(Cause.PREEMPTION, text, _token_at(tape, index))
+
+
+def _replayed(suspect: Suspect) -> Iterator[Mistake]:
+    """A step is fed what an earlier step of the same shape was fed."""
+    tape = suspect.tape
+    seen: dict[tuple[tuple[int, int], ...], Tensor] = {}
+    token = tape.token.clone()
+    for step in tape.step.unique():
+        here = (tape.step == step).nonzero()[:, 0]
+        pairs = torch.stack([tape.context_len[here], tape.query_len[here]], dim=1).tolist()
+        shape = tuple((context, query) for context, query in pairs)
+        if shape in seen:
+            token[here] = seen[shape]
+        seen.setdefault(shape, tape.token[here])
+    yield suspect.fed(
+        Cause.STALE, "a step is fed the tokens of an earlier step of the same shape", token
+    )

@@ -1,0 +1,69 @@
+"""What the trace and the completions show by themselves, without a counterfactual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batchproof.api import Request
+from batchproof.causes import Cause
+from batchproof.diagnosis.finding import Diagnosis
+from batchproof.diagnosis.stage import Call, Symptom
+
+
+def fed_too_early(call: Call, symptom: Symptom) -> Diagnosis | None:
+    """Does the trace show that a token was taken before all that was there had been fed?"""
+    own, num_prompt = symptom.request.request_id, len(symptom.request.prompt_token_ids)
+    rows = [row for record in call.trace for row in record.rows if row.request_id == own]
+    num_outputs = 0
+    for number, row in enumerate(rows):
+        num_fed = row.context_len + row.query_len
+        if row.is_sampled and num_fed < num_prompt + num_outputs:
+            rest = [each for each in rows[number + 1 :] if each.context_len >= num_fed]
+            is_chunk = any(each.query_len > 1 for each in rest)
+            return _fed_too_little(own, num_fed, num_prompt, num_outputs, is_chunk)
+        num_outputs += row.is_sampled
+    return None
+
+
+def _fed_too_little(
+    name: str, num_fed: int, num_prompt: int, num_outputs: int, is_chunk: bool
+) -> Diagnosis:
+    if num_outputs:
+        what = "only the prompt was" if num_fed == num_prompt else f"only {num_fed} tokens were"
+        text = f"after a preemption {what} fed again of {name!r}, not its {num_outputs} outputs"
+        return Diagnosis(Cause.PREEMPTION, text)
+    text = f"a token was taken when {num_fed} of the {num_prompt} prompt tokens of {name!r} were fed"
+    if is_chunk:
+        return Diagnosis(Cause.CHUNK, text)
+    return Diagnosis(Cause.FEED if num_prompt - num_fed == 1 else Cause.INPUT, f"{text}, and no more")
+
+
+def streamed_wrongly(
+    call: Call, symptom: Symptom, right: Sequence[int], delay: int
+) -> Diagnosis | None:
+    """Are the events of a stepped request too many, too few, or in the wrong order?
+
+    `delay`: samples behind its last token that the engine may discard."""
+    completion = call.completion(symptom.request.request_id)
+    if not call.workload.needs_stepping or completion is None or call.workload.aborts:
+        return None
+    name, tokens = completion.request_id, completion.token_ids
+    if tuple(tokens) != tuple(right) and sorted(tokens) == sorted(right):
+        return Diagnosis(Cause.STREAM, f"the right tokens of {name!r} are delivered in the wrong order")
+    rows = [row for record in call.trace for row in record.rows]
+    mine = [row for row in rows if row.request_id == name and row.is_sampled]
+    if not call.trace or len(tokens) <= len(mine) <= len(tokens) + delay:
+        return None
+    text = f"{len(mine)} tokens were sampled, but {len(tokens)} were delivered as events"
+    return Diagnosis(Cause.STREAM, f"{text} (request {name!r})")
+
+
+def whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
+    """Who knows the token that stopped it, if not the request itself?"""
+    if not last or last[0] in request.eos_token_ids:
+        return []
+    words = [f"it stopped at token {last[0]}, which is no EOS of its own"]
+    owners = [r.request_id for r in call.workload.requests if last[0] in r.eos_token_ids]
+    if owners:
+        words.append(f"but one of {', '.join(map(repr, owners))}")
+    return words

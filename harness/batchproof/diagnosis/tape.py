@@ -1,0 +1,174 @@
+"""Who was fed what, when, and beside whom: every token an engine fed to its model, as one table.
+
+Made from the engine's trace, or, without one, from the plainest schedule that its limits allow. A
+counterfactual (`mistakes`) edits a copy of it: another token, another position, another set of
+visible keys. One pass of the reference over the edited table gives the answer that this very mistake
+would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from batchproof.api import (
+    Completion,
+    Request,
+    RowRecord,
+    StepRecord,
+)
+from batchproof.workload.workloads import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """One request in one call: its tokens, the engine's own outputs included."""
+
+    request: Request
+    call: int
+    token_ids: tuple[int, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Output number `output` of sequence `seq` was chosen from the logits of cell `cell`."""
+
+    cell: int
+    seq: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """One column a property, one entry a fed token ("cell"), all int64 of length `num_cells`.
+
+    `index`: its place in its sequence, which is its right position; `step`: when it was fed; `row`:
+    of which row of that step; `packed`: its place in that step's packed row; `epoch`: how often its
+    sequence was preempted before; `context_len`, `query_len`: of its row; `is_adopted` (0 or 1): it was
+    not fed at all, but taken over from a prefix cache.
+    """
+
+    sequences: tuple[Fed, ...]
+    samples: tuple[Sample, ...]
+    seq: Tensor
+    index: Tensor
+    token: Tensor
+    step: Tensor
+    row: Tensor
+    packed: Tensor
+    epoch: Tensor
+    context_len: Tensor
+    query_len: Tensor
+    is_adopted: Tensor
+
+    @property
+    def num_cells(self) -> int:
+        return len(self.seq)
+
+    def num_prompt_tokens(self) -> Tensor:
+        """Of each cell's sequence."""
+        return torch.tensor([fed.num_prompt_tokens for fed in self.sequences])[self.seq]
+
+    def is_decode(self) -> Tensor:
+        return (self.query_len == 1) & (self.context_len > 0)
+
+    def own_keys(self, window: int | None) -> Tensor:
+        """The right mask, `(query cell, key cell)`: same sequence, same epoch, not later."""
+        same = (self.seq[:, None] == self.seq) & (self.epoch[:, None] == self.epoch)
+        distance = self.index[:, None] - self.index
+        mask = same & (distance >= 0)
+        return mask if window is None else mask & (distance < window)
+
+
+Columns = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+def tape_of(
+    calls: Sequence[tuple[Workload, Sequence[Completion], Sequence[StepRecord]]],
+) -> Tape | None:
+    """Of all calls to one engine, in order. None if a trace feeds what does not exist."""
+    sequences: list[Fed] = []
+    cells: list[Columns] = []
+    samples: list[Sample] = []
+    step = 0
+    for call, (workload, completions, trace) in enumerate(calls):
+        numbers: dict[str, int] = {}
+        for request, completion in zip(workload.requests, completions, strict=True):
+            if request.request_id not in numbers:
+                numbers[request.request_id] = len(sequences)
+                tokens = request.prompt_token_ids + tuple(completion.token_ids)
+                sequences.append(Fed(request, call, tokens))
+        num_outputs = dict.fromkeys(numbers.values(), 0)
+        epochs = dict.fromkeys(numbers.values(), 0)
+        for record, is_adopted in _with_what_was_adopted(trace, workload.config.prefix_caching):
+            for request_id in record.preempted:
+                if request_id in numbers:
+                    epochs[numbers[request_id]] += 1
+            packed = 0
+            for number, row in enumerate(record.rows):
+                seq = numbers.get(row.request_id)
+                if seq is None or row.context_len + row.query_len > len(sequences[seq].token_ids):
+                    return None
+                for offset in range(row.query_len):
+                    index = row.context_len + offset
+                    token = sequences[seq].token_ids[index]
+                    lens = (row.context_len, row.query_len)
+                    cell = (seq, index, token, step, number, packed, epochs[seq], *lens, is_adopted)
+                    cells.append(cell)
+                    packed += 1
+                if row.is_sampled:
+                    samples.append(Sample(len(cells) - 1, seq, num_outputs[seq]))
+                    num_outputs[seq] += 1
+            step += 1
+    if not cells:
+        return None
+    return Tape(tuple(sequences), tuple(samples), *torch.tensor(cells).unbind(-1))
+
+
+def _with_what_was_adopted(
+    trace: Sequence[StepRecord], has_prefix_cache: bool
+) -> Iterator[tuple[StepRecord, bool]]:
+    """Keys that came from a prefix cache, as a step of their own before the first that sees them."""
+    begun: set[str] = set()
+    for record in trace:
+        begun -= {*record.admitted, *record.preempted}
+        adopted = tuple(
+            RowRecord(row.request_id, 0, row.context_len, False)
+            for row in record.rows
+            if has_prefix_cache and row.context_len > 0 and row.request_id not in begun
+        )
+        if adopted:
+            yield StepRecord(adopted, (), (), (), record.preempted), True
+        yield (replace(record, preempted=()) if adopted else record), False
+        begun |= {row.request_id for row in record.rows}
+
+
+def plain_schedule(workload: Workload, completions: Sequence[Completion]) -> list[StepRecord]:
+    """For an engine without a trace: first come first served, prompts whole, a token each a step."""
+    waiting = [
+        (request, len(completion.token_ids))
+        for request, completion in zip(workload.requests, completions, strict=True)
+        if completion.token_ids
+    ]
+    running: list[tuple[Request, int, int]] = []  # request, outputs to come, keys cached
+    trace: list[StepRecord] = []
+    while waiting or running:
+        while waiting and len(running) < workload.config.max_num_seqs:
+            request, num_outputs = waiting.pop(0)
+            running.append((request, num_outputs, 0))
+        rows = tuple(
+            RowRecord(r.request_id, cached, 1 if cached else len(r.prompt_token_ids), True)
+            for r, _, cached in running
+        )
+        trace.append(StepRecord(rows, tuple(r.request_id for r, _ in waiting), (), (), ()))
+        stepped = zip(running, rows, strict=True)
+        left = [(r, todo - 1, row.context_len + row.query_len) for (r, todo, _), row in stepped]
+        running = [each for each in left if each[1]]
+    return trace

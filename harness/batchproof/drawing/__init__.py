@@ -1,0 +1,1 @@
+"""Slot timelines: who held which slot when, as values and as pictures."""

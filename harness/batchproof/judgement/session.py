@@ -1,0 +1,130 @@
+"""Runs the conformance suite on one engine, outside this process."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchproof.campaign.progress import Progress
+from batchproof.errors import UsageError
+from batchproof.places import ROOT, SUITE
+from batchproof.plugin.journal import entries
+
+ASKED = "asked.json"  # what a judgement's folder was begun for
+SECONDS_BETWEEN_LOOKS = 0.5
+TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is asked, and where its traces go."""
+
+    engine: str
+    options: Sequence[str]  # more pytest arguments: models, dtype, -k
+    jobs: int
+    folder: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.jsonl"
+
+    @property
+    def scripts(self) -> Path:
+        """One for every failure, with the models; the verdict keeps those it tells."""
+        return self.folder / "scripts"
+
+    @property
+    def arguments(self) -> list[str]:
+        """What a person would type to see the same."""
+        return [str(SUITE.relative_to(ROOT)), f"--engine={self.engine}", *self.options]
+
+    def begin_anew(self) -> None:
+        """What an earlier run has left is deleted, if it is one. Raises `UsageError` if it is not."""
+        if self.folder.exists():
+            if not (self.folder / ASKED).exists():
+                raise UsageError(
+                    f"{self.folder} is no folder of a judgement, and is not deleted: give another "
+                    f"--output"
+                )
+            shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        (self.folder / ASKED).write_text(json.dumps(self._asked) + "\n", encoding="utf-8")
+
+    def require_same_as_before(self) -> None:
+        """Raises `UsageError` if there is nothing to go on with, or something else was asked."""
+        path = self.folder / ASKED
+        if not path.exists():
+            raise UsageError(
+                f"there is no judgement of {self.engine!r} to resume in {self.folder.parent}"
+            )
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before != self._asked:
+            raise UsageError(
+                f"the judgement of {self.engine!r} was begun with {shlex.join(before['arguments'])}; "
+                f"it cannot be resumed with {shlex.join(self.arguments)}"
+            )
+
+    @property
+    def _asked(self) -> dict[str, object]:
+        return {"engine": self.engine, "arguments": self.arguments}
+
+    def count(self) -> int:
+        """Tests in all. Raises `UsageError` with pytest's own words if it refuses the arguments."""
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *self.arguments,
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:xdist",
+        ]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if ran.returncode != 0:
+            errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR: ")]
+            if ran.returncode < 0:
+                name = signal.Signals(-ran.returncode).name
+                raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
+            told = " ".join((ran.stdout + ran.stderr).split())
+            words = f"pytest ended with status {ran.returncode}: {told or 'without a word'}"
+            raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
+        matches = TAKES.findall(ran.stdout)
+        return int(next(filter(None, (matches[-1][0], matches[-1][2]))))
+
+    def run(self, progress: Progress) -> int:
+        """Returns the status of pytest. A worker that dies is replaced; only its test is lost."""
+        command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
+        command += [f"--journal={self.journal}", f"--repro={self.scripts}"]
+        num_told = 0
+        with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                while True:
+                    status = process.poll()
+                    num_told = self._tell(progress, num_told)
+                    if status is not None:
+                        return status
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait()
+
+    def _tell(self, progress: Progress, num_told: int) -> int:
+        num_broken, count = 0, 0
+        for entry in entries(self.journal):
+            count += 1
+            num_broken += entry["outcome"] == "failed"
+        if count > num_told:
+            progress.step(count - num_told, note=f"{num_broken} failed")
+        return count

@@ -1,0 +1,61 @@
+"""The sweep over model types as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from batchproof.campaign.markdown import header, line
+from batchproof.provenance import as_lines
+
+Data = Mapping[str, Any]
+
+LEGEND = """\
+Each type is made small (two layers, or as many as it has kinds of layers; width 64; a window of 5 keys)
+and its weights are drawn at random, in float32. Six requests of 1 to 33 prompt tokens go through fewer
+slots: packed beside others' decodes, in chunks of at most 8 tokens a step, and with preemption.
+
+* **served**: every token and every logit is that of per-prompt generation, within rounding. `worst` is
+  the largest difference of a logit from float64 in units of E, the reference's own; beyond 8 is wrong.
+* **refused**: `UnsupportedModelError` when the engine is built, with this reason.
+* **not buildable**: there is no small model, or it does not take token ids alone.
+* **unproven**: the toy does not answer to all of its context, or the reference contradicts itself.
+* **WRONG**: the engine accepts it, but its answers differ, or it crashes or hangs.
+
+A row `type, form` is a type in another form than by default."""
+
+
+def models_page(data: Data) -> str:
+    lines = [f"# Causal LMs of transformers before `{data['engine']}`", ""]
+    lines += [*as_lines(data["made"]), f"* seed {data['seed']}", "", *_verdict(data), "", LEGEND, ""]
+    lines += header("type", "verdict", "worst", "E", "layers", "tokens", "reason")
+    lines += [_row(toy) for toy in data["toys"]]
+    return "\n".join([*lines, ""])
+
+
+def _verdict(data: Data) -> Iterator[str]:
+    if not data["is_complete"]:
+        yield "INCOMPLETE: it was stopped before all types were tried."
+        yield ""
+    version = data["made"]["versions"].get("transformers", "?")
+    yield (
+        f"Of {data['num_types']} types of transformers {version}: {_counted(data['counts']['types'])}. "
+        f"Of other forms of them: {_counted(data['counts']['forms'])}."
+    )
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    shown = [f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == "WRONG"]
+    return ", ".join(shown)
+
+
+def _row(toy: Data) -> str:
+    return line(
+        ", ".join(filter(None, (toy["type"], toy["form"]))),
+        toy["verdict"],
+        "" if toy["worst"] is None else f"{toy['worst']:.2f}",
+        "" if toy["error_unit"] is None else f"{toy['error_unit']:.1e}",
+        toy["layers"],
+        str(toy["num_tokens"] or ""),
+        toy["reason"],
+    )

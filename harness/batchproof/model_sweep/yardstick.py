@@ -1,0 +1,76 @@
+"""What a toy is measured by, and whether it can show a fault at all."""
+
+from __future__ import annotations
+
+import random
+from functools import cached_property
+
+import torch
+from transformers import PreTrainedModel
+
+from batchproof.errors import UnsupportedModelError
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.oracle import Oracle, centred, teacher_forced
+from batchproof.run.registry import reference_factory
+
+CONTEXT_LEN = 7  # tokens that the last logits must answer to: two layers with a window of 5 reach 9
+FIRST_ORDINARY_TOKEN = 4  # after padding, beginning, end
+MOST_ROUNDING = 1e-3  # of the spread of the logits: beyond that, E is no rounding
+
+
+class UnprovenError(Exception):
+    """An engine may be right with this model, but that cannot be shown."""
+
+
+class _ToyUnderTest(ModelUnderTest):
+    @cached_property
+    def exact(self) -> PreTrainedModel:
+        """torch's grouped matrix product, which mixtures of experts use, has no float64."""
+        model = super().exact
+        model.set_experts_implementation("eager")
+        return model
+
+
+def yardstick(name: str, model: PreTrainedModel, seed: int) -> Oracle:
+    """Raises `UnprovenError` if per-prompt generation contradicts one float64 pass, or if the
+    model does not answer to its context."""
+    try:
+        oracle = Oracle(_ToyUnderTest(name, model), reference_factory())
+        error_unit = oracle.error.max_abs
+    except UnsupportedModelError as error:
+        raise UnprovenError(f"there is no reference: {error}") from error
+    except Exception as error:
+        raise UnprovenError(f"the reference fails: {error}") from error
+    spread = _spread(model)
+    if not error_unit <= MOST_ROUNDING * spread:
+        raise UnprovenError(
+            f"per-prompt generation is {error_unit:.2g} off one float64 pass; the logits spread "
+            f"over {spread:.2g}"
+        )
+    _require_adequacy(oracle, seed)
+    return oracle
+
+
+def _spread(model: PreTrainedModel) -> float:
+    with torch.inference_mode():
+        logits = model(input_ids=torch.arange(CONTEXT_LEN)[None], use_cache=False).logits
+    return float(logits.max() - logits.min())
+
+
+def _require_adequacy(oracle: Oracle, seed: int) -> None:
+    """Each token of a short context, and the order of two, must move the last logits beyond the bound.
+    The two are as near as a window reaches: a layer without positions knows of no order but the causal
+    one, and the layer behind it must tell them apart."""
+    tokens = range(FIRST_ORDINARY_TOKEN, oracle.subject.vocab_size)
+    drawn = random.Random(seed).sample(tokens, 2 * CONTEXT_LEN)
+    prompt, others = drawn[:CONTEXT_LEN], drawn[CONTEXT_LEN:]
+    changed = {"the order of tokens 3 and 4": [*prompt[:3], prompt[4], prompt[3], *prompt[5:]]}
+    for place, other in enumerate(others):
+        changed[f"token {place}"] = [*prompt[:place], other, *prompt[place + 1 :]]
+    right, *scores = teacher_forced(
+        oracle.subject, [(tuple(each), (0,)) for each in (prompt, *changed.values())]
+    )
+    bound = oracle.kappa * oracle.error.max_abs
+    for what, score in zip(changed, scores, strict=True):
+        if not float((centred(score) - centred(right)).abs().max()) > bound:
+            raise UnprovenError(f"{what} of {CONTEXT_LEN} does not move the last logits")

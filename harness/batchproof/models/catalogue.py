@@ -1,0 +1,178 @@
+"""The models under test: embedded ones by name, or a real checkpoint in their place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from batchproof.errors import UsageError
+from batchproof.models import gpt2_hash_oracle, llama_hash_oracle
+from batchproof.models.gpt2_hash import build_gpt2_hash
+from batchproof.models.llama_hash import build_llama_hash
+from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
+from batchproof.models.shapes import SHAPES, build_model
+
+IntegerOracle = Callable[[Sequence[int], int], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A model made in memory from code."""
+
+    build: Callable[[], PreTrainedModel]
+    oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
+
+
+# The first is the default wherever one model is enough.
+EMBEDDED: dict[str, EmbeddedModel] = {
+    "gpt2-hash": EmbeddedModel(build_gpt2_hash, gpt2_hash_oracle.generate),
+    "llama-hash": EmbeddedModel(build_llama_hash, llama_hash_oracle.generate),
+    "gpt2-random": EmbeddedModel(build_gpt2_random),
+    "llama-random": EmbeddedModel(build_llama_random),
+    "mistral-window": EmbeddedModel(build_mistral_window),
+}
+
+MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
+DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class ModelUnderTest:
+    """A model on its device, with what the suite needs to know about it."""
+
+    name: str
+    model: PreTrainedModel
+    oracle: IntegerOracle | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.name in EMBEDDED
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return self.model.config.get_text_config().vocab_size
+
+    @cached_property
+    def context_len(self) -> int:
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+
+    @cached_property
+    def exact(self) -> PreTrainedModel:
+        """The same function in float64: a copy with the same, already rounded, weights.
+
+        On the CPU where the device has no float64 (MPS). A model in 16 bits of more than
+        `MAX_PARAMETERS_IN_FLOAT64` is copied in float32, which is exact enough beside its rounding:
+        in float64 it would not fit beside itself.
+        """
+        device = "cpu" if self.model.device.type == "mps" else self.model.device
+        is_large = self.model.num_parameters() > MAX_PARAMETERS_IN_FLOAT64
+        is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
+        dtype = torch.float32 if is_large and is_16_bit else torch.float64
+        return moved(copy.deepcopy(self.model), device, dtype)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
+        if self.tokenizer is not None:
+            return tuple(self.tokenizer.encode(text))
+        return tuple(byte % self.vocab_size for byte in text.encode())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, for people; bytes that are no UTF-8 show as `\\x..`."""
+        if self.tokenizer is not None:
+            return str(self.tokenizer.decode(list(token_ids)))
+        return bytes(token % 256 for token in token_ids).decode(errors="backslashreplace")
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype_name}, {self.model.device.type})"
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
+    """An embedded model or a shape by name, else a checkpoint by hub id or local path.
+
+    Raises `UsageError` if it is none of them.
+    """
+    if name in EMBEDDED:
+        entry = EMBEDDED[name]
+        return ModelUnderTest(name, moved(entry.build(), device, dtype), entry.oracle)
+    if name in SHAPES:
+        return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+    except (OSError, ValueError, KeyError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a shape "
+            f"({', '.join(SHAPES)}) nor a causal-LM checkpoint that could be loaded: {first_line}"
+        ) from error
+    model = moved(model, device, dtype).eval().requires_grad_(False)
+    return ModelUnderTest(name, model, tokenizer=_tokenizer(name))
+
+
+def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype) -> PreTrainedModel:
+    """`model.to`, whose wrapper in transformers hides its signature from type checkers."""
+    return cast(torch.nn.Module, model).to(device=device, dtype=dtype)
+
+
+def _tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    """None for a checkpoint saved without one: its text prompts are bytes."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError):
+        return None
+    # Where files are missing, transformers 5 may return a tokenizer that knows no word.
+    return tokenizer if tokenizer.encode("a") else None
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is CUDA, else MPS, else the CPU. Raises `UsageError` if the device is not there."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"--device {name!r} is unknown; choose one of {DEVICES}") from error
+    num_there = _num_devices(device.type)
+    if num_there is None:
+        raise UsageError(f"--device {name!r} is not supported; choose one of {DEVICES}")
+    if (device.index or 0) >= num_there:
+        raise UsageError(
+            f"--device {name!r} is not there: this machine has {num_there} of type {device.type}"
+        )
+    return device
+
+
+def _num_devices(device_type: str) -> int | None:
+    """None for a type of which torch knows the name alone, as before a device's plugin is loaded."""
+    if device_type == "cpu":
+        return 1
+    try:
+        module = torch.get_device_module(device_type)
+    except RuntimeError:
+        return None
+    return int(module.device_count())
+
+
+def resolve_dtype(name: str, option: str = "--dtype") -> torch.dtype:
+    """Raises `UsageError` for anything but the names in `DTYPES`."""
+    if name not in DTYPES:
+        raise UsageError(f"{option} {name!r} is unknown; choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]

@@ -1,0 +1,250 @@
+"""`gpt2-hash`: an ordinary GPT-2 whose next token is a hash of every earlier token.
+
+Its weights are written down, not trained. Any lost, foreign or shifted key changes what follows,
+and the best logit leads the second by at least 2.8 at every step, so no rounding flips a token in
+float32, bfloat16 or float16. `gpt2_hash_oracle` computes the same tokens in integer Python.
+
+How it works, along the residual stream (width 192; a bit x is the pair of channels +v, -v with
+v = 1 - 2x, so the mean is 0 and the norm constant, and LayerNorm is a constant scale):
+
+    state    17 pairs   what this position knows, at first its token
+    fetched  17 pairs   what attention just read, at first the position's code
+    address  12 bits    where this position is (half ones: mean 0 without pairs)
+    targets  8 x 12     whom layers 1..8 read, as addresses
+    soft     8 pairs    analog sums, see below
+
+Head 0 compares a target with all addresses and copies the winner's state into `fetched`. The MLP
+XORs `state` with `fetched` into a new state and clears what it used. Layer 0 only mixes in the
+position; layer 1 asks for position t + 1, which the causal mask hides, and gets t; layers 2..8
+reach 1, 2, 4, ... 64 positions back. The last 8 bits of the state are the next token.
+
+Heads 1..5 are soft: four weigh all visible keys by content and position, one takes their plain
+mean. They write to `soft`, which moves the logits a little, so that every visible key, with its K
+and V in every layer, counts in them. Head 0 carries `soft` along its hops.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from batchproof.models import hash_tables as tables
+
+NUM_HEADS, HEAD_DIM = 6, 32
+WIDTH = NUM_HEADS * HEAD_DIM
+
+# First channel of each part of the stream; the negatives of a paired part follow its positives.
+_BITS, _ADDRESS_BITS = tables.STATE_BITS, tables.POSITION_BITS
+_STATE, _FETCHED, _ADDRESS = 0, 2 * _BITS, 4 * _BITS
+_TARGETS = _ADDRESS + _ADDRESS_BITS
+_SOFT = _TARGETS + (tables.NUM_LAYERS - 1) * _ADDRESS_BITS
+_NUM_SOFT = (WIDTH - _SOFT) // 2
+INNER = 8 * _BITS + 2 * _NUM_SOFT
+
+_EPSILON = 1e-5
+_FETCH_GAIN = 12.0  # Head 0's score per unit of the address product: leads are 48, in layer 1 24.
+_BIT_LOGIT = 2.0  # Logit per agreeing bit: the right token has 16, the next best 12.
+
+# Tuned for a margin above 2.8, and for one key among 256 to exceed rounding a hundred times.
+# For heads 1..5: standard deviation of the scores over random keys (0 is the plain mean), and
+# what one dimension of the head adds to its soft channel.
+_SOFT_HEADS = ((1.0, 0.03), (1.0, 0.03), (1.5, 0.03), (2.0, 0.03), (0.0, 0.16))
+_SOFT_FEEDBACK = 2.0  # Gain at which V reads soft channels.
+_SOFT_CARRY = 0.4  # Share of the fetched position's soft channels that head 0 adds to the own.
+_SOFT_LOGIT = 0.25  # Logit per unit of a soft channel.
+# Size beyond which a layer divides the rest by four: short contexts get there, where a key weighs
+# plenty, and long ones, where it weighs little, seldom do.
+_SOFT_KNEE = 0.25
+
+
+def build_gpt2_hash() -> GPT2LMHeadModel:
+    """Return the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    nulls: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    nulls |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    config = GPT2Config(
+        **nulls,
+        vocab_size=tables.VOCAB_SIZE,
+        n_positions=tables.NUM_POSITIONS,
+        n_layer=tables.NUM_LAYERS,
+        n_head=NUM_HEADS,
+        n_embd=WIDTH,
+        n_inner=INNER,
+        activation_function="relu",
+        layer_norm_epsilon=_EPSILON,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    # On the meta device nothing is initialised, so nothing is drawn from a generator.
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config)
+    model.load_state_dict(_weights(), assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _weights() -> dict[str, Tensor]:
+    weights = {
+        "transformer.wte.weight": _token_embeddings(),
+        "transformer.wpe.weight": _position_embeddings(),
+        "lm_head.weight": _unembedding(),
+        **_layer_norm("transformer.ln_f", has_fetched=False),
+    }
+    for layer in range(tables.NUM_LAYERS):
+        block = f"transformer.h.{layer}"
+        weights |= _layer_norm(f"{block}.ln_1", has_fetched=layer == 0)
+        weights |= _attention(f"{block}.attn", layer)
+        weights |= _layer_norm(f"{block}.ln_2", has_fetched=True)
+        weights |= _mlp(f"{block}.mlp", layer)
+    return weights
+
+
+def _signs(bits: Iterable[int]) -> Tensor:
+    """Return bits 0 and 1 as +1 and -1, shape (len(bits),)."""
+    return torch.tensor([1.0 - 2.0 * bit for bit in bits], dtype=torch.float32, device="cpu")
+
+
+def _zeros(*shape: int) -> Tensor:
+    """Return zeros, whatever torch's default device and dtype are."""
+    return torch.zeros(shape, dtype=torch.float32, device="cpu")
+
+
+def _pairs(bits: Iterable[int]) -> Tensor:
+    """Return the channels of paired bits: first all signs, then all their negatives."""
+    return torch.cat((_signs(bits), -_signs(bits)))
+
+
+def _token_embeddings() -> Tensor:
+    """Return (vocab, width): a token's code as the first state."""
+    weight = _zeros(tables.VOCAB_SIZE, WIDTH)
+    for token_id, row in enumerate(weight):
+        row[_STATE:_FETCHED] = _pairs(tables.token_code(token_id))
+    return weight
+
+
+def _position_embeddings() -> Tensor:
+    """Return (positions, width): the code to mix in, the address, and one target per layer."""
+    addresses = tables.addresses()
+    weight = _zeros(tables.NUM_POSITIONS, WIDTH)
+    for position, row in enumerate(weight):
+        row[_FETCHED:_ADDRESS] = _pairs(tables.position_code(position))
+        hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
+        seen = (position, position + 1, *hops)
+        row[_ADDRESS:_SOFT] = _signs(bit for p in seen for bit in addresses[p])
+    return weight
+
+
+def _affine(name: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    return {f"{name}.weight": weight, f"{name}.bias": bias}
+
+
+def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
+    """Return the weights that make LayerNorm the identity while the soft channels are small."""
+    scale = math.sqrt((_SOFT if has_fetched else _SOFT - 2 * _BITS) / WIDTH + _EPSILON)
+    return _affine(name, _zeros(WIDTH) + scale, _zeros(WIDTH))
+
+
+def _attention(name: str, layer: int) -> dict[str, Tensor]:
+    """Return c_attn (width, 3 width) and c_proj (width, width): head 0 fetches, 1..5 are soft."""
+    qkv, out = _zeros(WIDTH, 3, NUM_HEADS, HEAD_DIM), _zeros(NUM_HEADS, HEAD_DIM, WIDTH)
+    if layer > 0:  # In layer 0 the position's code is in `fetched` already.
+        _fetch_head(qkv[:, :, 0], out[0], layer)
+    for head, (spread, step) in enumerate(_SOFT_HEADS, start=1):
+        _soft_head(qkv[:, :, head], out[head], f"layer {layer} / head {head}", spread, step)
+    c_attn = _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1), _zeros(3 * WIDTH))
+    return c_attn | _affine(f"{name}.c_proj", out.reshape(WIDTH, -1), _zeros(WIDTH))
+
+
+def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
+    """Fill the head that copies the target's state; `qkv` (width, 3, dim), `out` (dim, width)."""
+    gain = math.sqrt(_FETCH_GAIN * math.sqrt(HEAD_DIM))
+    target = _TARGETS + (layer - 1) * _ADDRESS_BITS
+    for bit in range(_ADDRESS_BITS):
+        qkv[target + bit, 0, bit] = qkv[_ADDRESS + bit, 1, bit] = gain
+        if layer == 1:  # Second choice after t + 1: t itself, ahead of every other neighbour.
+            qkv[_ADDRESS + bit, 0, bit] = gain / 2
+    for bit in range(_BITS):
+        qkv[_STATE + bit, 2, bit] = 1.0
+        _write_pair(out[bit], _FETCHED + bit, _BITS, 1.0)
+    if layer > 1:  # Carry the soft channels along the hops, shuffled.
+        order = tables.shuffled(f"layer {layer} / carry", _NUM_SOFT)
+        signs = _signs(tables.random_bits(f"layer {layer} / carry signs", _NUM_SOFT)).tolist()
+        for dim, (channel, sign) in enumerate(zip(order, signs, strict=True), start=_BITS):
+            qkv[_SOFT + dim - _BITS, 2, dim] = 1.0
+            _write_pair(out[dim], _SOFT + channel, _NUM_SOFT, sign * _SOFT_CARRY)
+
+
+def _write_pair(row: Tensor, channel: int, offset: int, value: float) -> None:
+    """Let a hidden unit add `value` to a channel and take it from its negative, `offset` on."""
+    row[channel], row[channel + offset] = value, -value
+
+
+def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float) -> None:
+    """Fill a head that weighs all keys; `qkv` (width, 3, dim), `out` (dim, width).
+
+    Every dimension of Q, K and V reads one channel with a random sign. Q and K read bits of state
+    and address, V reads soft channels as well.
+    """
+    dims, soft = range(HEAD_DIM), range(_SOFT, _SOFT + _NUM_SOFT)
+    bits = [*range(_STATE, _STATE + _BITS), *range(_ADDRESS, _ADDRESS + _ADDRESS_BITS)]
+    for part, channels in enumerate((bits, bits, [*bits, *soft])):
+        order = tables.shuffled(f"{label} / channels {part}", len(channels))
+        reads = [channels[order[dim % len(order)]] for dim in dims]
+        signs = _signs(tables.random_bits(f"{label} / signs {part}", HEAD_DIM))
+        qkv[reads, part, list(dims)] = signs * (math.sqrt(spread) if part < 2 else 1.0)
+    qkv[list(soft), 2] *= _SOFT_FEEDBACK
+    for dim in dims:
+        _write_pair(out[dim], _SOFT + dim % _NUM_SOFT, _NUM_SOFT, step)
+
+
+class _Mlp:
+    """One layer's c_fc (width, inner) and c_proj (inner, width), filled unit by unit."""
+
+    def __init__(self) -> None:
+        self.fc, self.fc_bias = _zeros(WIDTH, INNER), _zeros(INNER)
+        self.proj, self.proj_bias = _zeros(INNER, WIDTH), _zeros(WIDTH)
+        self._units = iter(range(INNER))
+
+    def add_relu(self, inputs: list[int], bias: float, pair: tuple[int, int], gain: float) -> None:
+        """Add gain * relu(sum(inputs) + bias) to the pair (channel, offset of its negative)."""
+        unit = next(self._units)
+        self.fc[inputs, unit], self.fc_bias[unit] = 1.0, bias
+        _write_pair(self.proj[unit], *pair, gain)
+
+    def add_step(self, inputs: list[int], at: float, bit: int, height: float) -> None:
+        """Add to the pair of `bit`: 0 where sum(inputs) <= at - 1/2, `height` from at + 1/2 on."""
+        self.add_relu(inputs, 0.5 - at, (bit, _BITS), height)
+        self.add_relu(inputs, -0.5 - at, (bit, _BITS), -height)
+
+
+def _mlp(name: str, layer: int) -> dict[str, Tensor]:
+    """Return the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
+    mlp = _Mlp()  # Steps, because they give clean bits whatever the soft channels do to the norm.
+    for bit, (own_bit, fetched_bit) in enumerate(tables.gate_inputs(layer)):
+        own, fetched = _STATE + own_bit, _FETCHED + fetched_bit
+        # The product of two signs is |own + fetched| - 1: a step on either side.
+        mlp.add_step([own, fetched], 1.0, _STATE + bit, 2.0)
+        mlp.add_step([own + _BITS, fetched + _BITS], 1.0, _STATE + bit, 2.0)
+        # A sign is a step of height 2, minus 1: take both inputs out.
+        mlp.add_step([_STATE + bit], 0.0, _STATE + bit, -2.0)
+        mlp.add_step([_FETCHED + bit], 0.0, _FETCHED + bit, -2.0)
+        # The ones: -1 + 1 cancel for `state`, one is left over for `fetched`.
+        _write_pair(mlp.proj_bias, _FETCHED + bit, _BITS, 1.0)
+    for index in range(_NUM_SOFT):
+        pair = (_SOFT + index, _NUM_SOFT)
+        mlp.add_relu([_SOFT + index], -_SOFT_KNEE, pair, -0.75)
+        mlp.add_relu([_SOFT + index + _NUM_SOFT], -_SOFT_KNEE, pair, 0.75)
+    c_fc = _affine(f"{name}.c_fc", mlp.fc, mlp.fc_bias)
+    return c_fc | _affine(f"{name}.c_proj", mlp.proj, mlp.proj_bias)
+
+
+def _unembedding() -> Tensor:
+    """Return (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
+    weight, first = _zeros(tables.VOCAB_SIZE, WIDTH), _STATE + _BITS - tables.TOKEN_BITS
+    for token_id, row in enumerate(weight):
+        bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]
+        row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * _signs(bits)
+        soft = _signs(tables.random_bits(f"unembedding / {token_id}", _NUM_SOFT))
+        row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
+    return weight

@@ -1,0 +1,252 @@
+"""`llama-hash`: an ordinary Llama whose next token is a hash of the last 64 tokens, in order.
+
+Its weights are written down, not trained. A changed token among the last 64, a key that is lost or
+leaks for good, or a decode position one off changes what follows. A single wrong key seen by a
+single query moves the logits by at least 100 times their float32 rounding, and flips the token only
+if a hard head (below) asks for that key. The best logit leads the second by at least 2.8 (3.8 is
+typical), so no rounding flips a token in float32, bfloat16 or float16. `llama_hash_oracle` computes
+the same tokens in integer Python. As in every RoPE model only the differences of positions count:
+moving a whole sequence to other positions is no fault, and nothing here can see it.
+
+How it works, along the residual stream (width 128; a bit b is one channel v = 1 - 2b, so the norm
+is constant and RMSNorm a constant scale; it subtracts no mean, so no pairs are needed):
+
+    state     32   what this position knows, at first its token
+    fetched   32   what attention just read; 0 between layers
+    soft      32   analog sums, small, see below
+    constant   1   8.0, from which thresholds and constant queries and keys are made
+
+Query head 0 is hard: its query and its key are constant, so its score depends on the distance of
+two positions alone. It peaks at the layer's offset, and where the context is too short for that,
+the nearest visible key wins. That key takes all of the weight; its state goes into `fetched`. The
+MLP then XORs `state` with `fetched` into a new state and clears what it used.
+
+Query heads 1, 2 and 3 are soft: one takes nearly the plain mean over all visible keys, two weigh
+them by content and distance. They write to `soft`, which moves the logits a little, so that every
+visible key, with its K and V in every layer, counts in the logits, also beyond the 64.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+
+from batchproof.models.hash_tables import (
+    NUM_POSITIONS,
+    TOKEN_BITS,
+    VOCAB_SIZE,
+    Bits,
+    random_bits,
+    shuffled,
+)
+from batchproof.models.llama_hash_oracle import (
+    OFFSETS,
+    STATE_BITS,
+    gate_inputs,
+    token_code,
+)
+
+WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
+HEAD_DIM = STATE_BITS
+INNER = 9 * STATE_BITS
+ROPE_THETA = 16.0
+"""Frequencies from 1 down to 1/13 radian per position: what reaches a few dozen positions."""
+
+_BITS = STATE_BITS
+_STATE = slice(0, _BITS)
+_FETCHED = slice(_BITS, 2 * _BITS)
+_SOFT = slice(2 * _BITS, 3 * _BITS)
+_CONSTANT = 3 * _BITS
+_IDENTITY = torch.eye(_BITS, dtype=torch.float32, device="cpu")
+
+_CONSTANT_VALUE = 8.0
+"""64 + 8^2 = 128: with `state` and `fetched` full, the mean square of the stream is exactly 1."""
+_MEAN_SQUARE_NO_FETCH = (_BITS + _CONSTANT_VALUE**2) / WIDTH
+
+_AMPLITUDES = {
+    -1: (58, 24, 13, 9, 0, 0, 9, 0, 0, 8, 13, 7, 6, 3, 5, 5),
+    1: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
+    2: (93, 18, 9, 8, 0, 0, 6, 0, 0, 7, 10, 3, 1, 0, 2, 3),
+    4: (41, 0, 0, 0, 9, 14, 87, 0, 10, 0, 0, 0, 0, 0, 0, 0),
+    8: (15, 0, 0, 0, 8, 66, 0, 0, 0, 0, 0, 0, 0, 0, 4, 68),
+    16: (5, 1, 13, 0, 0, 24, 6, 0, 0, 0, 0, 0, 108, 0, 44, 0),
+}
+"""Offset -> amplitude of each RoPE frequency in the hard head's score.
+
+The score at distance x is the sum of amplitude * cos(frequency * (x - offset)). The table is the
+solution of a linear program, rounded: for a total of 160 (200 at offset 16), the largest gap by
+which the nearest visible key beats the next, over all distances below 260 and with the frequencies
+rounded to float32, bfloat16 or float16 (`model.to(bfloat16)` rounds them too). The gaps are 39, 52,
+52, 26, 13.7 and 8.9; a bfloat16 score near 200 is wrong by about 1. At distance 0 no score is below
+-14: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN.
+"""
+
+_HARD_KEY = 8.0
+_MEAN_QUERY = 0.1
+"""Gives the nearly plain mean scores of about +-0.5, so that its keys count too."""
+_RELU_GAIN = 32.0
+"""silu(32 x) / 32 is relu(x) to 6e-8 at every |x| >= 1/2, the only places where it is used."""
+_SOFT_STEP = 3 / 16
+"""What one dimension of a soft head adds to its channel, per unit of V."""
+_SOFT_FEEDBACK = 2.0
+"""Gain at which V reads the soft channels, so that a disturbance of an earlier query travels on."""
+_SOFT_LIMIT, _SOFT_GAIN = 0.2556, 5.0
+"""`soft` is limited to about +-0.2556 in each layer, with slope 1 at 0, as silu'(5 * 0.2556) = 1.
+
+In a short context the sums are large and the limit keeps the margin; in a long one they are small,
+so the step above can be large, and a single key among 250 still moves the logits well.
+"""
+_BIT_LOGIT = 2.0
+"""Logit per agreeing bit: the right token has 16, the next best 12."""
+_SOFT_LOGIT = 0.15
+"""Logit per unit of a soft channel."""
+
+
+def build_llama_hash() -> LlamaForCausalLM:
+    """Return the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
+    # The constructor draws initial weights from the global generator; all are overwritten below.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        model = LlamaForCausalLM(_config())
+        model.float().eval().requires_grad_(False)
+        for parameter in model.parameters():
+            parameter.zero_()
+        _fill_embedding_and_head(model)
+        for layer, block in enumerate(model.model.layers):
+            block.input_layernorm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+            block.post_attention_layernorm.weight.fill_(1.0)
+            _fill_hard_head(block.self_attn, OFFSETS[layer])
+            _fill_soft_heads(block.self_attn, layer)
+            _fill_xor(block.mlp, layer)
+            _fill_limiter(block.mlp)
+    return model
+
+
+def _config() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=NUM_POSITIONS,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=len(OFFSETS),
+        num_attention_heads=NUM_HEADS,
+        num_key_value_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def _fill_embedding_and_head(model: LlamaForCausalLM) -> None:
+    """Write tokens as their codes; read the last state's last bits and the soft channels."""
+    embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+    answer = slice(_STATE.stop - TOKEN_BITS, _STATE.stop)
+    for token_id in range(VOCAB_SIZE):
+        embedding[token_id, _STATE] = _signs(token_code(token_id))
+        digits = tuple(map(int, f"{token_id:0{TOKEN_BITS}b}"))
+        head[token_id, answer] = _BIT_LOGIT * _signs(digits)
+        soft = _signs(random_bits(f"llama / head / {token_id}", _BITS))
+        head[token_id, _SOFT] = _SOFT_LOGIT * soft
+    embedding[:, _CONSTANT] = _CONSTANT_VALUE
+    model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
+
+
+def _fill_hard_head(attention: LlamaAttention, offset: int) -> None:
+    """Let query head 0 copy the state of the position `offset` earlier into `fetched`.
+
+    RoPE turns dimensions j and j + HEAD_DIM / 2 of a query at t and of a key at s by frequency[j]
+    times t and s, so the score of two vectors at angles p and 0 goes with cos(f * (t - s) + p).
+    """
+    half = HEAD_DIM // 2
+    for j, amplitude in enumerate(_AMPLITUDES[offset]):
+        angle = -offset * ROPE_THETA ** (-j / half)
+        length = amplitude * math.sqrt(HEAD_DIM) / _HARD_KEY
+        for dim, part in ((j, math.cos(angle)), (j + half, math.sin(angle))):
+            # Rounded to 1/64, far coarser than what two math libraries differ by.
+            query = round(64 * length * part) / 64
+            attention.q_proj.weight[dim, _CONSTANT] = query / _CONSTANT_VALUE
+        attention.k_proj.weight[j, _CONSTANT] = _HARD_KEY / _CONSTANT_VALUE
+    attention.v_proj.weight[:HEAD_DIM, _STATE] = _IDENTITY
+    attention.o_proj.weight[_FETCHED, :HEAD_DIM] = _IDENTITY
+
+
+def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
+    """Let query heads 1 (the nearly plain mean) and 2, 3 (by content) write to `soft`.
+
+    Head 1 shares K and V with the hard head; heads 2 and 3 share K and V made of all state bits.
+    """
+    name = f"llama / layer {layer} / soft"
+    _hard, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
+    mean_query = _MEAN_QUERY * _signs(random_bits(f"{name} / mean", HEAD_DIM))
+    attention.q_proj.weight[second, _CONSTANT] = mean_query / _CONSTANT_VALUE
+    attention.q_proj.weight[third, _STATE] = _signed_permutation(f"{name} / q 2")
+    attention.q_proj.weight[fourth, _STATE] = _signed_permutation(f"{name} / q 3")
+    attention.k_proj.weight[second, _STATE] = _signed_permutation(f"{name} / k")
+    attention.v_proj.weight[second, _STATE] = _signed_permutation(f"{name} / v")
+    attention.v_proj.weight[second, _SOFT] = _SOFT_FEEDBACK * _signed_permutation(f"{name} / back")
+    for head in (second, third, fourth):
+        step = _SOFT_STEP * _signed_permutation(f"{name} / o {head.start}")
+        attention.o_proj.weight[_SOFT, head] = step
+
+
+def _fill_xor(mlp: LlamaMLP, layer: int) -> None:
+    """Replace `state` by its XOR with `fetched`, and `fetched` by 0.
+
+    With u = own + fetched in {-2, 0, 2}, the XOR as +-1 is 2 [r(u) + r(-u)] - 1 for the ramp
+    r(x) = relu(x - 1/2) - relu(x - 3/2). The ramp is flat around 0 and 2, so it wipes out the
+    rounding of its inputs: no error outlives a layer. Four units a bit, and two that clear.
+    """
+    gate, up, down = mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight
+    own, fetched = (_IDENTITY[list(bits)] for bits in zip(*gate_inputs(layer), strict=True))
+    ramp = [(sign, threshold) for sign in (1.0, -1.0) for threshold in (0.5, 1.5)]
+    for index, (sign, threshold) in enumerate(ramp):
+        units = _units(index)
+        gate[units, _STATE] = _RELU_GAIN * sign * own
+        gate[units, _FETCHED] = _RELU_GAIN * sign * fetched
+        gate[units, _CONSTANT] = -_RELU_GAIN * threshold / _CONSTANT_VALUE
+        up[units, _CONSTANT] = 1 / _CONSTANT_VALUE
+        down[_STATE, units] = (2 if threshold < 1 else -2) / _RELU_GAIN * _IDENTITY
+    _subtract(mlp, _units(4), _STATE, 1.0)
+    _subtract(mlp, _units(5), _FETCHED, 0.0)
+
+
+def _fill_limiter(mlp: LlamaMLP) -> None:
+    """Replace every soft channel x by relu(x + limit) - relu(x - limit) - limit, with soft knees."""
+    for index, sign in ((6, 1.0), (7, -1.0)):
+        units = _units(index)
+        mlp.gate_proj.weight[units, _SOFT] = _SOFT_GAIN * _IDENTITY
+        mlp.gate_proj.weight[units, _CONSTANT] = _SOFT_GAIN * sign * _SOFT_LIMIT / _CONSTANT_VALUE
+        mlp.up_proj.weight[units, _CONSTANT] = 1 / _CONSTANT_VALUE
+        mlp.down_proj.weight[_SOFT, units] = sign / _SOFT_GAIN * _IDENTITY
+    _subtract(mlp, _units(8), _SOFT, _SOFT_LIMIT)
+
+
+def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None:
+    """Let `units` take x + `constant` away from every channel x of `part`.
+
+    silu(32) = 32: a gate that is always open makes a unit linear.
+    """
+    mlp.gate_proj.weight[units, _CONSTANT] = _RELU_GAIN / _CONSTANT_VALUE
+    mlp.up_proj.weight[units, part] = _IDENTITY
+    mlp.up_proj.weight[units, _CONSTANT] = constant / _CONSTANT_VALUE
+    mlp.down_proj.weight[part, units] = -_IDENTITY / _RELU_GAIN
+
+
+def _units(index: int) -> slice:
+    """Return the `index`-th group of hidden units of the MLP, one unit per bit."""
+    return slice(index * _BITS, (index + 1) * _BITS)
+
+
+def _signs(bits: Bits) -> Tensor:
+    """Return bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
+    return 1.0 - 2.0 * torch.tensor(bits, dtype=torch.float32)
+
+
+def _signed_permutation(label: str) -> Tensor:
+    """Return a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
+    order = shuffled(f"{label} / order", _BITS)
+    return _signs(random_bits(f"{label} / signs", _BITS))[:, None] * _IDENTITY[order]

@@ -1,0 +1,89 @@
+"""What `llama-hash` answers, in integer Python: no tensors, no cache, no batch, no rounding.
+
+It holds the tables of the function, and the model is built from the same tables; they have nothing
+else in common, so this oracle shares no error with torch, transformers or any engine.
+
+The function: a token has a random code of `STATE_BITS` bits, the first state of its position. Each
+layer replaces every state by the XOR of itself and the state `OFFSETS[layer]` positions earlier,
+both under permutations of their own, so another order of the same tokens is another hash. The sums
+of the offsets are 0..63: the last state depends on the last 64 tokens.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+from batchproof.models.hash_tables import (
+    NUM_POSITIONS,
+    TOKEN_BITS,
+    VOCAB_SIZE,
+    Bits,
+    random_bits,
+    shuffled,
+)
+
+STATE_BITS = 32
+OFFSETS = (-1, 1, 2, 4, 8, 16, 16, 16)
+"""How far back each layer reads. -1 is the future: no honest mask shows it (see `source`)."""
+
+_SERIES = "llama 22"
+"""The first series of tables in which a changed token is never lost by construction: from every
+position of the window, in contexts of every length, the map to the next token has full rank."""
+
+
+@cache
+def token_code(token_id: int) -> Bits:
+    """Return the state that stands for a token."""
+    return random_bits(f"{_SERIES} / token / {token_id}", STATE_BITS)
+
+
+@cache
+def gate_inputs(layer: int) -> tuple[tuple[int, int], ...]:
+    """Return, for every new state bit, which own bit and which fetched bit it is the XOR of."""
+    own = shuffled(f"{_SERIES} / layer {layer} / own", STATE_BITS)
+    fetched = shuffled(f"{_SERIES} / layer {layer} / fetched", STATE_BITS)
+    return tuple(zip(own, fetched, strict=True))
+
+
+def source(layer: int, position: int) -> int:
+    """Return the position whose state `position` reads in `layer`.
+
+    An offset that points outside the visible keys reads the visible key next to it: position 0
+    near the start, and for the offset -1, which a causal mask hides, the position itself.
+    """
+    return min(max(position - OFFSETS[layer], 0), position)
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """Return the greedy next token after `token_ids`, which stand at consecutive positions.
+
+    Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
+    """
+    return generate(token_ids, 1)[0]
+
+
+def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
+    token_ids = list(prompt)
+
+    @cache
+    def state(num_layers: int, position: int) -> Bits:
+        """Return the state of `position` after the first `num_layers` layers."""
+        if num_layers == 0:
+            return token_code(token_ids[position])
+        layer = num_layers - 1
+        own, fetched = state(layer, position), state(layer, source(layer, position))
+        return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
+
+    for _ in range(max_new_tokens):
+        _check(token_ids)
+        last = state(len(OFFSETS), len(token_ids) - 1)
+        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
+    return token_ids[len(prompt) :]
+
+
+def _check(token_ids: Sequence[int]) -> None:
+    if not 1 <= len(token_ids) <= NUM_POSITIONS:
+        raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
+    for token_id in token_ids:
+        if not 0 <= token_id < VOCAB_SIZE:
+            raise ValueError(f"token id {token_id}; must be 0 to {VOCAB_SIZE - 1}")

@@ -1,0 +1,139 @@
+"""Models by shape: the sizes that people serve, with random weights made where they are needed.
+
+Nothing is downloaded, and on a GPU nothing passes through float32 or the CPU. Speed depends on shape
+and dtype, not on what the weights are, but verification does: a model that repeats a token or hears
+only the last few would answer a broken engine's requests right. With the usual spread of 0.02 `tiny`
+has 6 distinct tokens among 32 and `gpt2` 4; too wide a spread makes an engine's rounding in 16 bits
+grow from layer to layer. Between the two lie, as measured with `batchproof.oracle.adequacy` and 32
+greedy tokens (`llama-8b` on a twin 256 wide, the last line on such twins of all but `tiny`):
+
+                                  tiny    gpt2  qwen3-0.6b  llama-1b  llama-8b
+    spread (initializer_range)    0.08    0.08      0.0375     0.022    0.0156
+    wrong first token changes     100%     90%        100%      100%      100%
+    dropped key changes            82%     80%         90%       98%       92%
+    distinct of 32 tokens           31      24          31        32        31
+    bfloat16 changes of float32     5%      6%          7%        7%        7%
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+)
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A configuration class of transformers and what it is called with."""
+
+    kind: type[PreTrainedConfig]
+    values: dict[str, Any]
+
+    def config(self, **changes: Any) -> PreTrainedConfig:
+        """Without special tokens. A new one each time, since whoever holds it may alter it."""
+        special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+        return self.kind(**{**self.values, **special, **changes})
+
+
+def _rope_shape(
+    *sizes: int, head_dim: int, rope_theta: float, is_tied: bool, spread: float
+) -> dict[str, Any]:
+    """`sizes`: layers, hidden, intermediate, heads, KV heads, vocabulary, positions."""
+    names = (
+        *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+        *("num_key_value_heads", "vocab_size", "max_position_embeddings"),
+    )
+    values: dict[str, Any] = dict(zip(names, sizes, strict=True))
+    values["head_dim"] = head_dim
+    values["rope_parameters"] = {"rope_type": "default", "rope_theta": rope_theta}
+    values["tie_word_embeddings"] = is_tied
+    values["initializer_range"] = spread
+    return values
+
+
+_TINY = _rope_shape(
+    *(4, 256, 704, 8, 4, 4096, 8192), head_dim=32, rope_theta=1e4, is_tied=False, spread=0.08
+)
+_GPT2 = {
+    "n_layer": 12,
+    "n_embd": 768,
+    "n_head": 12,
+    "vocab_size": 50_257,
+    "n_positions": 1024,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.08,
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+}
+_QWEN3_06B = _rope_shape(
+    *(28, 1024, 3072, 16, 8, 151_936, 40_960),
+    head_dim=128,
+    rope_theta=1e6,
+    is_tied=True,
+    spread=0.0375,
+)
+_LLAMA_1B = _rope_shape(
+    *(16, 2048, 8192, 32, 8, 128_256, 131_072),
+    head_dim=64,
+    rope_theta=5e5,
+    is_tied=True,
+    spread=0.022,
+)
+_LLAMA_8B = _rope_shape(
+    *(32, 4096, 14_336, 32, 8, 128_256, 131_072),
+    head_dim=128,
+    rope_theta=5e5,
+    is_tied=False,
+    spread=0.0156,
+)
+
+SHAPES: dict[str, Shape] = {
+    "tiny": Shape(LlamaConfig, _TINY),
+    "gpt2": Shape(GPT2Config, _GPT2),
+    "qwen3-0.6b": Shape(Qwen3Config, _QWEN3_06B),
+    "llama-1b": Shape(LlamaConfig, _LLAMA_1B),
+    "llama-8b": Shape(LlamaConfig, _LLAMA_8B),
+}
+
+
+def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model with random weights of `SEED`, in eval mode, without gradients. The global generators
+    stay as they are.
+
+    The weights are drawn on the device in the dtype, so they are others on another device or in
+    another dtype.
+
+    The model is made in its dtype, not cast to it: a cast would round RoPE's frequencies as well,
+    which a model of 16 bits keeps in float32.
+    """
+    # MPS generators cannot be put back, so there the weights come from the CPU's.
+    place = device if device.type in ("cpu", "cuda", "meta") else torch.device("cpu")
+    with _own_generator(place), place:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model.to(device=device).eval().requires_grad_(False)
+
+
+@contextmanager
+def _own_generator(device: torch.device) -> Iterator[None]:
+    """Seed the generators that weights are drawn from, and put them back afterwards."""
+    gpus = []
+    if device.type == "cuda":
+        gpus = [torch.cuda.current_device() if device.index is None else device.index]
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(SEED)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(SEED)
+        yield

@@ -1,0 +1,82 @@
+"""The adequacy gate: can this model show a fault in its tokens at all?
+
+A model that repeats one token, or ignores most of its context, answers a broken engine's requests
+as it answers a right one's: equal tokens then prove nothing. So before a checkpoint of the user's
+judges anybody, its own next tokens are watched while its input is damaged on purpose, as a faulty
+engine would damage it. No engine takes part.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from batchproof.models.catalogue import ModelUnderTest
+
+NUM_PROMPTS = 40
+LEAST_FLIP_RATE = 0.1
+PROMPT_LEN = (4, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Adequacy:
+    """Shares of next tokens that change under a damage, over `NUM_PROMPTS` random prompts."""
+
+    wrong_first_token: float
+    dropped_key: float  # one of the last four keys hidden from the last query
+    last_position: float | None  # the last position one too large; None if the model takes none
+    num_distinct_tokens: int  # among the undamaged next tokens
+
+    @property
+    def is_adequate(self) -> bool:
+        return min(self.wrong_first_token, self.dropped_key) >= LEAST_FLIP_RATE
+
+    def __str__(self) -> str:
+        position = "not observable" if self.last_position is None else f"{self.last_position:.0%}"
+        return (
+            f"next tokens that change: wrong first token {self.wrong_first_token:.0%}, dropped key "
+            f"{self.dropped_key:.0%}, last position +1 {position}; {self.num_distinct_tokens} distinct "
+            f"tokens after {NUM_PROMPTS} prompts"
+        )
+
+
+@torch.inference_mode()
+def measure_adequacy(subject: ModelUnderTest, seed: int = 0) -> Adequacy:
+    """About `4 * NUM_PROMPTS` short forward passes of the model alone."""
+    rng = random.Random(seed)
+    right: list[int] = []
+    flips = {"first": 0, "key": 0, "position": 0}
+    sees_positions = True
+    for _ in range(NUM_PROMPTS):
+        prompt = [rng.randrange(subject.vocab_size) for _ in range(rng.randint(*PROMPT_LEN))]
+        right.append(_next_token(subject, prompt))
+        other = [(prompt[0] + rng.randrange(1, subject.vocab_size)) % subject.vocab_size, *prompt[1:]]
+        flips["first"] += _next_token(subject, other) != right[-1]
+        hidden = len(prompt) - 1 - rng.randint(1, min(4, len(prompt) - 1))
+        mask = torch.ones(1, len(prompt), dtype=torch.long)
+        mask[0, hidden] = 0
+        # A mask alone does not renumber the tokens that stay: their positions are given by place.
+        flips["key"] += _next_token(subject, prompt, attention_mask=mask) != right[-1]
+        shifted = torch.arange(len(prompt))[None]
+        shifted[0, -1] += 1
+        try:
+            flips["position"] += _next_token(subject, prompt, position_ids=shifted) != right[-1]
+        except (TypeError, ValueError):
+            sees_positions = False
+    return Adequacy(
+        wrong_first_token=flips["first"] / NUM_PROMPTS,
+        dropped_key=flips["key"] / NUM_PROMPTS,
+        last_position=flips["position"] / NUM_PROMPTS if sees_positions else None,
+        num_distinct_tokens=len(set(right)),
+    )
+
+
+def _next_token(subject: ModelUnderTest, prompt: list[int], **inputs: Tensor) -> int:
+    device = subject.model.device
+    on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
+    input_ids = torch.tensor([prompt], device=device)
+    logits = subject.model(input_ids=input_ids, use_cache=False, **on_device).logits
+    return int(logits[0, -1].argmax())

@@ -1,0 +1,180 @@
+"""What a benchmark run was asked for: workloads, sizes, models, laps. Only with `--benchmark-only`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from batchproof.bench.growth import Effort
+from batchproof.bench.load import chosen, override, workload_names
+from batchproof.bench.metrics import SLO_KEYS
+from batchproof.bench.rows import Terms
+from batchproof.bench.spec import BenchSpec
+from batchproof.errors import UsageError
+from batchproof.models.shapes import SHAPES
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+
+DEFAULT_LAPS = 5
+DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
+TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
+SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
+OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for", "threads", "results")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The command line, checked."""
+
+    specs: tuple[BenchSpec, ...]
+    model_names: tuple[str, ...]
+    terms: Terms
+    num_threads: int | None  # None: torch's own choice
+    results: str | None
+    growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
+    names = ", ".join(workload_names())
+    add = group.addoption
+    add(
+        "--workload",
+        action="append",
+        metavar="NAME",
+        help=f"repeatable: {names} (default: all of "
+        "these), or a YAML file like theirs in cases/benchmarks, or a folder of such",
+    )
+    add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
+    add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
+    add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
+    add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
+    add("--seed", type=int, metavar="N", help="of prompts, caps and arrivals")
+    add(
+        "--shape",
+        action="append",
+        metavar="SHAPE",
+        help=f"model by shape, random weights made on the device, repeatable: {', '.join(SHAPES)} "
+        f"(default: {DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}); or give --model",
+    )
+    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
+    add(
+        "--verify",
+        metavar="all|N",
+        help="requests of each round whose tokens are checked (default: all if they are few, else a "
+        "sample of 16); ids, lengths and finish reasons always are",
+    )
+    add(
+        "--goodput",
+        action="append",
+        nargs="+",
+        metavar="KEY:MS",
+        help=f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50",
+    )
+    add(
+        "--growth-for",
+        type=float,
+        metavar="S",
+        help="seconds to measure each of three axes of cost growth (default: "
+        f"{Effort().axis_s:g}; 0, which is none, where a workload is named)",
+    )
+    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
+    add("--results", metavar="FILE", help="where to write the result file (default: a new one below "
+        "results/benchmarks/)")  # fmt: skip
+
+
+def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
+    """None in a run that is no benchmark. Raises `UsageError`."""
+    if not config.getoption("--benchmark-only"):
+        given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
+        if given:
+            raise UsageError(f"{given[0]} belongs to benchmarks: add --benchmark-only, or leave it out")
+        return None
+    get = config.getoption
+    limit_s = get("--engine-time-limit")
+    names = get("--workload") or ()
+    specs = [
+        override(
+            spec,
+            num_requests=get("--num-requests"),
+            prompt_len=get("--prompt-len"),
+            cap=get("--cap"),
+            slots=get("--slots"),
+            seed=get("--seed"),
+        )
+        for spec in chosen(names, on_cpu=device.type != "cuda")
+    ]
+    num_threads = _num_threads(get("--threads"), device)
+    terms = Terms(
+        num_laps=_at_least("--laps", get("--laps"), 1) or DEFAULT_LAPS,
+        # One thread's own time is not disturbed by who else uses the machine.
+        clock="process" if num_threads == 1 else "wall",
+        sample_size=_sample_size(get("--verify")),
+        slo_ms=_limits(get("--goodput") or ()),
+        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
+    )
+    return BenchOptions(
+        specs=tuple(specs),
+        model_names=_model_names(get("--shape"), get("--model"), device),
+        terms=terms,
+        num_threads=num_threads,
+        results=get("--results"),
+        growth_s=_growth_seconds(get("--growth-for"), bool(names)),
+    )
+
+
+def _model_names(
+    shapes: Sequence[str] | None, models: Sequence[str] | None, device: torch.device
+) -> tuple[str, ...]:
+    for name in shapes or ():
+        if name not in SHAPES:
+            raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
+    if shapes and models:
+        raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
+    default = DEFAULT_SHAPE.get(device.type, DEFAULT_SHAPE["cpu"])
+    return tuple(dict.fromkeys(shapes or models or [default]))
+
+
+def _growth_seconds(given: float | None, names_workload: bool) -> float:
+    if given is not None and not 0 <= given <= 86_400:
+        raise UsageError(f"--growth-for is {given:g}, but must be 0 to 86400 seconds")
+    return given if given is not None else 0.0 if names_workload else Effort().axis_s
+
+
+def _at_least(flag: str, value: int | None, least: int) -> int | None:
+    if value is not None and value < least:
+        raise UsageError(f"{flag} is {value}, but must be at least {least}")
+    return value
+
+
+def _sample_size(text: str | None) -> int | None:
+    """`all` is more than there ever are; 0 checks no token, and the rows say so."""
+    if text is None:
+        return None
+    if text == "all":
+        return 1 << 60
+    if not text.isdecimal():
+        raise UsageError(f"--verify is {text!r}, but must be 'all' or a number of requests")
+    return int(text)
+
+
+def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
+    limits: dict[str, float] = {}
+    for part in [part for group in given for text in group for part in text.split(",")]:
+        key, _, value = part.partition(":")
+        if key not in SLO_KEYS or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
+            raise UsageError(
+                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} "
+                f"and a number above 0"
+            )
+        if key in limits:
+            raise UsageError(f"--goodput gives {key!r} twice")
+        limits[key] = float(value)
+    return limits
+
+
+def _num_threads(given: int | None, device: torch.device) -> int | None:
+    return _at_least("--threads", given, 1) or (1 if device.type == "cpu" else None)

@@ -1,0 +1,90 @@
+"""The figures of a benchmark run in the terminal. What is not VALID shows none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from batchproof.bench.ratios import Ratio
+from batchproof.bench.reading import INVALID
+
+COLUMNS = ("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99", "busy", "waste", "roof")
+UNITS = ("tok/s of the median round by the wall clock; latencies in ms; busy: slot occupancy; waste: "
+         "computed tokens that were pads or idle; roof: share of the roofline")  # fmt: skip
+
+
+def table(
+    comparisons: Iterable[Mapping[str, Any]], growth: Iterable[Mapping[str, Any]]
+) -> Iterator[str]:
+    for comparison in comparisons:
+        yield from _comparison(comparison)
+        yield ""
+    for entry in growth:
+        yield f"{entry['engine']}, {entry['axis']}: {entry['words']}"
+
+
+def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
+    workload, model = comparison["workload"], comparison["model"]
+    totals, bound = workload["totals"], workload["max_speedup_over_static"]
+    yield (
+        f"{workload['name']} ({workload['hash']}) on {model['name']} in {model['dtype']}: "
+        f"{totals['num_requests']} requests over {_counted(workload['spec']['slots'], 'slot')}, "
+        f"{totals['num_prompt_tokens']:,} prompt and {totals['max_output_tokens']:,} output tokens"
+    )
+    yield (
+        f"most to gain over static waves: {bound['by_steps']:.2f}x if each step costs the same, "
+        f"{bound['by_rows']:.2f}x if each computed token does"
+    )
+    lines = [COLUMNS, *(_cells(row) for row in comparison["rows"])]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    for line in lines:
+        first, *others = (
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        yield "  ".join([first, *others]).rstrip()
+    for row in comparison["rows"]:
+        if row["reason"]:
+            yield f"{row['engine']} {row['verdict']}: {row['reason']}"
+        goodput = (row["metrics"] or {}).get("request_goodput")
+        if goodput is not None:
+            share = row["metrics"]["goodput_share"]
+            yield f"{row['engine']}: goodput {goodput:.3g} requests/s, {share:.0%} within all limits"
+    for entry in comparison["ratios"]:
+        words = Ratio.of(entry).words(entry["engine"], entry["over"])
+        yield f"{words} ({entry['clock']} time, {entry['num_laps']} laps)"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    metrics, schedule = row["metrics"], row["schedule"]
+    if row["verdict"] == INVALID or metrics is None:
+        return (row["engine"], row["verdict"], *["-"] * (len(COLUMNS) - 2))
+    roofline = schedule["roofline"]
+    return (
+        row["engine"],
+        row["verdict"],
+        f"{metrics['output_throughput']:,.0f}",
+        _pair(metrics, "ttft"),
+        _pair(metrics, "itl"),
+        _percent(schedule["occupancy"]),
+        _percent(schedule["padding_waste"]),
+        _percent(roofline["share"] if roofline else None),
+    )
+
+
+def _pair(metrics: Mapping[str, Any], name: str) -> str:
+    p50, p99 = metrics[f"median_{name}_ms"], metrics[f"p99_{name}_ms"]
+    return "-" if p50 is None else f"{_short(p50)} / {_short(p99)}"
+
+
+def _short(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

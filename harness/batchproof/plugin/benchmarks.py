@@ -1,0 +1,236 @@
+"""`pytest --benchmark-only`: engines compared interleaved, reported one by one.
+
+pytest-benchmark runs one test after the other, so it cannot interleave engines. The first test of a
+comparison therefore runs all engines that were selected for it; each test then reports its own.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from batchproof.api import Capability
+from batchproof.bench.axes import default_axes
+from batchproof.bench.campaign import Campaign, result_path
+from batchproof.bench.environment import device_facts
+from batchproof.bench.growth import num_pieces
+from batchproof.bench.spec import BenchSpec
+from batchproof.errors import UnsupportedModelError
+from batchproof.plugin.bench_options import BenchOptions
+from batchproof.plugin.bench_table import table
+from batchproof.plugin.measured import Measured, MeasuredGrowth, ReplayClock
+from batchproof.plugin.selection import LAB, SELECTION
+from batchproof.run.registry import EngineSpec
+
+MAX_TOKENS_OF_YARDSTICKS = 8192  # output tokens of a round, beyond which per-prompt generation sits out
+NAME = "batchproof-benchmarks"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The parameter of one benchmark test: an engine, and what it is measured on: a workload, or the
+    name of an axis along which cost grows."""
+
+    about: BenchSpec | str
+    model_name: str
+    engine: EngineSpec
+
+    @property
+    def label(self) -> str:
+        return self.about if isinstance(self.about, str) else self.about.label
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Engines of the same group run interleaved."""
+        return self.label, self.model_name
+
+
+class Benchmarks:
+    """Registered with `--benchmark-only`; owns what has been measured."""
+
+    def __init__(self, config: pytest.Config, options: BenchOptions, path: Path) -> None:
+        self._config = config
+        self._options = options
+        self._path = path
+        self._entrants: dict[tuple[str, str], list[EngineSpec]] = defaultdict(list)
+        self._measured: dict[tuple[str, str], dict[str, Any]] = {}
+        self._growth: list[dict[str, Any]] = []
+        self._campaign: Campaign | None = None
+        self._is_over = False
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        for name, find in (("measured", self._contests), ("growth", self._growth_contests)):
+            if name in metafunc.fixturenames:
+                dtype = str(self._config.stash[SELECTION].dtype).removeprefix("torch.")
+                found = list(find())
+                ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{dtype}" for c in found]
+                metafunc.parametrize(name, found, ids=ids, indirect=True)
+
+    def _contests(self) -> Iterator[Contest]:
+        selection = self._config.stash[SELECTION]
+        for spec in self._options.specs:
+            for model_name in self._options.model_names:
+                for engine in selection.engines:
+                    is_long = spec.mean_output_tokens > MAX_TOKENS_OF_YARDSTICKS
+                    if not (is_long and engine.name in selection.yardsticks):
+                        yield Contest(spec, model_name, engine)
+
+    def _growth_contests(self) -> Iterator[Contest]:
+        """On the first model."""
+        if self._options.growth_s:
+            for axis in default_axes():
+                for engine in self._config.stash[SELECTION].engines:
+                    yield Contest(axis.name, self._options.model_names[0], engine)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Where growth is not measured pytest leaves one item for it."""
+        idle = [item for item in items if "growth" in getattr(item, "fixturenames", ())]
+        idle = [item for item in idle if _contest_of(item) is None]
+        if idle:
+            config.hook.pytest_deselected(items=idle)
+            items[:] = [item for item in items if item not in idle]
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        contest = _contest_of(item)
+        if contest is not None:
+            group = " on ".join(contest.group)
+            item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Only who is still selected takes part."""
+        for item in session.items:
+            contest = _contest_of(item)
+            if contest is not None:
+                self._entrants[contest.group].append(contest.engine)
+
+    def measure(self, contest: Contest, item: pytest.Item) -> Measured:
+        """The row of one engine. Skips, by name, an engine that cannot take part."""
+        lack = self._lack(contest.engine, contest)
+        if lack is not None:
+            pytest.skip(lack)
+        if contest.group not in self._measured:
+            assert isinstance(contest.about, BenchSpec), "growth has its own tests"
+            able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
+            with self._open() as campaign, self._bar(campaign.num_pieces(len(able))) as on_round:
+                found = campaign.compare(contest.about, contest.model_name, able, on_round)
+            self._measured[contest.group] = found
+        comparison = self._measured[contest.group]
+        row = next(each for each in comparison["rows"] if each["engine"] == contest.engine.name)
+        return Measured(row, comparison, _clock_of(item))
+
+    def _lack(self, engine: EngineSpec, contest: Contest) -> str | None:
+        lab = self._config.stash[LAB]
+        try:
+            capabilities = lab.capabilities(engine, lab.subject(contest.model_name))
+        except UnsupportedModelError as error:
+            return f"refused: {error}"
+        arrives = isinstance(contest.about, BenchSpec) and contest.about.arrival_rate is not None
+        if arrives and Capability.STEPPING not in capabilities:
+            return f"engine {engine.name!r} has no capability 'stepping'"
+        return None
+
+    def measure_growth(self, contest: Contest, item: pytest.Item) -> MeasuredGrowth:
+        lack = self._lack(contest.engine, contest)
+        if lack is not None:
+            pytest.skip(lack)
+        if not any(entry["axis"] == contest.about for entry in self._growth):
+            able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
+            axis = next(axis for axis in default_axes() if axis.name == contest.about)
+            total = num_pieces(able, [axis])
+            with self._open() as campaign, self._bar(total) as on_step:
+                self._growth += campaign.grow(axis, contest.model_name, able, on_step)
+        wanted = (contest.about, contest.engine.name)
+        entry = next(each for each in self._growth if (each["axis"], each["engine"]) == wanted)
+        return MeasuredGrowth(entry, _clock_of(item))
+
+    @contextmanager
+    def _open(self) -> Iterator[Campaign]:
+        """The campaign, begun when first needed; pytest's capture is off, so that a bar shows.
+
+        pytest's faulthandler_timeout is put off as well: a comparison may outlast any test, and
+        each of its rounds has a time limit of its own.
+        """
+        faulthandler.cancel_dump_traceback_later()
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            if self._campaign is None:
+                options = self._options
+                lab = self._config.stash[LAB]
+                self._campaign = Campaign(lab, options.terms, options.growth_s, self._path)
+            yield self._campaign
+
+    @contextmanager
+    def _bar(self, total: int) -> Iterator[Callable[[str], None]]:
+        """What is being done now, on a terminal and without -q."""
+        is_quiet = self._config.getoption("verbose") < 0
+        with tqdm(total=total, leave=False, disable=True if is_quiet else None) as bar:
+
+            def begin(what: str) -> None:
+                bar.set_description_str(what, refresh=False)
+                bar.update()
+
+            yield begin
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if self._campaign is not None and self._is_over:
+            self._campaign.finish()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._campaign is None:
+            return
+        terminalreporter.section("Batchproof: benchmarks")
+        for line in table(self._measured.values(), self._growth):
+            terminalreporter.write_line(line)
+        state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
+        terminalreporter.write_line(f"result file: {self._campaign.path}{state}")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        machine_info["batchproof"] = device_facts(self._config.stash[SELECTION].device)
+
+
+def _contest_of(item: pytest.Item) -> Contest | None:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return next((value for value in params.values() if isinstance(value, Contest)), None)
+
+
+def _clock_of(item: pytest.Item) -> ReplayClock:
+    marker = item.get_closest_marker("benchmark")
+    clock = marker.kwargs["timer"] if marker else None
+    assert isinstance(clock, ReplayClock), "it was put there when the test was collected"
+    return clock
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measured:
+    """One engine's row of a comparison."""
+    return _benchmarks(request.config).measure(request.param, request.node)
+
+
+@pytest.fixture
+def growth(request: pytest.FixtureRequest) -> MeasuredGrowth:
+    """One engine's cost over one axis."""
+    return _benchmarks(request.config).measure_growth(request.param, request.node)
+
+
+def _benchmarks(config: pytest.Config) -> Benchmarks:
+    found = config.pluginmanager.getplugin(NAME)
+    assert isinstance(found, Benchmarks), "without --benchmark-only there is no test that asks for it"
+    return found
+
+
+def register(config: pytest.Config, options: BenchOptions | None, device: torch.device) -> None:
+    """Raises `UsageError` if no result file can be where it was asked for."""
+    if options is not None:
+        path = result_path(options.results, device.type)
+        config.pluginmanager.register(Benchmarks(config, options, path), NAME)

@@ -1,0 +1,102 @@
+"""What a benchmark test is given: one engine's figures, measured beside the others', and how they
+reach pytest-benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from batchproof.bench.reading import INVALID
+
+
+class ReplayClock:
+    """A clock that was read before. As a benchmark's `timer` it lets pytest-benchmark keep the times of
+    rounds that ran interleaved with those of other engines, which its loop over one cannot do."""
+
+    def __init__(self) -> None:
+        self._readings: Iterator[float] = iter(())
+
+    def load(self, durations_s: Sequence[float]) -> None:
+        """What the rounds to come will have taken; each round reads the clock twice."""
+        self._readings = iter([reading for each in durations_s for reading in (0.0, each)])
+
+    def __call__(self) -> float:
+        """Seconds. Raises `AssertionError` beyond the rounds that were loaded."""
+        reading = next(self._readings, None)
+        assert reading is not None, "as many rounds are replayed as were loaded"
+        return reading
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of a comparison."""
+
+    row: Mapping[str, Any]
+    comparison: Mapping[str, Any]
+    replay: ReplayClock
+
+    @property
+    def times_s(self) -> list[float]:
+        """Of each lap, by the clock that ratios are made of."""
+        return [each[f"{self.comparison['clock']}_s"] for each in self.row["rounds"]]
+
+    def report_to(self, benchmark: BenchmarkFixture) -> None:
+        """Fails where there are no figures: the row is INVALID, or a round took too long."""
+        if self.row["metrics"] is None:
+            pytest.fail(f"{self.row['verdict']}: {self.row['reason']}", pytrace=False)
+        _replay(self.replay, self.times_s, benchmark)
+        benchmark.extra_info.update(self._extra_info())
+
+    def _extra_info(self) -> dict[str, Any]:
+        """Flat, in vLLM's names; what it was measured on goes along."""
+        workload, model = self.comparison["workload"], self.comparison["model"]
+        about = {
+            "engine": self.row["engine"],
+            "verdict": self.row["verdict"],
+            "workload": workload["name"],
+            "workload_hash": workload["hash"],
+            "model": model["name"],
+            "dtype": model["dtype"],
+            "clock": self.comparison["clock"],
+            "interface": self.row["interface"],
+            "load_s": model["load_s"],
+            "build_s": self.row["build_s"],
+            "first_round_s": self.row["first_round_s"],
+        }
+        schedule = dict(self.row["schedule"])
+        roofline = schedule.pop("roofline")
+        drawn = {"timeline", "composition"}
+        figures = {key: value for key, value in schedule.items() if key not in drawn}
+        share = {"roofline_share": roofline["share"] if roofline else None}
+        ratios = {
+            f"over_{entry['over']}": [entry["low"], entry["ratio"], entry["high"]]
+            for entry in self.comparison["ratios"]
+            if entry["engine"] == self.row["engine"]
+        }
+        return about | dict(self.row["metrics"]) | figures | share | ratios
+
+
+@dataclass(frozen=True)
+class MeasuredGrowth:
+    """One engine over one axis."""
+
+    entry: Mapping[str, Any]
+    replay: ReplayClock
+
+    def report_to(self, benchmark: BenchmarkFixture) -> None:
+        """Fails if an answer was wrong; skips, by name, an engine that refused."""
+        if self.entry["verdict"] == INVALID:
+            pytest.fail(f"INVALID: {self.entry['reason']}", pytrace=False)
+        if not self.entry["points"]:
+            pytest.skip(self.entry["words"])
+        _replay(self.replay, [self.entry["points"][-1]["seconds"]], benchmark)
+        benchmark.extra_info.update(self.entry)
+
+
+def _replay(clock: ReplayClock, times_s: Sequence[float], benchmark: BenchmarkFixture) -> None:
+    clock.load(times_s)
+    benchmark.pedantic(lambda: None, rounds=len(times_s), iterations=1)

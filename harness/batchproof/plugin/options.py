@@ -1,0 +1,169 @@
+"""Command line, Hypothesis profiles, markers, and the header that echoes what is under test."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+
+from batchproof.checks.switches import compute_exactly
+from batchproof.devices import make_current
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import DEVICES, DTYPES, EMBEDDED
+from batchproof.oracle.precision import KV_CACHES
+from batchproof.plugin import (
+    bench_options,
+    benchmarks,
+    diagnosing,
+    journal,
+    repro,
+    spread,
+    tablefile,
+)
+from batchproof.plugin.selection import (
+    LAB,
+    PROFILES,
+    SELECTION,
+    select,
+    try_what_was_named,
+)
+from batchproof.plugin.xfails import FORM, KnownFailures, read_known_failures
+from batchproof.run.registry import BY_DEFAULT, FORMS
+from batchproof.run.trial import Laboratory
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+
+for _name, _max_examples in PROFILES.items():
+    settings.register_profile(
+        _name,
+        max_examples=_max_examples,
+        deadline=None,  # speed is measured by benchmarks, never asserted in tests
+        report_multiple_bugs=False,
+        # No explain phase: it reruns an engine for minutes, and a failure explains itself.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+        # A trial is made for one test and holds no state of an example.
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("batchproof", "Batchproof: what is under test")
+    group.addoption(
+        "--engine",
+        action="append",
+        metavar="ENGINE",
+        help=f"engine to test, repeatable: {FORMS} (default: {', '.join(BY_DEFAULT)})",
+    )
+    group.addoption(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: all of these), or a "
+        "causal-LM checkpoint by hub id or path",
+    )
+    group.addoption(
+        "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"
+    )
+    group.addoption(
+        "--dtype",
+        default=None,
+        help=f"{', '.join(DTYPES)} (default: float32; benchmarks on a GPU: bfloat16)",
+    )
+    group.addoption(
+        "--compute-dtype",
+        default=None,
+        metavar="DTYPE",
+        help="what the engine computes in, if not in --dtype: rounding is then measured in this",
+    )
+    group.addoption(
+        "--kv-cache-dtype",
+        default="auto",
+        help=f"{' or '.join(KV_CACHES)} (default: auto, which is what the engine computes in)",
+    )
+    group.addoption(
+        "--xfails",
+        metavar="FILE",
+        help=f"known failures of an engine, a line each: {FORM!r}. They are run; one that passes fails "
+        "the run. An id must be that of a test, before -k and -m, unless its file, or its engine and "
+        "model, were not asked for",
+    )
+    diagnosing.add_option(group)
+    group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
+    group.addoption(tablefile.OPTION, metavar="FILE", help=tablefile.HELP)
+    group.addoption(journal.OPTION, metavar="FILE", help=journal.HELP)
+    group.addoption(
+        "--engine-time-limit",
+        type=float,
+        default=DEFAULT_TIME_LIMIT_S,
+        metavar="S",
+        help="seconds after which one call of an engine counts as hung (default: %(default)g)",
+    )
+    bench_options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "promise(id): the promise a conformance test checks, P1 to P16")
+    config.addinivalue_line(
+        "markers", "needs(*capabilities): skipped, by name, for engines without them"
+    )
+    config.addinivalue_line(
+        "markers", "one_model: the first model that the engine serves is enough for this test"
+    )
+    config.addinivalue_line(
+        "markers", "three_models: three models that differ are enough, unless --model names others"
+    )
+    try:
+        selection = select(config)
+        make_current(selection.device)
+        compute_exactly()  # before any engine is built
+        diagnosing.check_option(config)
+        is_watched = selection.bench is not None
+        own = Laboratory(
+            selection.device,
+            selection.dtype,
+            selection.time_limit_s,
+            selection.precision,
+            is_watched,
+        )
+        lab = config.stash.get(LAB, own)  # a hunt may bring one that it shares
+        known_failures = read_known_failures(config.getoption("--xfails"))
+        try_what_was_named(config, selection, lab)
+        benchmarks.register(config, selection.bench, selection.device)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SELECTION] = selection
+    config.stash[LAB] = lab
+    config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
+    repro.register(config)
+    tablefile.register(config)
+    journal.register(config)
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
+    if selection.bench is not None and selection.bench.num_threads is not None:
+        torch.set_num_threads(selection.bench.num_threads)
+    elif all(name in EMBEDDED for name in selection.model_names):
+        torch.set_num_threads(1)  # the embedded models are too small to share out
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Benchmarks run when they are asked for, and then alone; plain pytest spends no time on them."""
+    wants_benchmarks = bool(config.getoption("--benchmark-only"))
+    is_benchmark = {item: "benchmark" in getattr(item, "fixturenames", ()) for item in items}
+    others = [item for item in items if is_benchmark[item] != wants_benchmarks]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if is_benchmark[item] == wants_benchmarks]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    selection = config.stash[SELECTION]
+    xfails = config.getoption("--xfails")
+    return [
+        *spread.header(config),
+        "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
+        "batchproof: models " + ", ".join(selection.model_names),
+        f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "
+        f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)",
+        *([f"batchproof: computed in {selection.precision}"] if str(selection.precision) else []),
+        *([f"batchproof: known failures from {xfails}"] if xfails else []),
+    ]

@@ -1,0 +1,111 @@
+"""What a run is about, resolved from the command line: engines, models, device, dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import settings
+
+from batchproof.errors import (
+    EngineHang,
+    OracleError,
+    UnsupportedModelError,
+    UsageError,
+)
+from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
+from batchproof.oracle.precision import Precision, resolve_precision
+from batchproof.plugin.bench_options import BenchOptions, bench_options
+from batchproof.run.registry import (
+    BY_DEFAULT,
+    REFERENCE,
+    EngineSpec,
+    resolve_engine,
+)
+from batchproof.run.trial import Laboratory
+
+LONGEST_TIME_LIMIT_S = 86_400
+PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was asked for on the command line, resolved."""
+
+    engines: tuple[EngineSpec, ...]
+    yardsticks: frozenset[str]  # engines that run along where that is quick
+    model_names: tuple[str, ...]
+    device: torch.device
+    dtype: torch.dtype
+    precision: Precision
+    time_limit_s: float
+    bench: BenchOptions | None  # None in a run that is no benchmark
+
+
+SELECTION = pytest.StashKey[Selection]()
+LAB = pytest.StashKey[Laboratory]()
+
+
+def select(config: pytest.Config) -> Selection:
+    """Raises `UsageError` for anything unknown."""
+    time_limit_s = config.getoption("--engine-time-limit")
+    if not 0 < time_limit_s <= LONGEST_TIME_LIMIT_S:
+        raise UsageError(
+            f"--engine-time-limit is {time_limit_s:g}, but must be above 0 and at most "
+            f"{LONGEST_TIME_LIMIT_S} seconds"
+        )
+    profile = config.getoption("--hypothesis-profile")
+    if profile and profile not in settings._profiles:
+        raise UsageError(f"--hypothesis-profile {profile!r} is unknown; choose {', '.join(PROFILES)}")
+    names = config.getoption("--engine") or BY_DEFAULT
+    if len(set(names)) < len(names):
+        raise UsageError(f"--engine names the same engine twice: {', '.join(names)}")
+    device = resolve_device(config.getoption("--device"))
+    # Conformance is exact in float32; speed is asked for in the dtype people serve in.
+    is_gpu_benchmark = device.type == "cuda" and config.getoption("--benchmark-only")
+    bench = bench_options(config, device)
+    models = bench.model_names if bench else config.getoption("--model") or EMBEDDED
+    default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
+    return Selection(
+        engines=tuple(resolve_engine(name) for name in names),
+        yardsticks=frozenset(() if config.getoption("--engine") else {REFERENCE}),
+        model_names=tuple(dict.fromkeys(models)),
+        device=device,
+        dtype=resolve_dtype(config.getoption("--dtype") or default_dtype),
+        precision=resolve_precision(
+            config.getoption("--compute-dtype"), config.getoption("--kv-cache-dtype")
+        ),
+        time_limit_s=time_limit_s,
+        bench=bench,
+    )
+
+
+def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
+    """Load the models and build the engines that the user named, so that a broken one is a sentence,
+    not a wall of failures. The laboratory keeps what it has learned."""
+    if not (config.getoption("--engine") or config.getoption("--model")):
+        return
+    subject = lab.subject(selection.model_names[0])
+    for name in selection.model_names:
+        if name not in EMBEDDED:
+            _require_answers(lab, name)
+    for spec in selection.engines:
+        try:
+            lab.capabilities(spec, subject)
+        except (UnsupportedModelError, EngineHang):
+            continue  # an answer of the engine; the tests show it
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UsageError(
+                f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
+            ) from error
+
+
+def _require_answers(lab: Laboratory, model_name: str) -> None:
+    """Raises `UsageError` for a model on which the reference answers nothing: it can judge nobody."""
+    try:
+        lab.oracle(model_name).right_tokens((0,), 1)
+    except (UnsupportedModelError, OracleError) as error:
+        raise UsageError(f"--model {model_name!r} has no right answers: {error}") from error

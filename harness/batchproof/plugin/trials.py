@@ -1,0 +1,100 @@
+"""Every test that asks for a `trial` runs once per engine and model."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchproof.api import Capability
+from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.plugin.selection import LAB, SELECTION
+from batchproof.promises import Promise
+from batchproof.run.registry import EngineSpec
+from batchproof.run.trial import Laboratory, Trial
+
+# Learned positions; exact arithmetic, with RoPE; a window.
+THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
+
+
+@pytest.fixture(scope="session")
+def laboratory(request: pytest.FixtureRequest) -> Laboratory:
+    """Models and oracles, shared by all tests of the session."""
+    return request.config.stash[LAB]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "trial" not in metafunc.fixturenames:
+        return
+    selection = metafunc.config.stash[SELECTION]
+    pairs = [
+        (spec, model_name)
+        for spec in selection.engines
+        # The yardstick measured by itself: unless asked for by name, one quick model is enough.
+        for model_name in (
+            selection.model_names[-1:]
+            if spec.name in selection.yardsticks
+            else _models_for(metafunc, spec)
+        )
+    ]
+    metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
+
+
+def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
+    names = metafunc.config.stash[SELECTION].model_names
+    if metafunc.definition.get_closest_marker("one_model"):
+        return (_first_served(metafunc.config, spec, names),)
+    is_varied = metafunc.definition.get_closest_marker("three_models")
+    if is_varied and not metafunc.config.getoption("--model"):  # a model asked for is never left out
+        return tuple(name for name in names if name in THREE_MODELS)
+    return names
+
+
+def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...]) -> str:
+    """An engine that was named may refuse the first model: then the next stands in for it. The built-in
+    engines serve it, and are not built for the question."""
+    if not config.getoption("--engine"):
+        return names[0]
+    lab = config.stash[LAB]
+    for name in names:
+        try:
+            lab.capabilities(spec, lab.subject(name))
+        except UnsupportedModelError:
+            continue
+        except (Exception, SystemExit, EngineHang):  # its tests shall tell
+            return name
+        return name
+    return names[0]
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
+    """One engine on one model. Skipped, by name, if the engine lacks what the test needs."""
+    spec, model_name = request.param
+    promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
+    assert promises, (
+        f"{request.node.nodeid} must say which promise it checks: @pytest.mark.promise(id=...)"
+    )
+    record: dict[str, object] = {
+        "engine": spec.name,
+        "model": model_name,
+        "promises": [promise.id for promise in promises],
+    }
+    request.node.user_properties.append(("batchproof", record))
+    oracle = laboratory.oracle(model_name)
+    try:
+        capabilities = laboratory.capabilities(spec, oracle.subject)
+    except UnsupportedModelError as error:
+        record["refused"] = str(error)
+        pytest.skip(f"refused: {error}")
+    for mark in request.node.iter_markers("needs"):
+        for name in mark.args:
+            if Capability(name) not in capabilities:
+                record["lacks"] = name
+                pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
+    adequacy = laboratory.adequacy(oracle.subject)
+    if adequacy is not None:
+        record["adequacy"] = str(adequacy)
+        record["is_adequate"] = adequacy.is_adequate
+    trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
+    record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
+    record["has_happened"] = trial.has_happened
+    return trial

@@ -1,0 +1,75 @@
+"""Where a result comes from: date, command, machine, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from batchproof.places import ROOT
+
+PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
+
+
+def num_cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def command_line(*start: str) -> str:
+    """What was typed, `start` standing for the program, whose path is of this machine alone."""
+    return shlex.join([*start, *sys.argv[1:]])
+
+
+def provenance(command: str | None = None) -> dict[str, Any]:
+    """Ready for JSON. Of a machine only what a speed depends on, never its name."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": command or command_line("python", "-m", "batchproof"),
+        "machine": {"cpu": cpu_name(), "cores": num_cores()},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def as_lines(made: dict[str, Any]) -> list[str]:
+    """The same as a list in Markdown."""
+    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
+    return [
+        f"* made by `{made['command']}` on {made['date']}",
+        f"* machine: {made['machine']['cores']} cores of {made['machine']['cpu']}",
+        f"* versions: {versions}",
+        f"* commit: {made['commit']}",
+    ]
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def _commit() -> str:
+    """It says so if the checkout differs from it; the results themselves do not count."""
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    if not commit:
+        return "unknown"
+    is_dirty = _git("status", "--porcelain", "--", ".", ":!results")
+    return f"{commit} with uncommitted changes" if is_dirty else commit
+
+
+def _git(*arguments: str) -> str:
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""

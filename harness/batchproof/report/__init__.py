@@ -1,0 +1,64 @@
+"""`python -m batchproof report`: result files as one page to look at, without network or JavaScript."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from batchproof.errors import UsageError
+from batchproof.report.inputs import KNOWN, RESULTS, sources
+
+DEFAULT_OUTPUT = RESULTS / "report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help=f"result files: {KNOWN} (default: those in {RESULTS}/*.json)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=DEFAULT_OUTPUT,
+        metavar="FILE",
+        help="the page to write (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pictures",
+        type=Path,
+        metavar="DIR",
+        help="write throughput, ratios, slots and growth as stand-alone SVG files to DIR as well",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Raises `UsageError` for a file that is missing, damaged or none of ours."""
+    if find_spec("matplotlib") is None:
+        raise UsageError("the report draws with matplotlib, so install it: pip install matplotlib")
+    for folder in filter(None, (arguments.output.parent, arguments.pictures)):
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {str(folder)!r} to write to")
+    read = sources(arguments.files)
+    page = importlib.import_module("batchproof.report.page").page(read)  # brings matplotlib along
+    _write(arguments.output, page)
+    if arguments.pictures is not None:
+        pictures = importlib.import_module("batchproof.report.pictures").pictures(read)
+        for name, picture in pictures.items():
+            _write(arguments.pictures / f"{name}.svg", picture)
+        if not pictures:
+            print("no picture to write: none of the files is a benchmark result", file=sys.stderr)
+    return 0
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    print(f"written: {path} ({len(content.encode()) / 1e6:.2f} MB)", file=sys.stderr)

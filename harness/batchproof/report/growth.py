@@ -1,0 +1,106 @@
+"""How the cost of a step grows with sequences, context and prompt, on logarithmic scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from batchproof.report.canvas import (
+    DASHES,
+    MARKERS,
+    Picture,
+    draw,
+    grid,
+    label_log,
+    series,
+)
+from batchproof.report.rows import Data
+from batchproof.report.words import shortened
+
+LABELS = {
+    "sequences": "sequences in the batch",
+    "context": "context of each sequence, tokens",
+    "prompt": "prompt length, tokens",
+    "requests": "requests in the queue at first",
+}
+MAX_TICKS = 7
+
+
+def growth_pictures(sweeps: Iterable[Data], colours: Mapping[str, int]) -> dict[str, Picture]:
+    """One for each model and each thing that was varied, with all engines; by a name for a file."""
+    groups: dict[str, list[Data]] = {}
+    for sweep in sweeps:
+        if sweep["points"]:
+            model = [sweep["model"]] if "model" in sweep else []
+            groups.setdefault("-".join([*model, sweep["axis"]]), []).append(sweep)
+    one_model = len({group[0].get("model") for group in groups.values()}) == 1
+    return {
+        group[0]["axis"] if one_model else name: _picture(group, colours)
+        for name, group in groups.items()
+    }
+
+
+def _picture(sweeps: Sequence[Data], colours: Mapping[str, int]) -> Picture:
+    first = sweeps[0]
+    per = first.get("unit", "s").removeprefix("s").strip()
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for sweep in sweeps:
+            _line(axes, sweep, colours[sweep["engine"]])
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        x = sorted({point["x"] for sweep in sweeps for point in sweep["points"]})
+        ticks = x[:: -(-len(x) // MAX_TICKS)]
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        label_log(axes.yaxis, *axes.get_ylim())
+        grid(axes, "both")
+        axes.set_xlabel(LABELS.get(first["axis"]) or first["axis"])
+        axes.set_ylabel(f"ms {per}")
+        figure.legend(loc="outside upper left", handlelength=2.4)
+
+    fixed = ", ".join(f"{name} {value:,}" for name, value in first.get("fixed", {}).items())
+    held = ", ".join(filter(None, [f"model {first['model']}" if "model" in first else "", fixed]))
+    caption = (
+        f"Both scales are logarithmic{f'; {held}' if held else ''}. The exponent is the slope of a "
+        "line through the points, with its interval: 1 is growth in proportion, 0 is none. Bars span "
+        "the fastest to the slowest lap."
+    )
+    by = "its length" if first["axis"] == "prompt" else first["axis"]
+    return draw(f"Time {per} by {by}", caption, (320, 300), paint)
+
+
+def _line(axes: Axes, sweep: Data, index: int) -> None:
+    points = sweep["points"]
+    x = [point["x"] for point in points]
+    typical, low, high = (
+        1000 * np.array([point.get(key, point["seconds"]) for point in points])
+        for key in ("seconds", "low", "high")
+    )
+    axes.errorbar(
+        x,
+        typical,
+        yerr=np.maximum(0, [typical - low, high - typical]),
+        color=series(index),
+        marker=MARKERS[index % len(MARKERS)],
+        linestyle=DASHES[index % len(DASHES)],
+        markersize=4.5,
+        linewidth=1.8,
+        elinewidth=1.2,
+        capsize=2.5,
+        label=_label(sweep),
+    )
+
+
+def _label(sweep: Data) -> str:
+    engine = shortened(sweep["engine"]).lstrip("_")
+    fit = sweep.get("fit")
+    if not fit or fit.get("exponent") is None:
+        return engine
+    low, high = fit.get("low"), fit.get("high")
+    interval = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
+    return f"{engine}: exponent {fit['exponent']:.2f}{interval}"

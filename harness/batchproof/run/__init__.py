@@ -1,0 +1,1 @@
+"""One engine on one model: found, built, run within limits, judged."""

@@ -1,0 +1,214 @@
+"""From what a person types behind `--engine` to a factory. The only room that looks into
+`implementations/`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from batchproof.api import Engine, EngineFactory
+from batchproof.errors import UsageError
+
+REFERENCE = "reference"  # its answers are the specification
+BUILT_IN = {
+    REFERENCE: "batchproof_engines.reference:reference",
+    "static": "batchproof_engines.static:static",
+    "ragged": "batchproof_engines.ragged:ragged",
+    "paged": "batchproof_engines.paged:paged",
+    "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
+    "openai": "batchproof_engines.adapters.openai:openai",
+    "openvino": "batchproof_engines.adapters.released:openvino",
+    "ctranslate2": "batchproof_engines.adapters.released:ctranslate2",
+    "onnxruntime": "batchproof_engines.adapters.released:onnxruntime",
+    "transformers-serve": "batchproof_engines.adapters.released:transformers_serve",
+}
+# Other people's engines: they run when they are named.
+PEERS = {
+    "transformers-cb",
+    "openai",
+    "openvino",
+    "ctranslate2",
+    "onnxruntime",
+    "transformers-serve",
+}
+BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
+FAULT_PREFIX = "fault:"
+ODD_PREFIX = "odd:"
+COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
+FORMS = (
+    "a built-in name, fault:NAME, odd:NAME, pkg.mod:factory or path.py:factory, "
+    "then ?key=value&key=value; or cmd:COMMAND LINE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine as it was asked for: the text that names it in reports, and how to build it."""
+
+    name: str
+    factory: EngineFactory = field(compare=False)
+
+
+def resolve_engine(text: str) -> EngineSpec:
+    """Raises `UsageError` naming what is wrong and what there is to choose from."""
+    if text.startswith(COMMAND_PREFIX):
+        lines = importlib.import_module("batchproof_engines.adapters.lines")
+        return EngineSpec(text, lines.command_line(text.removeprefix(COMMAND_PREFIX)))
+    target, _, query = text.partition("?")
+    options = parse_options(text, query)
+    if target in BUILT_IN:
+        factory = _load(text, BUILT_IN[target])
+    elif target.startswith(FAULT_PREFIX):
+        factory = _listed(target, FAULT_PREFIX, "planted fault", faults())
+    elif target.startswith(ODD_PREFIX):
+        factory = _listed(target, ODD_PREFIX, "honest oddity", oddities())
+    elif ":" in target:
+        factory = _load(text, target)
+    else:
+        raise UsageError(
+            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; give {FORMS}"
+        )
+    _check_options(text, factory, options)
+    return EngineSpec(text, partial(factory, **options) if options else factory)
+
+
+def faults() -> Mapping[str, Any]:
+    """The planted faults by name (see `batchproof_engines.faulty`)."""
+    module = importlib.import_module("batchproof_engines.faulty")
+    return dict(module.FAULTS)
+
+
+def oddities() -> Mapping[str, Any]:
+    """The honest oddities by name (see `batchproof_engines.odd`)."""
+    module = importlib.import_module("batchproof_engines.odd")
+    return dict(module.ODDITIES)
+
+
+def reference_factory() -> EngineFactory:
+    """The engine whose answers are the specification."""
+    return resolve_engine(REFERENCE).factory
+
+
+def released_engines() -> Any:
+    """Other people's engines that are installed on their own."""
+    return importlib.import_module("batchproof_engines.adapters.released.shelf")
+
+
+def words_tokenizer(vocab_size: int) -> Any:
+    """A tokenizer of one word a token, for a model on disk."""
+    return importlib.import_module("batchproof_engines.adapters.words").words_tokenizer(vocab_size)
+
+
+def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:
+    name = target.removeprefix(prefix)
+    if name not in known:
+        raise UsageError(f"--engine {target!r} is no {kind}: {', '.join(known)}")
+    factory: Callable[..., Engine] = known[name].factory
+    return factory
+
+
+def _load(text: str, target: str) -> Callable[..., Engine]:
+    module_name, _, attribute = target.rpartition(":")
+    module = (
+        _import_file(text, module_name) if module_name.endswith(".py") else _import(text, module_name)
+    )
+    if not hasattr(module, attribute):
+        callables = [
+            name
+            for name, value in vars(module).items()
+            if callable(value)
+            and not name.startswith("_")
+            and getattr(value, "__module__", None) == module.__name__
+        ]
+        raise UsageError(
+            f"--engine {text!r}: {module_name} has no attribute {attribute!r}; "
+            f"its callables are {', '.join(callables) or 'none'}"
+        )
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        raise UsageError(
+            f"--engine {text!r}: {attribute!r} is a {type(factory).__name__}, but must be a "
+            f"factory(model, config) that returns an engine"
+        )
+    return factory
+
+
+def _import(text: str, module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"--engine {text!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import_file(text: str, file_name: str) -> ModuleType:
+    path = Path(file_name).resolve()
+    if not path.is_file():
+        raise UsageError(f"--engine {text!r}: there is no file {file_name!r}")
+    name = f"batchproof_engine_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, f"{path} ends in .py"
+    assert spec.loader is not None, f"{path} ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up
+    sys.path.append(str(path.parent))  # so that it can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"--engine {text!r}: running {file_name!r} raised {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def parse_options(text: str, query: str) -> dict[str, Any]:
+    """`a=1&b=true` as keyword arguments; values are read as YAML scalars."""
+    options: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not (key.isidentifier() and equals):
+            raise UsageError(f"--engine {text!r}: option {part!r} must read key=value")
+        if key in options:
+            raise UsageError(f"--engine {text!r}: option {key!r} is given twice")
+        try:
+            options[key] = _scalar(value)
+        except yaml.YAMLError as error:
+            raise UsageError(
+                f"--engine {text!r}: the value of {key!r}, {value!r}, is no YAML scalar"
+            ) from error
+    return options
+
+
+def _scalar(value: str) -> Any:
+    """As YAML reads it, and 1e6, which YAML 1.1 takes for a word, as the number it is."""
+    read = yaml.safe_load(value)
+    return float(value) if re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE) else read
+
+
+def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:
+    """A factory's options are its parameters after model and config."""
+    parameters = list(inspect.signature(factory).parameters.values())
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    names = [p.name for p in parameters if p not in positional[:2]]
+    for key in options:
+        if key not in names:
+            raise UsageError(
+                f"--engine {text!r}: unknown option {key!r}; "
+                f"its factory takes {', '.join(names) or 'none'}"
+            )
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
+        raise UsageError(f"--engine {text!r}: a factory takes (model, config), this one cannot")

@@ -1,0 +1,200 @@
+"""Hypothesis strategies: workloads made to let a bug happen.
+
+Equal rows, one wave and a large pool hide nearly everything. So: fewer slots than requests, unequal
+lengths with the long row anywhere, prompts around block boundaries, identical prompts, caps of 1 and
+2 beside longer ones, EOS picked afterwards from the right answer, and, where the engine can, budgets
+below a prompt and pools that force preemption. All of it shrinks towards one short request.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Set as AbstractSet
+from functools import cache
+from math import ceil
+
+from hypothesis import strategies as st
+
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.oracle.oracle import Oracle
+from batchproof.workload.workloads import Workload
+
+NUM_TEXTS = 24
+MAX_TEXT_LEN = 256
+MAX_PROMPT_LEN = 40
+MAX_CAP = 8
+
+
+@st.composite
+def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -> tuple[int, ...]:
+    """Token ids: a length, and one of `NUM_TEXTS` pseudo-random texts to take that many from.
+
+    What a prompt says is not what finds bugs, as long as it does not repeat itself. Few texts mean
+    that prompts share prefixes of every length, and that right answers are worked out once.
+    """
+    text = draw(st.integers(0, NUM_TEXTS - 1))
+    return text_tokens(text, vocab_size)[: draw(lengths)]
+
+
+@cache
+def text_tokens(text: int, vocab_size: int) -> tuple[int, ...]:
+    """The first tokens of a text, reproducibly. Some hold ids that often mean something: 0, 1, 2 and
+    the last; no id means anything here."""
+    rng = random.Random(text)
+    tokens = [rng.randrange(vocab_size) for _ in range(MAX_TEXT_LEN)]
+    if text % 4 == 3:
+        tokens = [rng.choice([0, 1, 2, vocab_size - 1, token]) for token in tokens]
+    return tuple(tokens)
+
+
+def prompt_lens(block_size: int, longest: int = MAX_PROMPT_LEN) -> st.SearchStrategy[int]:
+    """Short ones, any, and k * block_size - 1, + 0, + 1."""
+    edges = [k * block_size + d for k in range(1, longest // block_size + 1) for d in (-1, 0, 1)]
+    edges = sorted({edge for edge in edges if 1 <= edge <= longest}) or [1]
+    return st.one_of(st.integers(1, 8), st.integers(1, longest), st.sampled_from(edges))
+
+
+def caps(largest: int = MAX_CAP) -> st.SearchStrategy[int]:
+    return st.one_of(st.sampled_from([1, 2]), st.integers(1, largest))
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    block_size: int = 4,
+    min_size: int = 1,
+    max_size: int = 6,
+    with_eos: bool = True,
+) -> tuple[Request, ...]:
+    """Good requests with unique ids."""
+    vocab_size = oracle.subject.vocab_size
+    count = draw(st.integers(min_size, max_size))
+    made: list[Request] = []
+    for index in range(count):
+        if made and draw(st.integers(0, 7)) == 7:
+            prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical twin
+        else:
+            prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
+        cap = draw(caps())
+        eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
+        made.append(Request(f"r{index}", prompt, cap, eos))
+    return tuple(made)
+
+
+@st.composite
+def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int) -> frozenset[int]:
+    """None, one of the right answer's own tokens (also the first and the last), or one that occurs in
+    the prompt only."""
+    kind = draw(st.sampled_from(["none", "none", "answer", "answer", "prompt"]))
+    if kind == "answer":
+        token_ids = oracle.right_tokens(prompt, cap)
+        return frozenset({token_ids[draw(st.sampled_from([0, cap - 1, cap // 2]))]})
+    if kind == "prompt":
+        return frozenset(prompt[:1]) - set(oracle.right_tokens(prompt, cap))
+    return frozenset()
+
+
+@st.composite
+def configs(
+    draw: st.DrawFn,
+    capabilities: AbstractSet[Capability],
+    wanted: tuple[Request, ...],
+    block_size: int,
+    return_logits: bool,
+) -> EngineConfig:
+    """Limits that hold every one of the requests, but rarely all of them at once."""
+    longest = max(len(request.prompt_token_ids) for request in wanted)
+    max_num_seqs = draw(st.integers(1, 4))
+    smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
+    least = max(smallest_budget, max_num_seqs)
+    # Unbounded, any, and one that leaves a single token for the longest prompt's last chunk.
+    budget = draw(st.one_of(st.just(2048), st.integers(least, 64), st.just(max(least, longest - 1))))
+    largest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in wanted)
+    num_blocks = None
+    if Capability.PREEMPTION in capabilities:
+        needed = ceil(largest / block_size)
+        num_blocks = draw(st.one_of(st.none(), st.integers(needed, needed + 4)))
+    return EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        # Often the longest request fills the context to its end, whatever the block size.
+        max_model_len=draw(st.sampled_from([None, None, largest])),
+        return_logits=return_logits,
+    )
+
+
+@st.composite
+def workloads(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    capabilities: AbstractSet[Capability],
+    min_requests: int = 1,
+    max_requests: int = 6,
+    with_eos: bool = True,
+    with_arrivals: bool = False,
+) -> Workload:
+    """Good requests under limits this engine can work with; `with_arrivals` staggers them."""
+    block_size = draw(st.sampled_from([2, 3, 4, 16]))
+    wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos))
+    config = draw(
+        configs(
+            capabilities,
+            wanted,
+            block_size,
+            return_logits=Capability.LOGITS in capabilities and not with_arrivals,
+        )
+    )
+    arrivals = None
+    if with_arrivals:
+        arrivals = tuple(draw(st.integers(0, 12)) for _ in wanted)
+    return Workload(wanted, config, arrivals)
+
+
+@st.composite
+def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool, in_chunks: bool = False) -> Workload:
+    """Sequences that fit the pool when they are admitted and outgrow it together, after each has
+    produced some tokens: somebody must be preempted.
+
+    `in_chunks`: the token budget is below what a preempted one must be fed again.
+    """
+    block_size = draw(st.sampled_from([2, 3, 4]))
+    longest = 1 if in_chunks else 3 * block_size
+    lengths = draw(st.lists(st.integers(1, longest), min_size=2, max_size=4), label="lengths")
+    growth = 3 * block_size + 1
+    vocab_size = oracle.subject.vocab_size
+    wanted = tuple(
+        Request(f"r{i}", draw(prompts(vocab_size, st.just(length))), growth)
+        for i, length in enumerate(lengths)
+    )
+    whole_lives = [ceil((length + growth - 1) / block_size) for length in lengths]
+    # All prompts and a block each fit, all whole lives do not; the largest alone does.
+    num_blocks = max(*whole_lives, sum(length // block_size + 1 for length in lengths))
+    assert num_blocks < sum(whole_lives), "else nobody would have to give way"
+    config = EngineConfig(
+        max_num_seqs=len(lengths),
+        max_num_batched_tokens=len(lengths) + draw(st.integers(0, 1)) if in_chunks else 2048,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        return_logits=return_logits,
+    )
+    return Workload(wanted, config)
+
+
+@st.composite
+def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+    """More requests than the default number of slots, prompts and caps of dozens of tokens."""
+    vocab_size = oracle.subject.vocab_size
+    room = min(oracle.subject.context_len, 160)
+    lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")
+    wanted = tuple(
+        Request(
+            f"r{i}",
+            draw(prompts(vocab_size, st.just(length))),
+            draw(st.one_of(st.integers(1, 4), st.integers(16, 32))),
+        )
+        for i, length in enumerate(lengths)
+    )
+    return Workload(wanted, EngineConfig(return_logits=return_logits))

@@ -1,1 +1,0 @@
-"""Engines of other people behind the contract of `harness.api`: what ours are measured against."""

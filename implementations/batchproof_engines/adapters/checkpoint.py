@@ -1,0 +1,52 @@
+"""The suite's model as a checkpoint on disk, for engines that take a folder and no object."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from batchproof_engines.adapters.words import words_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Engines are built often: each model is written once, as it was then.
+_FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
+
+
+def saved(model: PreTrainedModel) -> Path:
+    """A temporary folder with the model in its own dtype, and a tokenizer of words (`words.py`). It
+    lives as long as the model, and not longer than this process."""
+    folder = _FOLDERS.get(model)
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="batchproof-"))
+        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+        with _undisturbed(model):
+            model.save_pretrained(folder)
+        words_tokenizer(model.config.get_text_config().vocab_size).save_pretrained(folder)
+        _FOLDERS[model] = folder
+    return folder
+
+
+@contextmanager
+def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
+    """Saving writes names into the model's config and a progress bar onto the screen; the engine that
+    needs it is held to leave things as they were."""
+    from transformers.utils import logging  # noqa: PLC0415 (slow, and a scheduler's test imports us not)
+
+    config, has_bar = model.config, logging.is_progress_bar_enabled()
+    model.config = copy.deepcopy(config)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        model.config = config
+        if has_bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,67 @@
+"""A command line and the process that runs it: kept between engines, started anew after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from batchproof.errors import UsageError
+from batchproof_engines.adapters.lines.messages import Hello, read_hello
+from batchproof_engines.adapters.lines.process import Process
+
+PROTOCOL = 1
+STEPPING = "stepping"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process that has said hello."""
+
+    process: Process
+    hello: Hello
+
+    @property
+    def can_step(self) -> bool:
+        return STEPPING in self.hello.capabilities
+
+
+class Program:
+    """Starts its process when it is first asked for one, in the folder it was named in. `name`: what
+    follows `--engine`."""
+
+    def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
+        self.engine_numbers = count(1)
+        self._name = name
+        self._words = words
+        self._folder = folder
+        self._running: Running | None = None
+
+    def running(self) -> Running:
+        """Raises `UsageError` if it cannot be started or says it can do what is not in the protocol."""
+        if self._running is None or self._running.process.failure is not None:
+            self._running = self._start()
+        return self._running
+
+    def _start(self) -> Running:
+        try:
+            process = Process(self._name, self._words, self._folder)
+        except OSError as error:
+            raise UsageError(
+                f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
+            ) from error
+        try:
+            hello = process.ask({"op": "hello", "protocol": PROTOCOL}, read_hello)
+            self._require_known(hello)
+        except BaseException:
+            process.kill("was ended: its hello was no good")
+            raise
+        return Running(process, hello)
+
+    def _require_known(self, hello: Hello) -> None:
+        for name in hello.capabilities:
+            if name != STEPPING:
+                raise UsageError(
+                    f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
+                    f"protocol {PROTOCOL} knows only {STEPPING!r}"
+                )

@@ -1,0 +1,162 @@
+"""A server of the OpenAI completions interface, by URL: vLLM, SGLang, transformers serve and others.
+
+    generate -> a thread for each request -> POST {base_url}/completions -> tokens -> completions
+
+The server serves a checkpoint of its own, so it must be that of `--model`: `python -m batchproof
+checkpoint MODEL DIR` writes the suite's models to disk with a tokenizer of words (`adapters/words.py`).
+Its limits are set where it is started: of `EngineConfig` only `max_model_len` is kept, and that here.
+
+Conventions:
+
+* Greedy is temperature 0. A server that stops at an EOS of its own model must be told not to, by
+  `extra={"ignore_eos":true}` where it knows that.
+* An answer that ends on an EOS of its request is STOP, though some servers say length when it falls on
+  the cap. Else the reason is the server's.
+* An EOS that the server counts and leaves out of its answer is put back, if the server names it or only
+  one was asked for.
+* Bad requests are sent as they are. 400, 413, 422 and their like are the server's refusal, with its
+  words; a 5xx is a failure of the server, and so is what says nothing of the request: 401, 403, 404,
+  405, 407, 408, 429.
+* The wire has no request ids. Of two requests of one call with one id the later is refused here, as is
+  an id that is live. So is what only `config.max_model_len` forbids, and in words a token that is none.
+* There are no logits and no trace: the interface shows neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from contextlib import closing
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from batchproof.api import Engine, EngineConfig, Limits
+from batchproof.errors import UsageError
+from batchproof_engines.adapters.openai.client import Server
+from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.engine import OpenAIEngine
+from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
+from batchproof_engines.adapters.openai.refusing import Gate
+from batchproof_engines.adapters.openai.stepping import SteppingOpenAIEngine
+
+PROMPTS = ("ids", "words")
+TOKENS = ("auto", "ids", "logprobs", "words")
+EOS = ("client", "stop_token_ids", "generation_config")
+
+
+def openai(
+    model_under_test: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    base_url: str | None = None,
+    model: str | None = None,
+    prompts: str = "ids",
+    tokens: str = "auto",
+    eos: str = "client",
+    stream: bool = False,
+    concurrency: int = 32,
+    timeout_s: float = 300.0,
+    extra: object = None,
+    api_key_env: str | None = None,
+    listed: bool = True,
+    release: str | None = None,
+) -> Engine:
+    """The options:
+
+    * `prompts`: ids (token ids, as vLLM and SGLang take them) or words.
+    * `tokens`, what is read back: ids (asked for with `return_token_ids`), logprobs (asked for with
+      `return_tokens_as_token_ids`), words of the text, or auto: the first that the answer has.
+    * `eos`, where a request's EOS ids are applied: client (all tokens up to the cap are asked for and
+      cut here at the first EOS), stop_token_ids, or generation_config (as transformers serve has it).
+    * `stream`: answers come token by token, and the engine can be stepped.
+    * `concurrency`: how many requests of a call run at once. `timeout_s`: the longest silence.
+    * `extra`: a JSON object that is merged into every body; null leaves a field out.
+    * `api_key_env`: the environment variable that holds the key.
+    * `release`: the server's name and version, for the title of a verdict.
+    * `listed`: false for a server whose `{base_url}/models` does not list `model`.
+
+    Raises `UsageError` for wrong options, and if no such server answers.
+    """
+    if base_url is None or model is None:
+        raise UsageError(
+            "openai needs to know its server: openai?base_url=http://HOST:PORT/v1&model=NAME"
+        )
+    require_choice(prompts, "prompts", PROMPTS)
+    require_choice(tokens, "tokens", TOKENS)
+    require_choice(eos, "eos", EOS)
+    if not _is_number(concurrency) or concurrency != int(concurrency) or concurrency < 1:
+        raise UsageError(f"concurrency is {concurrency!r}, but must be a whole number of at least 1")
+    if not _is_number(timeout_s) or not 0 < timeout_s < float("inf"):
+        raise UsageError(f"timeout_s is {timeout_s!r}, but must be a number of seconds above 0")
+    server = Server(str(base_url), timeout_s, _api_key(api_key_env))
+    _require_listed(server, str(model), listed)
+    limits = Limits.of(model_under_test, EngineConfig())
+    dialect = Dialect(
+        str(model), limits.vocab_size, prompts, tokens, eos, bool(stream), _json_object(extra)
+    )
+    engine = engine_at(server, dialect, limits, config, int(concurrency))
+    engine.release = None if release is None else str(release)
+    return engine
+
+
+def engine_at(
+    server: Server, dialect: Dialect, limits: Limits, config: EngineConfig, concurrency: int
+) -> OpenAIEngine:
+    """At a server that is known to be there. `limits`: of the model."""
+    kind = SteppingOpenAIEngine if dialect.is_streamed else OpenAIEngine
+    return kind(
+        server, dialect, Gate.of(limits, config, is_text=dialect.prompts == "words"), concurrency
+    )
+
+
+def require_choice(value: object, name: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _json_object(extra: object) -> dict[str, Any]:
+    """Behind `--engine` it has been read already, as YAML, of which JSON is a part."""
+    try:
+        found = json.loads(extra) if isinstance(extra, str) else extra
+    except ValueError:
+        found = extra
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise UsageError(f"extra is {extra!r}, but must be a JSON object")
+    return {str(key): value for key, value in found.items()}
+
+
+def _api_key(name: str | None) -> str | None:
+    if name is None:
+        return None
+    if name not in os.environ:
+        raise UsageError(f"api_key_env is {name!r}, but there is no such environment variable")
+    return os.environ[name]
+
+
+def _require_listed(server: Server, model: str, listed: bool) -> None:
+    """A server that is not there, or serves another model, is a sentence and not a wall of failures."""
+    url = f"{server.base_url}/models"
+    try:
+        with closing(server.exchange("GET", "/models")) as exchange:
+            answer = exchange.read()
+    except (EngineFailed, Refused) as error:
+        if listed or (isinstance(error, EngineFailed) and not error.has_answered):
+            raise UsageError(f"no such engine there: {error}") from None
+        return
+    try:
+        names = [str(each["id"]) for each in answer["data"]]
+    except (TypeError, KeyError):
+        names = []
+    if listed and model not in names:
+        raise UsageError(
+            f"{url} lists no model {model!r}: there is {', '.join(names) or 'none'}; with listed=false "
+            f"that is not asked"
+        )

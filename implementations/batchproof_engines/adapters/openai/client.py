@@ -1,0 +1,198 @@
+"""HTTP to the server: each request on a connection of its own, which any thread may cut.
+
+A connection that is cut is how a server is told that nobody waits for the answer any more.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from batchproof.errors import UsageError
+from batchproof_engines.adapters.openai.failures import (
+    NUM_SHOWN,
+    Cut,
+    EngineFailed,
+    Refused,
+    shown,
+)
+
+MAX_ANSWER_BYTES = 64 << 20
+# They say something of the server or of the address, and nothing of the request.
+NO_REFUSALS = {401, 403, 404, 405, 407, 408, 429}
+
+
+class Server:
+    """An address, how long we wait for the next bytes from it, and who is told when it fails."""
+
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float,
+        api_key: str | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.on_failure = on_failure
+        self._parts = _split(self.base_url)
+        self._timeout_s = timeout_s
+        self._headers = {"Content-Type": "application/json", "Connection": "close"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def exchange(self, method: str, path: str, body: dict[str, Any] | None = None) -> Exchange:
+        """Not begun yet."""
+        host, port = self._parts.hostname or "", self._parts.port
+        connection: http.client.HTTPConnection
+        if self._parts.scheme == "https":
+            connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s)
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        text = None if body is None else json.dumps(body)
+        target = self._parts.path + path
+        where = self.base_url + path
+        return Exchange(connection, method, target, where, text, self._headers, self.on_failure)
+
+
+def _split(base_url: str) -> SplitResult:
+    """Raises `UsageError`."""
+    parts = urlsplit(base_url)
+    with suppress(ValueError):  # a port that is no number
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise UsageError(f"base_url {base_url!r} must read http://HOST:PORT/PATH or https://...")
+
+
+class Exchange:
+    """One request and its answer. Whatever the network does becomes `EngineFailed`."""
+
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        url: str,
+        body: str | None,
+        headers: dict[str, str],
+        on_failure: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._on_failure = on_failure
+        self._asked = (method, target, body, headers)
+        self._where = f"{method} {url}"
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+        self._response: http.client.HTTPResponse | None = None
+
+    def cut(self) -> None:
+        """Hang up. A thread that waits for bytes wakes and gets `Cut`."""
+        with self._lock:
+            self._is_cut = True
+            if self._socket is not None:
+                with suppress(OSError):  # it has ended already
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Of the thread that reads."""
+        if self._response is not None:  # it outlives its connection where that ends with it
+            self._response.close()
+        self._connection.close()
+
+    def read(self) -> Any:
+        """The JSON value of a whole answer. Raises `EngineFailed`, `Refused`, `Cut`."""
+        response = self._begin()
+        return self._parsed(self._read(response), response.status)
+
+    def read_events(self) -> Iterator[Any]:
+        """The JSON value of each server-sent event, as it comes. Raises as `read` does."""
+        response = self._begin()
+        while line := self._try(lambda: response.readline(MAX_ANSWER_BYTES)):
+            text = line.decode(errors="replace").strip()
+            if not text or text.startswith((":", "event:", "id:", "retry:")):
+                continue
+            if not text.startswith("data:"):
+                raise self.failed(f"sent a line that is no server-sent event: {shown(text)}")
+            data = text.removeprefix("data:").strip()
+            if data == "[DONE]":
+                return
+            yield self._parsed(data.encode(), response.status)
+
+    def failed(self, what: str) -> EngineFailed:
+        """The error that says so of this exchange."""
+        failure = EngineFailed(f"{self._where}: the server {what}")
+        failure.has_answered = self._response is not None
+        self._on_failure()
+        return failure
+
+    def _begin(self) -> http.client.HTTPResponse:
+        """The answer's head. Raises for every status but 2xx."""
+        self._try(self._connect)
+        method, target, body, headers = self._asked
+        self._try(lambda: self._connection.request(method, target, body, headers))
+        response: http.client.HTTPResponse = self._try(self._get_response)
+        if 200 <= response.status < 300:
+            return response
+        text = self._read(response).decode(errors="replace")
+        if 400 <= response.status < 500 and response.status not in NO_REFUSALS:
+            raise Refused(_words(text) or f"HTTP {response.status} {response.reason}, without a word")
+        raise self.failed(f"answered HTTP {response.status} {response.reason}: {shown(text)}")
+
+    def _connect(self) -> None:
+        self._connection.connect()
+        with self._lock:
+            self._socket = self._connection.sock
+            if self._is_cut:
+                raise Cut
+
+    def _get_response(self) -> http.client.HTTPResponse:
+        self._response = self._connection.getresponse()
+        return self._response
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        """The body. Raises `EngineFailed` for one beyond all reason."""
+        body: bytes = self._try(lambda: response.read(MAX_ANSWER_BYTES + 1))
+        if len(body) > MAX_ANSWER_BYTES:
+            raise self.failed(f"answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
+        return body
+
+    def _parsed(self, body: bytes, status: int) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            text = body.decode(errors="replace")
+            raise self.failed(f"answered HTTP {status} with what is no JSON: {shown(text)}") from None
+
+    def _try(self, act: Any) -> Any:
+        try:
+            return act()
+        except TimeoutError:
+            seconds = self._connection.timeout
+            raise self.failed(f"sent nothing for {seconds:g} s (timeout_s)") from None
+        except ConnectionRefusedError:
+            raise self.failed("is not there: connection refused") from None
+        except (OSError, http.client.HTTPException) as error:
+            kind, words = type(error).__name__, str(error)
+            told = f"{kind}: {words}" if words else kind
+            raise self.failed(f"broke the connection off ({told})") from None
+        finally:
+            if self._is_cut:
+                raise Cut from None
+
+
+def _words(text: str) -> str:
+    """What an error body says: {"error": {"message": ...}}, {"detail": ...} and their like."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip()[:NUM_SHOWN]
+    for key in ("error", "detail", "message"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    return found if isinstance(found, str) else json.dumps(found)

@@ -1,0 +1,137 @@
+"""An engine that is a server of completions, asked for many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from batchproof.api import Capability, Completion, Request
+from batchproof_engines.adapters.openai.client import Exchange, Server
+from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.failures import EngineFailed
+from batchproof_engines.adapters.openai.refusing import Gate
+from batchproof_engines.adapters.openai.telling import completed, tell
+
+PATH = "/completions"
+NUM_NAMED = 8  # request ids in an error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request of a call, by its number there."""
+
+    index: int
+    request: Request
+    exchange: Exchange
+
+
+class OpenAIEngine:
+    """Each request is an HTTP request on a thread of its own; the server makes the batches."""
+
+    capabilities = frozenset({Capability.CLOSING})
+    release: str | None = None  # name and version, where whoever builds it knows them
+    notes: tuple[str, ...] = ()  # its conventions and settings, for a report
+
+    def __init__(self, server: Server, dialect: Dialect, gate: Gate, concurrency: int) -> None:
+        self._server = server
+        self._dialect = dialect
+        self._gate = gate
+        self._concurrency = concurrency
+        self._under_way: list[Exchange] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Raises `EngineFailed`, with the answers of the others, if one gets none that makes sense.
+        What is under way by then is waited for; nothing more is begun."""
+        outcomes: dict[int, Completion | Exception] = {}
+        asked: list[_Asked] = []
+        refusals = self._gate.refusals(requests)
+        for index, (request, refusal) in enumerate(zip(requests, refusals, strict=True)):
+            if refusal is not None:
+                outcomes[index] = Completion.refused(request.request_id, refusal)
+            else:
+                asked.append(_Asked(index, request, self._exchange(request)))
+        outcomes |= self._ask(asked)
+        answers = {i: each for i, each in outcomes.items() if isinstance(each, Completion)}
+        errors = {i: each for i, each in outcomes.items() if isinstance(each, Exception)}
+        if errors:
+            raise _failure(requests, answers, errors)
+        return [answers[index] for index in range(len(requests))]
+
+    def close(self) -> None:
+        """Hang up on everything that is under way."""
+        for exchange in self._under_way:
+            exchange.cut()
+        self._under_way = []
+
+    def _exchange(self, request: Request) -> Exchange:
+        return self._server.exchange("POST", PATH, self._dialect.body(request))
+
+    def _ask(self, asked: Sequence[_Asked]) -> dict[int, Completion | Exception]:
+        """What came of each, by its number; those behind a failure may be missing."""
+        waiting: SimpleQueue[_Asked] = SimpleQueue()
+        told: SimpleQueue[tuple[int, Completion | Exception] | None] = SimpleQueue()
+        is_over = threading.Event()
+        for each in asked:
+            waiting.put(each)
+        num_running = min(self._concurrency, len(asked))
+        self._under_way = [each.exchange for each in asked]
+        for _ in range(num_running):
+            arguments = (waiting, told, is_over)
+            threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+        outcomes: dict[int, Completion | Exception] = {}
+        try:
+            while num_running:
+                outcome = told.get()
+                if outcome is None:
+                    num_running -= 1
+                else:
+                    outcomes[outcome[0]] = outcome[1]
+        except BaseException:  # it hangs, or somebody pressed Ctrl-C
+            self._server.on_failure()
+            raise
+        finally:  # the time limit, or Ctrl-C: nobody waits any more
+            is_over.set()
+            self.close()
+        return outcomes
+
+    def _serve(
+        self,
+        waiting: SimpleQueue[_Asked],
+        told: SimpleQueue[tuple[int, Completion | Exception] | None],
+        is_over: threading.Event,
+    ) -> None:
+        """On a thread: one request after the other, until none is left or one has failed."""
+        while not is_over.is_set():
+            try:
+                each = waiting.get_nowait()
+            except Empty:
+                break
+            try:
+                events = tell(each.request, each.exchange, self._dialect)
+                told.put((each.index, completed(each.request, events)))
+            except Exception as error:
+                is_over.set()
+                told.put((each.index, error))
+        told.put(None)
+
+
+def _failure(
+    requests: Sequence[Request], answers: dict[int, Completion], errors: dict[int, Exception]
+) -> Exception:
+    """One error for all: what went wrong first, with whom, and how many have their answer."""
+    index, error = next(iter(errors.items()))
+    if not isinstance(error, EngineFailed):
+        return error  # a mistake of ours
+    if len(requests) == 1:
+        return EngineFailed(f"{error} (request {requests[0].request_id!r})")
+    failed = [requests[i].request_id for i in errors]
+    named = ", ".join(map(repr, failed[:NUM_NAMED])) + (", ..." if len(failed) > NUM_NAMED else "")
+    num_unasked = len(requests) - len(answers) - len(errors)
+    failure = EngineFailed(
+        f"{error} (request {requests[index].request_id!r}). Of {len(requests)} requests {len(answers)} "
+        f"were answered, {len(failed)} failed ({named}), and {num_unasked} were not sent any more"
+    )
+    failure.completions = tuple(answers[i] for i in sorted(answers))
+    return failure

@@ -1,0 +1,149 @@
+"""From what a server says to token ids. What cannot be read is an error naming it, never a guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchproof.api import FinishReason, Request
+from batchproof_engines.adapters.openai.failures import shown
+from batchproof_engines.adapters.words import id_of, word_len, word_of
+
+TOKEN_ID_PREFIX = "token_id:"  # how vLLM writes a token that is to be an id in `logprobs.tokens`
+REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+EOS_NAMES = ("stop_reason", "matched_stop")  # vLLM and SGLang: the id that ended the answer
+
+
+class Unreadable(ValueError):
+    """What the server said that cannot be read, in words that go on from "the server"."""
+
+
+class Reader:
+    """The tokens of one answer, whole or piece by piece.
+
+    `how`: ids (`token_ids`), logprobs (`logprobs.tokens`), words (`text`), or auto: the first of them
+    that the answer has.
+    """
+
+    def __init__(self, vocab_size: int, how: str = "auto") -> None:
+        self._vocab_size = vocab_size
+        self._how = how
+        self._rest = ""  # text that is no whole word yet
+        self._last_word = ""
+        self.num_read = 0
+        self.finish_reason: FinishReason | None = None
+        self._num_made: int | None = None  # by the server's own count
+        self._named_eos: int | None = None
+
+    def feed(self, answer: object) -> list[int]:
+        """The next tokens, of an answer or of one event of a stream. Raises `Unreadable`."""
+        if not isinstance(answer, dict):
+            raise Unreadable(f"answered with a {type(answer).__name__}, but should with an object")
+        if answer.get("error") is not None and not answer.get("choices"):
+            raise Unreadable(f"answered with an error: {shown(str(answer['error']))}")
+        usage = answer.get("usage")
+        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
+            self._num_made = usage["completion_tokens"]
+        choices = answer.get("choices")
+        if choices == [] and usage is not None:
+            return []  # the last event of a stream may hold nothing but the usage
+        if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+            raise Unreadable(f"answered without the one choice there should be: {shown(str(answer))}")
+        tokens = self._tokens(choices[0])
+        self._note_end(choices[0])
+        self.num_read += len(tokens)
+        return tokens
+
+    def end(self, request: Request) -> list[int]:
+        """What is still to be told when the answer is over: an EOS that the server left out of it, but
+        counted, and named unless only one was asked for. Raises `Unreadable`."""
+        if self._rest.strip():
+            raise Unreadable(self._no_word(self._rest.strip()))
+        if self.finish_reason is None:
+            raise Unreadable(
+                f"ended its answer after {self.num_read} of {request.max_new_tokens} tokens without a "
+                f"finish_reason"
+            )
+        is_one_short = self._num_made == self.num_read + 1
+        if self.finish_reason is not FinishReason.STOP or not is_one_short:
+            return []
+        known = sorted(request.eos_token_ids)
+        if self._named_eos in known:
+            return [self._named_eos] if self._named_eos is not None else []
+        return known if len(known) == 1 else []
+
+    def _tokens(self, choice: dict[str, Any]) -> list[int]:
+        logprobs = choice.get("logprobs")
+        if self._how in ("auto", "ids") and choice.get("token_ids") is not None:
+            return [self._id(each) for each in _listed(choice["token_ids"], "token_ids")]
+        if self._how in ("auto", "logprobs") and isinstance(logprobs, dict):
+            return [self._named(each) for each in _listed(logprobs.get("tokens"), "logprobs.tokens")]
+        text = choice.get("text", "")
+        if not isinstance(text, str):
+            raise Unreadable(f"answered with a text of type {type(text).__name__}")
+        if self._how not in ("auto", "words"):
+            if text:
+                field = "token_ids" if self._how == "ids" else "logprobs.tokens"
+                raise Unreadable(f"answered without {field}, which tokens={self._how} reads")
+            return []
+        return self._words(text)
+
+    def _words(self, text: str) -> list[int]:
+        """Words may come in pieces; between two of them there is white space."""
+        text, length = self._rest + text, word_len(self._vocab_size)
+        tokens: list[int] = []
+        while text:
+            word = text.lstrip()[:length]
+            if self._last_word and not text[0].isspace():
+                raise Unreadable(self._no_word(self._last_word + text.split()[0]))
+            if len(word) < length:
+                break
+            try:
+                tokens.append(id_of(word, self._vocab_size))
+            except ValueError:
+                raise Unreadable(self._no_word(text.split()[0])) from None
+            self._last_word = word
+            text = text.lstrip()[length:]
+        self._rest = text
+        return tokens
+
+    def _word(self, word: str) -> int:
+        try:
+            return id_of(word, self._vocab_size)
+        except ValueError:
+            raise Unreadable(self._no_word(word)) from None
+
+    def _no_word(self, word: str) -> str:
+        last = self._vocab_size - 1
+        words = f"{word_of(0, self._vocab_size)} to {word_of(last, self._vocab_size)}"
+        return f"answered with {word[:80]!r}, which is no word of a token ({words})"
+
+    def _named(self, name: object) -> int:
+        if not isinstance(name, str):
+            raise Unreadable(f"named a token {name!r} in logprobs.tokens, but should name it by a text")
+        digits = name.removeprefix(TOKEN_ID_PREFIX)
+        if digits != name and digits.isascii() and digits.isdecimal():
+            return self._id(int(digits))
+        return self._word(name.strip())
+
+    def _id(self, token_id: object) -> int:
+        if type(token_id) is not int:
+            raise Unreadable(f"answered with the token id {token_id!r}, which is no integer")
+        return token_id  # an unknown one is for the suite to judge
+
+    def _note_end(self, choice: dict[str, Any]) -> None:
+        reason = choice.get("finish_reason")
+        if reason is None:
+            return
+        if reason not in REASONS:
+            raise Unreadable(
+                f"gave the finish_reason {reason!r}, but should give {' or '.join(REASONS)}"
+            )
+        self.finish_reason = REASONS[reason]
+        named = [choice.get(name) for name in EOS_NAMES if type(choice.get(name)) is int]
+        self._named_eos = named[0] if named else None
+
+
+def _listed(value: object, name: str) -> list[object]:
+    if not isinstance(value, list):
+        raise Unreadable(f"answered with {name} of type {type(value).__name__}, but should with a list")
+    return value

@@ -1,0 +1,199 @@
+"""Engines that other people released, each in a virtual environment of its own.
+
+    --engine=openvino?prefix_caching=true
+        -> .engines/openvino/bin/python programs/openvino_genai_cb.py '{"prefix_caching": true}'
+        -> JSON lines (`docs/piped_engine.md`)
+
+Their pins clash with each other's and with ours, and one that crashes takes its own process along and
+nobody else's. `batchproof install NAME` makes the environment; without it every test is skipped
+and says so. The programs are scripts that know nothing of Batchproof but the protocol; they serve the
+suite's checkpoint in a form that the library reads, which they make once beside it.
+
+    __init__.py   the factories
+    shelf.py      what there is, where it is installed, and how it gets there
+    programs/     a script for each library; its docstring tells the library's conventions
+    server.py     the one that is a server of HTTP: started here, and again after a failure
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchproof.api import Engine, EngineConfig, Limits
+from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof_engines.adapters.checkpoint import saved
+from batchproof_engines.adapters.lines.engine import piped_factory
+from batchproof_engines.adapters.lines.program import Program
+from batchproof_engines.adapters.openai import EOS, engine_at, require_choice
+from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.released.server import LocalServer
+from batchproof_engines.adapters.released.shelf import SHELF, interpreter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SERVE_NOTES = (
+    "It is asked over HTTP, each request on a connection of its own, 32 at once unless it is said "
+    "otherwise; it computes in float32 with sdpa.",
+    "It takes and gives text: prompts and answers are words of a tokenizer with one word a token. A "
+    "token outside of the vocabulary has no word, so such a request is refused before it is sent.",
+    "EOS ids of a request go in its generation_config, which its documentation gives for that.",
+    "A connection that is cut cancels its request.",
+)
+
+
+def openvino(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    precision: str = "float32",
+    kv_cache: str | None = None,
+    prefix_caching: bool | None = None,
+    dynamic_split_fuse: bool = True,
+    num_kv_blocks: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    abort: str = "cancel",
+) -> Engine:
+    """OpenVINO GenAI's continuous-batching pipeline on a CPU. `precision`, and `kv_cache` where that
+    differs: float32, or `default` for the library's own choice. `abort`: cancel, stop or drop. The
+    others stand in for fields of `config`."""
+    return _built(
+        "openvino",
+        model,
+        config,
+        precision=precision,
+        kv_cache=kv_cache,
+        prefix_caching=prefix_caching,
+        dynamic_split_fuse=dynamic_split_fuse,
+        num_kv_blocks=num_kv_blocks,
+        max_num_batched_tokens=max_num_batched_tokens,
+        abort=abort,
+    )
+
+
+def ctranslate2(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    compute_type: str = "float32",
+    include_prompt_in_result: bool = False,
+    batch_type: str = "examples",
+    stop_by: str = "callback",
+    static_prompt: bool = False,
+) -> Engine:
+    """CTranslate2's generator on a CPU; all but `stop_by` are its own options. `stop_by`: a `callback`
+    ends each row, or its `call` does, which then has one cap and one set of EOS ids."""
+    return _built(
+        "ctranslate2",
+        model,
+        config,
+        compute_type=compute_type,
+        include_prompt_in_result=include_prompt_in_result,
+        batch_type=batch_type,
+        stop_by=stop_by,
+        static_prompt=static_prompt,
+    )
+
+
+def onnxruntime(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    api: str = "engine",
+    stop_by: str = "model",
+    windowed_kv_cache: bool = True,
+) -> Engine:
+    """ONNX Runtime GenAI on a CPU. `api`: its request `engine`, or the batched `generator`. `stop_by`:
+    a single EOS id is given to the `model`, or all are looked for by the `client`. `windowed_kv_cache`:
+    the builder's."""
+    return _built(
+        "onnxruntime",
+        model,
+        config,
+        api=api,
+        stop_by=stop_by,
+        windowed_kv_cache=windowed_kv_cache,
+    )
+
+
+def transformers_serve(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    block_size: int = 16,
+    num_blocks: int = 256,
+    max_batch_tokens: int = 256,
+    concurrency: int = 32,
+    stream: bool = False,
+    eos: str = "generation_config",
+) -> Engine:
+    """`transformers serve` with continuous batching, on a CPU in float32: a server of its own for each
+    model. The first three are its `--cb-...` flags; the rest is as for `openai`."""
+    python = _interpreter("transformers-serve")
+    flags = (block_size, num_blocks, max_batch_tokens)
+    if any(type(each) is not int or each < 1 for each in (*flags, concurrency)):
+        raise UsageError(
+            "block_size, num_blocks, max_batch_tokens and concurrency are whole numbers of at least 1"
+        )
+    require_choice(eos, "eos", EOS)
+    server = _server(python, str(saved(model)), flags).running()
+    limits = Limits.of(model, EngineConfig())
+    dialect = Dialect(str(saved(model)), limits.vocab_size, "words", "words", eos, stream, {})
+    engine = engine_at(server, dialect, limits, config, concurrency)
+    engine.release = f"transformers serve {_version(python, 'transformers')}"
+    engine.notes = SERVE_NOTES
+    return engine
+
+
+def _built(
+    name: str, model: PreTrainedModel, config: EngineConfig, **options: str | int | bool | None
+) -> Engine:
+    """What is None is left to the program. Raises `UnsupportedModelError` where the library is not
+    installed or cannot serve the model."""
+    python = _interpreter(name)
+    given = json.dumps({key: value for key, value in options.items() if value is not None})
+    return piped_factory(_program(name, python, given))(model, config)
+
+
+def _interpreter(name: str) -> str:
+    python = interpreter(name)
+    if python is None:
+        raise UnsupportedModelError(
+            f"engine {name!r} is not installed here: `python -m batchproof install {name}`"
+        )
+    return python
+
+
+@cache
+def _server(python: str, folder: str, flags: tuple[int, int, int]) -> LocalServer:
+    """One for each model and choice of flags."""
+    block_size, num_blocks, max_batch_tokens = map(str, flags)
+
+    def command(port: int) -> list[str]:
+        return [
+            str(Path(python).with_name("transformers")),
+            *("serve", folder, "--continuous-batching", "--device", "cpu", "--dtype", "float32"),
+            *("--attn-implementation", "sdpa", "--host", "127.0.0.1", "--port", str(port)),
+            *("--cb-block-size", block_size, "--cb-num-blocks", num_blocks),
+            *("--cb-max-batch-tokens", max_batch_tokens),
+        ]
+
+    return LocalServer("transformers-serve", command)
+
+
+@cache
+def _version(python: str, package: str) -> str:
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    ran = subprocess.run([python, "-c", code, package], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@cache
+def _program(name: str, python: str, options: str) -> Program:
+    """One for all who ask for the same: they share its process."""
+    return Program(name, (python, str(SHELF[name].program), options), os.getcwd())

@@ -1,0 +1,115 @@
+"""A released server that is started here, on a free port of loopback, and again when it has failed.
+
+What broke a server stays broken: later tests would fail for what an earlier one has done, and a verdict
+would tell one fault as fifty. So whoever builds an engine behind a failure gets a new process.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from batchproof.errors import UsageError
+from batchproof_engines.adapters.lines.ending import kill_group
+from batchproof_engines.adapters.openai.client import Server
+from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
+
+READY_LIMIT_S = 90.0
+LOOK_AGAIN_S = 0.25
+TAIL_BYTES = 2000  # of what it printed, in an error
+TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
+
+Command = Callable[[int], Sequence[str]]  # from the port it shall listen to
+
+
+class LocalServer:
+    """`ready`: a path below `base_url` that answers once it serves."""
+
+    def __init__(self, name: str, command: Command, ready: str = "/models") -> None:
+        self._name = name
+        self._command = command
+        self._ready = ready
+        self._running: tuple[subprocess.Popen[bytes], Server] | None = None
+        self._has_failed = False
+
+    def running(self) -> Server:
+        """Raises `UsageError` if it does not come up."""
+        if self._running is not None and (self._has_failed or self._running[0].poll() is not None):
+            self._end()
+            self._running = None
+        if self._running is None:
+            self._has_failed = False
+            self._running = self._start()
+        return self._running[1]
+
+    def _note_failure(self) -> None:
+        self._has_failed = True
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Server]:
+        port = _free_port()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        popen = subprocess.Popen(
+            self._command(port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._end = weakref.finalize(self, _end, popen, log)  # at exit, at the latest
+        server = Server(f"http://127.0.0.1:{port}/v1", TIMEOUT_S, on_failure=self._note_failure)
+        self._wait(popen, server, log)
+        self._has_failed = False  # of those who knocked before it was up
+        return popen, server
+
+    def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
+        deadline = time.monotonic() + READY_LIMIT_S
+        while not _answers(server, self._ready):
+            has_ended = popen.poll() is not None
+            if has_ended or time.monotonic() > deadline:
+                what = (
+                    f"ended with status {popen.returncode}"
+                    if has_ended
+                    else f"was not ready within {READY_LIMIT_S:g} s"
+                )
+                said = _tail(log)
+                self._end()
+                raise UsageError(f"the server of engine {self._name!r} {what}; it said: {said}")
+            time.sleep(LOOK_AGAIN_S)
+
+
+def _answers(server: Server, path: str) -> bool:
+    """Whatever it says: `transformers serve` has an HTTP 500 here where nothing was ever downloaded."""
+    exchange = server.exchange("GET", path)
+    try:
+        exchange.read()
+    except Refused:
+        return True
+    except EngineFailed as error:
+        return error.has_answered
+    finally:
+        exchange.close()
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, 2)
+    log.seek(max(0, size - TAIL_BYTES))
+    return " ".join(log.read().decode(errors="replace").split()) or "nothing"
+
+
+def _end(popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    kill_group(popen)
+    popen.wait()
+    log.close()

@@ -1,0 +1,242 @@
+"""An engine around a manager of transformers; see `transformers_cb.py`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import count
+from math import ceil
+
+import torch
+from transformers import ContinuousBatchingManager, PreTrainedModel
+
+from batchproof.api import (
+    Capability,
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+)
+from batchproof_engines.adapters.transformers_manager import (
+    NAME,
+    Sizes,
+    Switches,
+    attending,
+    in_words,
+    manager_for,
+    next_output,
+    paused,
+    stop,
+)
+
+SAFETY_MARGIN = 0.15  # of the pool: with less of it free, the library holds prompts back
+
+
+@dataclass(frozen=True)
+class PoolLimits(Limits):
+    """And what the pool can hold, where the configuration says how large it is."""
+
+    block_size: int
+    num_blocks: int | None
+
+    def refusal(self, request: Request) -> str | None:
+        return super().refusal(request) or self._pool_refusal(request)
+
+    def _pool_refusal(self, request: Request) -> str | None:
+        needed = ceil(num_fed_tokens(request) / self.block_size)
+        if self.num_blocks is None or needed <= self.num_blocks:
+            return None
+        return f"it needs {needed} blocks of KV cache, but the pool has {self.num_blocks}"
+
+
+class NoGuard(PoolLimits):
+    """Bad requests are the library's to refuse; of two with one id, which it never sees, the later is
+    refused all the same."""
+
+    def refusal(self, request: Request) -> str | None:  # noqa: ARG002
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What `EngineConfig` leaves open. `is_guarded`: bad requests are refused before the library sees
+    them."""
+
+    attention: str
+    page_size: int  # tokens
+    max_batch_tokens: int  # in a step
+    switches: Switches
+    is_guarded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """A running manager, and what it was made for."""
+
+    manager: ContinuousBatchingManager
+    num_asked: int  # pages of each layer
+    num_pages: int  # fewer, if the memory did not hold them
+    longest: int  # tokens of a sequence
+    num_threads: int  # its thread goes on with the number it began with
+
+    def is_for(self, num_asked: int, least: int, longest: int) -> bool:
+        is_large = num_asked <= self.num_asked and least <= self.num_pages
+        return is_large and longest <= self.longest and torch.get_num_threads() == self.num_threads
+
+
+class TransformersEngine:
+    """`peer` says which of its ways of working it is: they differ in speed severalfold."""
+
+    capabilities = frozenset({Capability.CLOSING})
+    release = f"transformers continuous batching {version('transformers')}"
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, tuning: Tuning) -> None:
+        self._model = model
+        self._config = config
+        self._tuning = tuning
+        own = Limits.of(model, config)
+        sizes = (config.block_size, config.num_blocks)
+        kind = PoolLimits if tuning.is_guarded else NoGuard
+        self._limits = kind(own.vocab_size, own.max_model_len, *sizes)
+        self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may come again
+        self._pool: _Pool | None = None
+        self._release: Callable[[], object] = lambda: None
+        if config.num_blocks is not None or config.max_model_len is not None:
+            self._require_pool([self._limits.max_model_len] * config.max_num_seqs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Its conventions and settings, for a report."""
+        guard = (
+            "Bad requests are refused by the adapter, for one of them would end the library's thread"
+            if self._tuning.is_guarded
+            else "Bad requests are given to the library as they are"
+        )
+        return (
+            f"{self.peer}; keys and values are kept in the dtype of the model.",
+            "An EOS is in the output; caps and EOS ids are per request.",
+            f"{guard}; an id that is live is refused by the adapter, which names requests itself.",
+            "The library seeds torch's generators when it makes a manager; the adapter undoes that.",
+        )
+
+    @property
+    def peer(self) -> str:
+        """In words, for a report."""
+        return in_words(self._pool.manager if self._pool else None, self._tuning.attention)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Raises `RuntimeError` if the library fails or its thread ends."""
+        refusals = self._limits.refusals(requests)
+        good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
+        served = iter(self._serve(good) if good else ())
+        return [
+            next(served) if refusal is None else Completion.refused(r.request_id, refusal)
+            for r, refusal in zip(requests, refusals, strict=True)
+        ]
+
+    def close(self) -> None:
+        """End the thread and free the pool."""
+        self._free_pool()
+
+    def _serve(self, requests: Sequence[Request]) -> list[Completion]:
+        manager = self._require_pool([num_fed_tokens(request) for request in requests])
+        try:
+            with attending(self._model, self._tuning.attention):
+                names = self._submit(manager, requests)
+                tokens = _collect(manager, names)
+        except BaseException:  # an answer may still come, and would be taken for one of the next call
+            self.close()
+            raise
+        return [
+            Completion(request.request_id, tokens[name], finish_reason(request, tokens[name]))
+            for request, name in zip(requests, names, strict=True)
+        ]
+
+    def _submit(
+        self,
+        manager: ContinuousBatchingManager,
+        requests: Sequence[Request],
+        *,
+        streaming: bool = False,
+    ) -> list[str]:
+        """Queue them all, and return the names they have there."""
+        names = [next(self._names) for _ in requests]
+        with paused(manager):
+            for name, request in zip(names, requests, strict=True):
+                manager.add_request(
+                    list(request.prompt_token_ids),
+                    request_id=name,
+                    max_new_tokens=request.max_new_tokens,
+                    eos_token_id=sorted(request.eos_token_ids),
+                    streaming=streaming,
+                )
+        return names
+
+    def _require_pool(self, lens: Sequence[int]) -> ContinuousBatchingManager:
+        """As large as the configuration says, else one in which `max_num_seqs` sequences of these
+        lengths, in tokens, need not give way."""
+        if self._config.num_blocks is not None:
+            num_tokens = self._config.num_blocks * self._config.block_size
+            wanted = least = ceil(num_tokens / self._tuning.page_size)
+            longest = num_tokens
+        else:
+            # One page more for each: 5.17 takes it as soon as the last one is full.
+            pages = sorted((ceil(n / self._tuning.page_size) + 1 for n in lens), reverse=True)
+            wanted = ceil(sum(pages[: self._config.max_num_seqs]) / (1 - SAFETY_MARGIN))
+            least = ceil(pages[0] / (1 - SAFETY_MARGIN))
+            longest = 1 << (max(lens) - 1).bit_length()
+        old = self._pool
+        if old is not None and old.is_for(wanted, least, longest):
+            return old.manager
+        if old is not None and self._config.num_blocks is None:
+            wanted, longest = max(wanted, 2 * old.num_asked), max(longest, old.longest)
+        return self._make_pool(wanted, least, longest)
+
+    def _make_pool(self, num_asked: int, least: int, longest: int) -> ContinuousBatchingManager:
+        """Pages for each layer: `num_asked`, or as many as the memory holds but not under `least`, for
+        sequences up to `longest` tokens. Raises `MemoryError`."""
+        self._free_pool()
+        num_pages, tuning = num_asked, self._tuning
+        while self._pool is None:
+            num_slots = self._config.max_num_seqs
+            sizes = Sizes(tuning.page_size, num_pages, tuning.max_batch_tokens, num_slots, longest)
+            try:
+                manager = manager_for(self._model, tuning.attention, sizes, tuning.switches)
+                self._pool = _Pool(manager, num_asked, num_pages, longest, torch.get_num_threads())
+            except MemoryError:
+                if num_pages <= least:
+                    raise
+                num_pages = max(num_pages // 2, least)
+        self._release = weakref.finalize(self, stop, self._pool.manager)
+        return self._pool.manager
+
+    def _free_pool(self) -> None:
+        self._release()
+        self._pool = None
+
+
+def num_fed_tokens(request: Request) -> int:
+    """The last token is never fed, so it needs no room."""
+    return max(1, len(request.prompt_token_ids) + request.max_new_tokens - 1)
+
+
+def _collect(manager: ContinuousBatchingManager, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The tokens of each; waits for all of them. Raises `RuntimeError`."""
+    tokens: dict[str, tuple[int, ...]] = {}
+    missing = set(names)
+    while missing:
+        output = next_output(manager, waits=True)
+        assert output is not None, "it has waited for one"
+        if output.is_finished() and output.request_id in missing:  # no late word of a cancelled one
+            tokens[output.request_id] = tuple(output.generated_tokens)
+            missing.remove(output.request_id)
+    return tokens
+
+
+def finish_reason(request: Request, token_ids: Sequence[int]) -> FinishReason:
+    """The library does not say why it ended."""
+    is_stop = bool(token_ids) and token_ids[-1] in request.eos_token_ids
+    return FinishReason.STOP if is_stop else FinishReason.LENGTH

@@ -1,0 +1,205 @@
+"""The manager of transformers' continuous batching, held so that nobody else notices: how it is made in
+5.17 and in 5.23, started, stopped, and what it alters beside its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from threading import Thread
+from typing import Any, cast
+
+import torch
+import transformers
+from transformers import (
+    ContinuousBatchingConfig,
+    ContinuousBatchingManager,
+    ContinuousMixin,
+    GenerationConfig,
+    PreTrainedModel,
+)
+from transformers.generation.continuous_batching.requests import GenerationOutput
+from transformers.generation.continuous_batching.utils import WorkloadHints
+
+from batchproof.errors import UnsupportedModelError, UsageError
+
+NAME = "transformers-cb"
+STOP_S = 10.0
+POLL_S = 0.5
+_FIELDS = {field.name for field in fields(ContinuousBatchingConfig)}
+_PAGE_FIELD = "page_size" if "page_size" in _FIELDS else "block_size"  # as 5.17 calls it
+_SWITCHES_TO_FLASH = "auto_switch_to_flash" in _FIELDS  # 5.17 does, and cannot be asked not to
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a manager is made for."""
+
+    page_size: int  # tokens
+    num_pages: int  # of each layer
+    max_batch_tokens: int  # fed in one step
+    max_num_seqs: int
+    longest: int  # tokens of a sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Options of the library under our names; None: it decides."""
+
+    prefix_sharing: bool = False
+    compile_level: int = 0  # 0 to 3
+    cuda_graphs: bool | None = None
+    overlap: bool | None = None  # the next step is prepared while the last one runs
+    scheduler: str = "fifo"
+
+
+def attention_of(model: PreTrainedModel, asked: str | None) -> str:
+    """What a manager would attend with: as asked, else flash attention where it finds one, else as the
+    model does. Raises `UsageError` for what it cannot have, `UnsupportedModelError` if the model has
+    something else."""
+    with _unaltered(model):
+        try:
+            if asked is not None:
+                is_ready = _SWITCHES_TO_FLASH or "flash" in asked or "|" in asked
+                model.set_attn_implementation(asked if is_ready else f"paged|{asked}")
+            _manager(model, _config(may_change=asked is None))
+        except (AttributeError, ImportError, ValueError) as error:
+            if asked is not None:
+                raise UsageError(f"attention {asked!r} cannot be had here: {error}") from error
+            kind = type(model).__name__
+            raise UnsupportedModelError(f"engine {NAME!r} cannot serve {kind}: {error}") from error
+        return str(model.config._attn_implementation)
+
+
+def manager_for(
+    model: PreTrainedModel, attention: str, sizes: Sizes, switches: Switches
+) -> ContinuousBatchingManager:
+    """One that runs: its pool is made, and what it captures or compiles is captured and compiled.
+
+    Raises `MemoryError` if that many pages do not fit, `UsageError` if it cannot see the memory.
+    """
+    values: dict[str, Any] = {
+        _PAGE_FIELD: sizes.page_size,
+        "num_blocks": sizes.num_pages,
+        "max_batch_tokens": sizes.max_batch_tokens,
+        "max_requests_per_batch": sizes.max_num_seqs,
+        "allow_block_sharing": switches.prefix_sharing,
+        "default_compile_level": switches.compile_level,
+        "use_cuda_graph": switches.cuda_graphs,
+        "use_async_batching": switches.overlap,
+        "scheduler_type": switches.scheduler,
+    }
+    hints = WorkloadHints(sizes.longest, 0, sizes.max_num_seqs)
+    with _unaltered(model), attending(model, attention):
+        manager = _manager(model, _config(may_change=False, **values), hints)
+        try:
+            manager.warmup()
+        except MemoryError as error:
+            if find_spec("psutil") is None:
+                needed = "transformers needs psutil to see how much memory there is"
+                raise UsageError(f"{needed}: pip install psutil") from error
+            raise
+    _start(manager)
+    return manager
+
+
+def next_output(manager: ContinuousBatchingManager, *, waits: bool) -> GenerationOutput | None:
+    """None if there is none yet and it shall not wait. Raises `RuntimeError` if a request has failed or
+    the thread has ended: both could be waited for in vain."""
+    while True:
+        is_running = manager.is_running()  # asked first: what a thread leaves behind is still read
+        output = manager.get_result(timeout=POLL_S if waits else 0)
+        if output is not None and output.error is not None:
+            raise RuntimeError(f"transformers failed: {output.error}")
+        if output is not None:
+            return output
+        if not is_running:
+            raise RuntimeError("transformers' thread ended without an answer")
+        if not waits:
+            return None
+
+
+def is_idle(manager: ContinuousBatchingManager) -> bool:
+    """It has nothing to do, and what was cancelled is out of the model."""
+    is_asked = not (manager.input_queue.empty() and manager.cancel_queue.empty())
+    processor = manager.batch_processor
+    return not (is_asked or (processor is not None and processor.has_pending_requests()))
+
+
+def stop(manager: ContinuousBatchingManager) -> None:
+    """Whatever it is doing; it waits for the step in progress."""
+    manager.stop(block=True, timeout=STOP_S, hard_stop=True)
+    manager.destroy()
+
+
+def paused(manager: ContinuousBatchingManager) -> AbstractContextManager[None]:
+    """Requests added inside are seen together, where the library can do that (5.23)."""
+    return manager.pause() if hasattr(manager, "pause") else nullcontext()
+
+
+@contextmanager
+def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
+    """The model attends in that way inside."""
+    before = model.config._attn_implementation
+    try:
+        _attend(model, attention)
+        yield
+    finally:
+        _attend(model, before)
+
+
+@contextmanager
+def _unaltered(model: PreTrainedModel) -> Iterator[None]:
+    """Making a manager seeds the generators and switches the model to evaluation: that is undone."""
+    before, was_training = model.config._attn_implementation, model.training
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            _attend(model, before)
+            if model.training != was_training:
+                model.train(was_training)
+
+
+def _attend(model: PreTrainedModel, attention: str) -> None:
+    if model.config._attn_implementation != attention:
+        model.set_attn_implementation(attention)
+
+
+def in_words(manager: ContinuousBatchingManager | None, attention: str) -> str:
+    """Which of its ways of working it is: they differ in speed severalfold."""
+    version = f"transformers {transformers.__version__}, attention {attention}"
+    if manager is None:
+        return f"{version}, no pool yet"
+    config = manager.continuous_batching_config
+    return (
+        f"{version}, {config.num_blocks} pages of {getattr(config, _PAGE_FIELD)}, "
+        f"{config.max_batch_tokens} tokens a step, prefix sharing {config.allow_block_sharing}, "
+        f"graphs {config.use_cuda_graph}, compile level {config.default_compile_level}, "
+        f"overlap {config.use_async_batching}, blocks in decode kernel {config.max_blocks_per_request}"
+    )
+
+
+def _manager(
+    model: PreTrainedModel, config: ContinuousBatchingConfig, hints: WorkloadHints | None = None
+) -> ContinuousBatchingManager:
+    """Greedy, and with nothing of the model's own generation settings: the choice is the argmax."""
+    greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
+    return cast(ContinuousMixin, model).init_continuous_batching(greedy, config, hints)
+
+
+def _config(*, may_change: bool, **values: Any) -> ContinuousBatchingConfig:
+    """`may_change`: the attention, to flash attention where there is one."""
+    if _SWITCHES_TO_FLASH:
+        values["auto_switch_to_flash"] = may_change
+    return ContinuousBatchingConfig(**values)
+
+
+def _start(manager: ContinuousBatchingManager) -> None:
+    """As a child of a daemon: an engine that nobody closed shall not keep the process from ending."""
+    starter = Thread(target=manager.start, daemon=True)
+    starter.start()
+    starter.join()

@@ -1,0 +1,111 @@
+"""Block counts that do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from batchproof.api import (
+    EngineConfig,
+    Limits,
+    Request,
+    StepRecord,
+    TokenEvent,
+)
+from batchproof.causes import Cause
+from batchproof.promises import Promise
+from batchproof_engines.faulty.addressing import keys_and_values
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
+class LastBlockNeverFreed(Scheduler):
+    """A last block that is exactly full when its request ends is never counted free again."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._num_lost = 0
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        self._num_lost += sum(
+            seq.num_computed_tokens % self._config.block_size == 0
+            for seq, _ in plan.scheduled
+            if seq.finish_reason is not None
+        )
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+    def _num_free_blocks(self) -> int | None:
+        free = super()._num_free_blocks()
+        return None if free is None else free - self._num_lost
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
+class PoolOvercommitted(Scheduler):
+    """A full pool stops nobody: more blocks are handed out than there are."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
+        return True
+
+
+class Miscounting(Scheduler):
+    """Honest, with a number of blocks that nobody holds and that are not free; may be negative."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._ghost = Sequence(Request("", (), 0), [])
+
+    def _lose(self, num_blocks: int) -> None:
+        self._ghost.num_computed_tokens += num_blocks * self._config.block_size
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        return super()._fits({**plan, self._ghost: 0})
+
+    def _num_free_blocks(self) -> int | None:
+        free = super()._num_free_blocks()
+        return None if free is None else free - self._num_blocks(self._ghost.num_computed_tokens)
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm#42571")
+class TwoFinishersFreeABlockTwice(Miscounting):
+    """When two requests finish in one step, one block goes into the free list twice."""
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        if len(record.finished) == 2:
+            self._lose(-1)
+        return events, replace(record, num_free_blocks=self._num_free_blocks())
+
+
+@planted(Promise.P11, Cause.ACCOUNTING, "openvinotoolkit/openvino.genai#4332")
+class PreemptionLosesThePartialBlock(Miscounting):
+    """A preempted request gives back its full blocks only; the partial last one is lost for ever."""
+
+    def _preempt_youngest(self) -> str:
+        if self.running[-1].num_computed_tokens % self._config.block_size:
+            self._lose(1)
+        return super()._preempt_youngest()
+
+
+@planted(Promise.P5, Cause.ACCOUNTING, "sgl-project/mini-sglang#142")
+class IdenticalPromptsShareUncountedBlocks(RaggedEngine):
+    """Equal prompts share their full blocks; the first to finish frees them under the others."""
+
+    @torch.inference_mode()
+    def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
+        before = (*self._scheduler.running, *self._scheduler.waiting)
+        result = super()._run_step()
+        freed = {seq.request.prompt_token_ids for seq in before if seq.finish_reason is not None}
+        for sequence in self._scheduler.running:
+            prompt = sequence.request.prompt_token_ids
+            if prompt in freed and sequence.output_token_ids:
+                num_shared = len(prompt) // self._config.block_size * self._config.block_size
+                for layer in self._caches[sequence.request_id].layers:
+                    for each in keys_and_values(layer):
+                        each[:, :, :num_shared] = 0.0
+        return result

@@ -1,0 +1,195 @@
+"""Aborts that leave something behind or do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from heapq import heappush
+
+from batchproof.api import (
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    StepRecord,
+    TokenEvent,
+)
+from batchproof.causes import Cause
+from batchproof.promises import Promise
+from batchproof_engines.faulty.accounting import Miscounting
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.paged import engine as paged_engine
+from batchproof_engines.paged import scheduler as paged_scheduler
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#28374")
+class AbortKeepsTheBlocks(Scheduler):
+    """An aborted request leaves its slot, but its blocks stay taken."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._leaked: list[Sequence] = []
+
+    def abort(self, request_id: str) -> bool:
+        self._leaked += [seq for seq in self.running if seq.request_id == request_id]
+        return super().abort(request_id)
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        return super()._fits({**plan, **dict.fromkeys(self._leaked, 0)})
+
+    def _num_free_blocks(self) -> int | None:
+        free = super()._num_free_blocks()
+        leaked = sum(self._num_blocks(seq.num_computed_tokens) for seq in self._leaked)
+        return None if free is None else free - leaked
+
+
+@planted(Promise.P13, Cause.CANCEL, "ggml-org/llama.cpp#24496")
+class AbortOfAWaitingRequestIgnored(Scheduler):
+    """Only running requests can be aborted; one that waits is served to its end."""
+
+    def abort(self, request_id: str) -> bool:
+        if any(seq.request_id == request_id for seq in self.waiting):
+            return False
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "vllm-project/vllm#46283")
+class AbortWaitsForTheEndOfThePrompt(Scheduler):
+    """A half prefilled request that is aborted is fed to the end of its prompt, and only then ends."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._deferred: set[str] = set()
+
+    def abort(self, request_id: str) -> bool:
+        for seq in self.running:
+            is_half_fed = seq.num_computed_tokens < len(seq.request.prompt_token_ids)
+            if seq.request_id == request_id and is_half_fed:
+                self._deferred.add(request_id)
+                return False
+        return super().abort(request_id)
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        ended = {row.request_id for row in plan.rows if row.is_sampled} & self._deferred
+        self._deferred -= ended
+        self.running = [seq for seq in self.running if seq.request_id not in ended]
+        events = [
+            TokenEvent(each.request_id, None, FinishReason.ABORTED)
+            if each.request_id in ended
+            else each
+            for each in events
+        ]
+        finished = tuple(dict.fromkeys((*record.finished, *sorted(ended))))
+        free = self._num_free_blocks()
+        return events, replace(record, finished=finished, num_free_blocks=free)
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#18701")
+class AbortOfAPreemptedRequestLeaks(Miscounting):
+    """A request that is aborted while preempted keeps the blocks it had before for ever."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._former: dict[str, int] = {}
+
+    def _preempt_youngest(self) -> str:
+        victim = self.running[-1]
+        self._former[victim.request_id] = self._num_blocks(victim.num_computed_tokens)
+        return super()._preempt_youngest()
+
+    def abort(self, request_id: str) -> bool:
+        num_blocks = self._former.pop(request_id, 0)
+        if any(seq.request_id == request_id for seq in self.waiting):
+            self._lose(num_blocks)
+        return super().abort(request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "vllm-project/vllm#18485")
+class IdAbortedWhileWaitingStaysLive(Scheduler):
+    """The id of a request that is aborted before it ran is never given back."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._kept: set[str] = set()
+
+    def is_live(self, request_id: str) -> bool:
+        return request_id in self._kept or super().is_live(request_id)
+
+    def abort(self, request_id: str) -> bool:
+        waiting = {seq.request_id for seq in self.waiting if not seq.output_token_ids}
+        was_live = super().abort(request_id)
+        self._kept |= waiting & {request_id}
+        return was_live
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/mini-sglang#15")
+class AbortByPrefix(RaggedEngine):
+    """Ids are compared by prefix: who aborts r1 aborts r10 too."""
+
+    def abort(self, request_id: str) -> None:
+        live = [seq.request_id for seq in (*self._scheduler.running, *self._scheduler.waiting)]
+        for each in live:
+            if each.startswith(request_id):
+                super().abort(each)
+
+
+@planted(Promise.P13, Cause.ACCOUNTING, "deepspeedai/DeepSpeed-MII#497")
+class AbortOfAFinishedRequestFreesAgain(Miscounting):
+    """An abort that comes after the last token frees the request's blocks a second time."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._freed: dict[str, int] = {}
+
+    def add(self, request: Request) -> Sequence:
+        self._freed.pop(request.request_id, None)
+        return super().add(request)
+
+    def abort(self, request_id: str) -> bool:
+        self._lose(-self._freed.pop(request_id, 0))
+        return super().abort(request_id)
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        events, record = super().update(plan, token_ids)
+        for seq, _ in plan.scheduled:
+            if seq.finish_reason is not None:
+                self._freed[seq.request_id] = self._num_blocks(seq.num_computed_tokens)
+        return events, record
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#40251")
+class AbortKeepsTheLane(paged_scheduler.Scheduler):
+    """The lane of a running request that is aborted is never given to anybody again."""
+
+    def abort(self, request_id: str) -> bool:
+        free_before = set(self._free_lanes)
+        was_live = super().abort(request_id)
+        self._free_lanes = sorted(free_before & set(self._free_lanes))
+        return was_live
+
+
+@planted(Promise.P13, Cause.CANCEL, "triton-inference-server/core#341", backend="blocks")
+class AbortFreesTheLaneTwice(paged_scheduler.Scheduler):
+    """The lane of a running request that is aborted is free twice, and two newcomers get it."""
+
+    def abort(self, request_id: str) -> bool:
+        free_before = set(self._free_lanes)
+        was_live = super().abort(request_id)
+        for lane in set(self._free_lanes) - free_before:
+            heappush(self._free_lanes, lane)
+        return was_live
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#34149", overlap=True)
+class TokenInFlightOutlivesTheAbort(paged_engine.PagedEngine):
+    """A token that was under way when its request was aborted is delivered all the same."""
+
+    def abort(self, request_id: str) -> None:
+        flying = self._in_flight.sampled if self._in_flight is not None else ()
+        super().abort(request_id)
+        for row in flying:
+            if row.sequence.finish_reason is FinishReason.ABORTED:
+                row.sequence.finish_reason = None

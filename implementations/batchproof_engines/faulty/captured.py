@@ -1,0 +1,120 @@
+"""Decode steps that are captured once and replayed, and tokens that the host reads a step late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchproof.api import FinishReason
+from batchproof.causes import Cause
+from batchproof.promises import Promise
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.paged.batch import Ints, RaggedBatch
+from batchproof_engines.paged.blocks import TRASH, BlockPool
+from batchproof_engines.paged.engine import Chosen, PagedEngine
+from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, Layout
+from batchproof_engines.paged.kernels import StepRows
+from batchproof_engines.paged.runner import Flight, ModelRunner
+from batchproof_engines.paged.sequence import PENDING
+
+
+@planted(Promise.P1, Cause.PADDING, "m0at/rvllm#32", backend="blocks", graphs=True)
+class PaddingRowsWriteToALiveBlock(BlockPool):
+    """The padding rows of a captured step write their keys to block 0, which may be somebody's."""
+
+    def begin_static(self, rows: StepRows) -> None:
+        self._tables[self.trash_lane] = TRASH + 1
+        super().begin_static(rows)
+
+
+@planted(
+    Promise.P1,
+    Cause.PADDING,
+    "NVIDIA/TensorRT-LLM#3839",
+    backend="blocks",
+    graphs=True,
+    overlap=True,
+)
+class PaddingRowsChooseForALiveLane(LastTokens):
+    """What the padding rows of a captured step choose becomes the next token of lane 0."""
+
+    def put(self, lanes: Tensor, token_ids: Tensor) -> None:
+        super().put(torch.where(lanes == len(self._ids) - 1, 0, lanes), token_ids)
+
+
+@planted(Promise.P5, Cause.STALE, "vllm-project/vllm#44868", backend="blocks", graphs=True)
+class LanesOfTheFirstReplay(CapturedSteps):
+    """A captured step reads the tables of those who were in it when it was replayed first."""
+
+    def __init__(self, *pieces: Any, **options: Any) -> None:
+        super().__init__(*pieces, **options)
+        self._first: dict[Layout, Ints] = {}
+
+    def _inputs(self, layout: Layout, batch: RaggedBatch | None = None) -> list[Ints]:
+        token_ids, prompt_ids, lanes, *rest = super()._inputs(layout, batch)
+        if batch is not None:
+            lanes = self._first.setdefault(layout, lanes)
+        return [token_ids, prompt_ids, lanes, *rest]
+
+
+@planted(Promise.P1, Cause.ADDRESSING, "slwang-ustc/nano-vllm-v1#3", backend="blocks", graphs=True)
+class CapturedAColumnTooNarrow(BlockPool):
+    """A captured step has no column for a block that is opened in it."""
+
+    def graph_columns(self, seq_len: int) -> int:
+        return super().graph_columns(seq_len - 1)
+
+
+@planted(Promise.P5, Cause.FEED, "vllm-project/vllm-gaudi#642", overlap=True)
+class NewestTokenByRow(LastTokens):
+    """Tokens that the host has not read are looked up by their row in the batch, not by their lane."""
+
+    def fill_in(self, token_ids: Tensor, lanes: Tensor) -> Tensor:
+        return super().fill_in(token_ids, torch.arange(len(lanes), device=lanes.device))
+
+
+@planted(Promise.P8, Cause.STALE, "tenstorrent/vllm-tt-plugin#57", overlap=True)
+class FormerTenantsTokenIsFed(ModelRunner):
+    """Behind its prompt a newcomer is fed what the lane's former tenant chose last."""
+
+    def launch(self, batch: RaggedBatch) -> Flight:
+        newest = self._last_tokens._ids
+        lanes = torch.from_numpy(batch.lanes[batch.num_decodes :]).to(newest.device)
+        former = newest[lanes]
+        flight = super().launch(batch)
+        newest[lanes] = torch.where(former > 0, former, newest[lanes])
+        return flight
+
+
+@planted(Promise.P3, Cause.EOS, "vllm-project/vllm-omni#3532", overlap=True)
+class StopIsSeenAStepLate(PagedEngine):
+    """When an EOS is read the next step is under way, and the token it chooses is delivered too."""
+
+    def _land(self) -> list[Chosen]:
+        chosen = super()._land()
+        for each in chosen:
+            if each.finish_reason is FinishReason.STOP and each.sequence.lane >= 0:
+                each.sequence.token_ids.append(PENDING)
+        return chosen
+
+
+@planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm#38624", overlap=True)
+class TokenInFlightStaysAPlaceholder(PagedEngine):
+    """The token in flight at a preemption is streamed, but the request goes on with token 0."""
+
+    def _land(self) -> list[Chosen]:
+        chosen = super()._land()
+        for each in chosen:
+            if each.sequence in self._scheduler.waiting:
+                each.sequence.token_ids[-1] = 0
+        return chosen
+
+
+@planted(Promise.P12, Cause.INPUT, "smg-project/smg#2426", overlap=True)
+class IdIsFreeWhileItsTokenFlies(PagedEngine):
+    """An id may be used again before the last token of its request is delivered."""
+
+    def _is_live(self, request_id: str) -> bool:
+        return self._scheduler.is_live(request_id)

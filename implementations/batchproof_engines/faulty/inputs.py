@@ -1,0 +1,163 @@
+"""Bad requests that are let in, lost, or taken out on others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    Limits,
+    Request,
+)
+from batchproof.causes import Cause
+from batchproof.promises import Promise
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, Sequence
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#7632")
+class BadRequestTakesItsNeighboursDown(RaggedEngine):
+    """One bad request in a call, and all of the call are refused."""
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        refusals = filter(None, map(self._scheduler.refusal, requests))
+        refusal = next(refusals, None)
+        if refusal is None:
+            return super().generate(requests)
+        return [Completion.refused(request.request_id, refusal) for request in requests]
+
+
+@planted(Promise.P12, Cause.INPUT, "ollama/ollama#3839")
+class PromptCutToTheContext(Scheduler):
+    """A prompt too long for the context silently loses its head, and is answered."""
+
+    def refusal(self, request: Request) -> str | None:
+        return super().refusal(self._cut(request))
+
+    def add(self, request: Request) -> Sequence:
+        return super().add(self._cut(request))
+
+    def _cut(self, request: Request) -> Request:
+        surplus = len(request.prompt_token_ids) + request.max_new_tokens - self._limits.max_model_len
+        if not 0 < surplus < len(request.prompt_token_ids):
+            return request
+        return replace(request, prompt_token_ids=request.prompt_token_ids[surplus:])
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#10583")
+class DuplicateIdOverwrites(RaggedEngine):
+    """Requests are kept in a dict by id: of two live ones the later replaces the earlier."""
+
+    def add(self, request: Request) -> None:
+        if self._scheduler.abort(request.request_id):
+            self._caches.pop(request.request_id, None)
+        super().add(request)
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        by_id = {request.request_id: request for request in requests}
+        completions = {each.request_id: each for each in super().generate(list(by_id.values()))}
+        return [completions[request.request_id] for request in requests]
+
+
+@planted(Promise.P12, Cause.INPUT, "ray-project/ray#42705")
+class RefusalAloneIsNeverDelivered(RaggedEngine):
+    """The engine calls itself done while the ERROR event of a bad request still waits to go out."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._scheduler.waiting or self._scheduler.running)
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#23683")
+class FullContextIsRefused(Scheduler):
+    """A request that fills the context to its last place is refused: >= for >."""
+
+    def refusal(self, request: Request) -> str | None:
+        num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
+        if num_tokens == self._limits.max_model_len:
+            return f"{num_tokens} tokens, but the context holds {self._limits.max_model_len}"
+        return super().refusal(request)
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#2163")
+class WholePoolIsRefused(Scheduler):
+    """A request that needs every block of the pool is refused: one is kept back that nobody uses."""
+
+    def _pool_refusal(self, request: Request) -> str | None:
+        needed = self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+        if needed == self._config.num_blocks:
+            return f"it needs {needed} blocks of KV cache, but the pool has {needed - 1}"
+        return super()._pool_refusal(request)
+
+
+class _Mending(Scheduler):
+    """Alters a request before it is looked at."""
+
+    def _mend(self, request: Request) -> Request:
+        raise NotImplementedError
+
+    def refusal(self, request: Request) -> str | None:
+        return super().refusal(self._mend(request))
+
+    def add(self, request: Request) -> Sequence:
+        return super().add(self._mend(request))
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#6521")
+class CapOfZeroYieldsAToken(_Mending):
+    """max_new_tokens of 0 is taken for 1, since a prefill yields a token anyway."""
+
+    def _mend(self, request: Request) -> Request:
+        return replace(request, max_new_tokens=1) if request.max_new_tokens == 0 else request
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#7746")
+class EmptyPromptGetsAStartToken(_Mending):
+    """An empty prompt is not refused: it is answered as if it were token 0."""
+
+    def _mend(self, request: Request) -> Request:
+        return request if request.prompt_token_ids else replace(request, prompt_token_ids=(0,))
+
+
+@planted(Promise.P1, Cause.INPUT, "ollama/ollama#4079")
+class ContextIsDividedAmongTheSlots(_Mending):
+    """Each slot has its share of the context: a prompt above max_model_len / slots loses its head."""
+
+    def _mend(self, request: Request) -> Request:
+        if self._limits.refusal(request) is not None:
+            return request
+        share = self._limits.max_model_len // self._config.max_num_seqs
+        num_kept = max(1, share - request.max_new_tokens)
+        return replace(request, prompt_token_ids=request.prompt_token_ids[-num_kept:])
+
+
+@planted(Promise.P12, Cause.INPUT, "sgl-project/sglang-jax#1551")
+class AddCutsTheCap(RaggedEngine):
+    """`add` lowers a cap that the context cannot hold, where `generate` refuses the request."""
+
+    def add(self, request: Request) -> None:
+        room = Limits.of(self._model, self._config).max_model_len - len(request.prompt_token_ids)
+        cap = min(request.max_new_tokens, room) if room > 0 else request.max_new_tokens
+        super().add(replace(request, max_new_tokens=cap))
+
+
+@planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#11036")
+class RefusedIdStaysLive(Scheduler):
+    """The id of a refused request is never given back: the mended request is refused as well."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._refused: set[str] = set()
+
+    def is_live(self, request_id: str) -> bool:
+        return request_id in self._refused or super().is_live(request_id)
+
+    def refusal(self, request: Request) -> str | None:
+        is_duplicate = self.is_live(request.request_id)
+        reason = super().refusal(request)
+        if reason is not None and not is_duplicate:
+            self._refused.add(request.request_id)
+        return reason

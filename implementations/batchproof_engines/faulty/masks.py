@@ -1,0 +1,112 @@
+"""Wrong attention masks: a query sees too much or too little."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from batchproof.api import RowRecord
+from batchproof.causes import Cause
+from batchproof.promises import Promise
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.engine import RaggedEngine, packed_mask
+
+
+def _places(rows: Seq[RowRecord]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Row and position of each query `(total_q, 1)`, then of each key `(1, total_kv)`."""
+    fed = [
+        (index, position)
+        for index, row in enumerate(rows)
+        for position in range(row.context_len, row.context_len + row.query_len)
+    ]
+    cached = [
+        (index, position) for index, row in enumerate(rows) for position in range(row.context_len)
+    ]
+    row_q, pos_q = torch.tensor(fed)[:, None].unbind(-1)
+    row_k, pos_k = torch.tensor(cached + fed)[None].unbind(-1)
+    return row_q, pos_q, row_k, pos_k
+
+
+@planted(Promise.P6, Cause.LEAK, "huggingface/nanoVLM#204")
+class MaskIgnoresSequence(RaggedEngine):
+    """The packed mask compares positions only, so neighbours see each other's keys."""
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        _, pos_q, _, pos_k = _places(rows)
+        distance = pos_q - pos_k
+        return (distance >= 0) & (distance < (window or sys.maxsize))
+
+
+@planted(Promise.P6, Cause.MASK, "Dao-AILab/flash-attention#282")
+class CausalMaskTopLeft(RaggedEngine):
+    """In a later chunk query i sees the first i + 1 keys of its sequence, not all up to itself."""
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        row_q, pos_q, _, pos_k = _places(rows)
+        # A single query takes a path without the causal flag.
+        missing = torch.tensor([row.context_len if row.query_len > 1 else 0 for row in rows])
+        return packed_mask(rows, window) & (pos_k <= pos_q - missing[row_q])
+
+
+@planted(Promise.P5, Cause.MASK, "EricLBuehler/candle-vllm#140")
+class ContextLenOfRowZero(RaggedEngine):
+    """The mask's end is computed from the first row's context length, for all rows."""
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        row_q, pos_q, row_k, pos_k = _places(rows)
+        surplus = torch.tensor([row.context_len - rows[0].context_len for row in rows])
+        mask = (row_q == row_k) & (pos_k <= pos_q - surplus[row_q])
+        return mask & (pos_q - pos_k < (window or sys.maxsize))
+
+
+@planted(Promise.P6, Cause.MASK, "pytorch/examples#649")
+class FutureKeyVisible(RaggedEngine):
+    """A query of a prompt also sees the next token's key, whatever `attention_mask` shows."""
+
+    def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
+        bias = super()._additive_mask(rows)
+        num_cached = sum(row.context_len for row in rows)
+        ends = set(accumulate(row.query_len for row in rows))
+        for each in bias.values() if isinstance(bias, dict) else [bias]:
+            for query in range(each.shape[-2]):
+                if query + 1 not in ends:
+                    each[..., query, num_cached + query + 1] = 0.0
+        return bias
+
+
+@planted(Promise.P6, Cause.MASK, "huggingface/transformers#41184")
+class WindowOffByOne(RaggedEngine):
+    """A sliding window is one key wider than the model's (no lie on a model without a window)."""
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        return super()._mask(rows, None if window is None else window + 1)
+
+
+@planted(Promise.P5, Cause.MASK, "ikawrakow/ik_llama.cpp#2186")
+class WindowOfTheSharedCache(RaggedEngine):
+    """Only the last rows x window cached keys of the packed step are read, whoever they belong to."""
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        mask = super()._mask(rows, window)
+        if window is not None:
+            num_cached = sum(row.context_len for row in rows)
+            mask[:, : max(0, num_cached - len(rows) * window)] = False
+        return mask
+
+
+@planted(Promise.P6, Cause.MASK, "EleutherAI/gpt-neox#1178")
+class WindowForgottenInDecode(RaggedEngine):
+    """Steps of single queries drop the sliding window, whatever `attention_mask` shows."""
+
+    def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
+        window = self._window
+        if all(row.query_len == 1 for row in rows):
+            self._window = None
+        try:
+            return super()._additive_mask(rows)
+        finally:
+            self._window = window

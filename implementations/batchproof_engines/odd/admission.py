@@ -1,0 +1,145 @@
+"""Who runs when: late, out of order, in small bites. Most of it forgoes the capability SCHEDULING."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from batchproof.api import (
+    Capability,
+    Request,
+    RowRecord,
+    TokenEvent,
+)
+from batchproof_engines.odd.oddity import odd
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+
+BITE = 3  # tokens of one prompt in one step
+
+
+class AtWill(Scheduler):
+    """A scheduler that does not promise who runs next."""
+
+    lacks: ClassVar[frozenset[Capability]] = frozenset({Capability.SCHEDULING})
+
+
+@dataclass(slots=True, eq=False)
+class _Nibbled(Sequence):
+    """Offers the scheduler a bite at a time."""
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return min(BITE, self.num_missing_tokens)
+
+    @property
+    def num_missing_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+
+@odd
+class NibblesAtPrompts(Scheduler):
+    """At most 3 tokens of a prompt are fed in one step, however large the token budget is."""
+
+    sequence_class = _Nibbled
+
+    def schedule(self) -> SchedulerOutput:
+        plan = super().schedule()
+        return replace(plan, rows=tuple(self._row(*pair) for pair in plan.scheduled))
+
+    def _row(self, sequence: Sequence, num_new: int) -> RowRecord:
+        assert isinstance(sequence, _Nibbled), "this scheduler makes no others"
+        is_last = num_new == sequence.num_missing_tokens
+        return RowRecord(sequence.request_id, sequence.num_computed_tokens, num_new, is_last)
+
+
+@odd
+class LastComeFirstServed(AtWill):
+    """The queue is a stack: whoever came last is admitted first."""
+
+    def add(self, request: Request) -> Sequence:
+        sequence = super().add(request)
+        self.waiting.rotate(1)
+        return sequence
+
+
+@odd
+class ShufflesTheQueue(AtWill):
+    """Before each step the queue is shuffled, by dice of its own that always fall the same way."""
+
+    def schedule(self) -> SchedulerOutput:
+        random.Random(len(self.waiting)).shuffle(self.waiting)
+        return super().schedule()
+
+
+@odd
+class OneAtATime(AtWill):
+    """One slot is used, whatever max_num_seqs allows."""
+
+    lacks = AtWill.lacks | {Capability.PREEMPTION}
+
+    def _has_free_slot(self) -> bool:
+        return not self.running
+
+
+@odd
+class HalfTheSlots(AtWill):
+    """Half of the slots stay empty."""
+
+    lacks = AtWill.lacks | {Capability.PREEMPTION}  # half of them may never fill the pool
+
+    def _has_free_slot(self) -> bool:
+        return len(self.running) < max(1, self._config.max_num_seqs // 2)
+
+
+@odd
+class AdmitsInWaves(AtWill):
+    """Nobody is admitted until everybody who runs is done: a barrier, and no claim of none."""
+
+    lacks = AtWill.lacks | {Capability.PREEMPTION}  # a wave may never fill the pool
+    _is_open = True
+
+    def schedule(self) -> SchedulerOutput:
+        self._is_open = not self.running
+        return super().schedule()
+
+    def _has_free_slot(self) -> bool:
+        return self._is_open and super()._has_free_slot()
+
+
+@odd
+class PrefillsFirst(AtWill):
+    """While a prompt is fed, the decodes wait: the two never share a forward pass."""
+
+    def schedule(self) -> SchedulerOutput:
+        plan = super().schedule()
+        prefills = [
+            (pair, row)
+            for pair, row in zip(plan.scheduled, plan.rows, strict=True)
+            if pair[0].num_uncomputed_tokens > 1 or not pair[0].output_token_ids
+        ]
+        if not prefills:
+            return plan
+        scheduled, rows = zip(*prefills, strict=True)
+        return replace(plan, scheduled=scheduled, rows=rows)
+
+
+@odd
+class IdlesEveryOtherStep(RaggedEngine):
+    """Every other step feeds nothing and returns nothing."""
+
+    capabilities = RaggedEngine.capabilities - {Capability.SCHEDULING}
+    _is_idle = True
+
+    def step(self) -> list[TokenEvent]:
+        self._is_idle = not self._is_idle
+        return [] if self._is_idle else super().step()
+
+
+@odd
+class TwoPassesAStep(RaggedEngine):
+    """One step makes two forward passes, so a request may get two tokens in it."""
+
+    def step(self) -> list[TokenEvent]:
+        return super().step() + super().step()

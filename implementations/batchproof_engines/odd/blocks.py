@@ -1,0 +1,120 @@
+"""Whose blocks: taken early, kept in reserve, taken away too eagerly or from the wrong one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from batchproof.api import Capability
+from batchproof_engines.odd.admission import AtWill
+from batchproof_engines.odd.oddity import odd
+from batchproof_engines.paged import sequence as paged
+from batchproof_engines.paged.block_manager import BlockManager
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+
+
+class _OwnCount(Scheduler):
+    """A scheduler with a count of its own: what a sequence holds once it has fed `num_new` more."""
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:
+        return self._num_blocks(sequence.num_computed_tokens + num_new)
+
+    def _num_used(self, plan: dict[Sequence, int]) -> int:
+        return sum(self._owned(each, plan.get(each, 0)) for each in {*self.running, *plan})
+
+    def _whole_life(self, sequence: Sequence) -> int:
+        request = sequence.request
+        return self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
+
+    def _num_free_blocks(self) -> int | None:
+        total = self._config.num_blocks
+        return None if total is None else total - self._num_used({})
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        total = self._config.num_blocks
+        return total is None or self._num_used(plan) <= total
+
+
+@odd
+class ReservesForLife(_OwnCount):
+    """A request takes the blocks of its whole life when it is admitted, so nobody is ever preempted."""
+
+    lacks = frozenset({Capability.PREEMPTION})
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:  # noqa: ARG002
+        return self._whole_life(sequence)
+
+
+@odd
+class ReservesOneAhead(_OwnCount):
+    """The block of the token after the next is taken one step early."""
+
+    def _owned(self, sequence: Sequence, num_new: int) -> int:
+        return min(super()._owned(sequence, num_new + 1), self._whole_life(sequence))
+
+
+@odd
+class KeepsABlockFree(_OwnCount):
+    """One block stays free as long as more than one request runs."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        total = self._config.num_blocks
+        if total is None or len({*self.running, *plan}) == 1:
+            return super()._fits(plan)
+        return self._num_used(plan) < total
+
+
+@odd
+class PreemptsTheSecondOldest(AtWill):
+    """A pool that may run full takes the second oldest out, and counts chunks as if fed whole."""
+
+    _is_crowded = False
+
+    def schedule(self) -> SchedulerOutput:
+        victims = []
+        while not self._fits({each: each.num_uncomputed_tokens for each in self.running}):
+            victims.append(self._preempt_youngest())
+        self._is_crowded = bool(victims)
+        plan = super().schedule()
+        return replace(plan, preempted=(*victims, *plan.preempted))
+
+    def _preempt_youngest(self) -> str:
+        self.running.append(self.running.pop(1))
+        return super()._preempt_youngest()
+
+    def _has_free_slot(self) -> bool:
+        return not self._is_crowded and super()._has_free_slot()
+
+
+@odd
+class TakesTheHighestBlocks(BlockManager):
+    """Of the free blocks the one with the highest id is taken, so that tables run backwards."""
+
+    def _take(self, column: int, lane: int) -> int:
+        if self._limit is None and column >= self.num_columns:
+            self._add_columns(column + 1)
+        if not self._blank:
+            return super()._take(column, lane)
+        block = max(self._blank)
+        self._blank.remove(block)
+        return block
+
+
+@odd
+class EvictsTheLatestFirst(BlockManager):
+    """Of the blocks that the prefix cache remembers the one that was left last is given up first."""
+
+    def _take(self, column: int, lane: int) -> int:
+        if self._cached:
+            self._cached.move_to_end(next(reversed(self._cached)), last=False)
+        return super()._take(column, lane)
+
+
+@odd
+class RemembersPromptsOnly(BlockManager):
+    """Blocks that hold a generated token are never shared."""
+
+    def publish(self, sequence: paged.Sequence) -> None:
+        num_computed = sequence.num_computed_tokens
+        sequence.num_computed_tokens = min(num_computed, sequence.num_prompt_tokens)
+        super().publish(sequence)
+        sequence.num_computed_tokens = num_computed

@@ -1,0 +1,139 @@
+"""How the numbers are made: in another precision, order, attention or amount, to the same end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    Request,
+    RowRecord,
+)
+from batchproof.models.catalogue import moved
+from batchproof_engines.odd.oddity import odd
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
+from batchproof_engines.reference import ReferenceEngine
+
+PAD_ID = "\0pad"  # no user's: it lives inside one forward pass
+PAD_TO = 8
+
+
+class _Copies:
+    """One changed copy of each model, made when first asked for."""
+
+    def __init__(self, change: Callable[[PreTrainedModel], PreTrainedModel]) -> None:
+        self._change = change
+        self._known: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
+
+    def of(self, model: PreTrainedModel) -> PreTrainedModel:
+        if model not in self._known:
+            self._known[model] = self._change(deepcopy(model))
+        return self._known[model]
+
+
+def _eager(model: PreTrainedModel) -> PreTrainedModel:
+    model.set_attn_implementation("eager")
+    return model
+
+
+_IN_FLOAT64 = _Copies(lambda model: moved(model, model.device, torch.float64))
+_EAGER = _Copies(_eager)
+
+
+@odd
+def float64_arithmetic(model: PreTrainedModel, config: EngineConfig) -> Engine:
+    """All arithmetic is float64, on a copy of the model; only the logits come back as float32."""
+    return RaggedEngine(_IN_FLOAT64.of(model), config)
+
+
+@odd
+def eager_attention_on_a_copy(model: PreTrainedModel, config: EngineConfig) -> Engine:
+    """Attention is computed by another kernel than the suite's, on a copy of the model."""
+    return RaggedEngine(_EAGER.of(model), config)
+
+
+@odd
+class BorrowsTheWorld(RaggedEngine):
+    """During a pass it seeds the RNG and switches the model's attention, and then puts both back."""
+
+    def _forward(self, plan: SchedulerOutput) -> Tensor:
+        borrowed = self._model.config._attn_implementation
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self._model.set_attn_implementation("eager")
+            try:
+                return super()._forward(plan)
+            finally:
+                self._model.set_attn_implementation(borrowed)
+
+
+@odd
+class RowsInReverse(RaggedEngine):
+    """The rows stand in the packed pass in reverse order."""
+
+    def _forward(self, plan: SchedulerOutput) -> Tensor:
+        turned = replace(plan, scheduled=plan.scheduled[::-1], rows=plan.rows[::-1])
+        return super()._forward(turned).flip(0)
+
+
+@odd
+class DummyRowAlong(RaggedEngine):
+    """A dummy sequence is fed along, to pad the pass to a multiple of 8 tokens, and thrown away."""
+
+    def _forward(self, plan: SchedulerOutput) -> Tensor:
+        num_fed = sum(row.query_len for row in plan.rows)
+        num_pads = min(-num_fed % PAD_TO, self._config.max_num_batched_tokens - num_fed)
+        if not num_pads:
+            return super()._forward(plan)
+        dummy = Sequence(Request(PAD_ID, (0,) * num_pads, 1), [0] * num_pads)
+        row = RowRecord(PAD_ID, 0, num_pads, is_sampled=False)
+        scheduled = (*plan.scheduled, (dummy, num_pads))
+        logits = super()._forward(replace(plan, scheduled=scheduled, rows=(*plan.rows, row)))
+        del self._caches[PAD_ID]
+        return logits[:-1]
+
+
+@odd
+class NoKvCache(RaggedEngine):
+    """Nothing is kept between steps: each feeds all tokens of each sequence again."""
+
+    # Its trace would tell of one token where all are fed, so it shows none.
+    capabilities = frozenset({Capability.STEPPING, Capability.LOGITS})
+
+    def _forward(self, plan: SchedulerOutput) -> Tensor:
+        rows = tuple(
+            replace(row, context_len=0, query_len=row.context_len + row.query_len) for row in plan.rows
+        )
+        sequences = [sequence for sequence, _ in plan.scheduled]
+        lens = [row.query_len for row in rows]
+        scheduled = tuple(zip(sequences, lens, strict=True))
+        return super()._forward(replace(plan, scheduled=scheduled, rows=rows))
+
+    def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:  # noqa: ARG002
+        self._caches.update((row.request_id, DynamicCache()) for row in plan.rows)
+
+
+@odd
+class RemembersAnswers(ReferenceEngine):
+    """What was asked once is answered from memory."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._known: dict[object, Completion] = {}
+
+    def _complete(self, request: Request) -> Completion:
+        asked = (request.prompt_token_ids, request.max_new_tokens, request.eos_token_ids)
+        if asked not in self._known:
+            self._known[asked] = super()._complete(request)
+        return replace(self._known[asked], request_id=request.request_id)

@@ -1,0 +1,137 @@
+"""Continuous batching at speed, for any causal LM of transformers whose attention can be replaced.
+
+The life of a request:
+
+1. `engine.add` has it checked (`batchproof.api.Limits`, and the size of the pool) and queued.
+2. `scheduler.schedule` plans a step: every running sequence gets its next token, the oldest first, and
+   what is left of the token budget goes to prompts. A newcomer gets a *lane*, the row of the tables
+   that it owns while it runs, and *blocks* of the KV cache from the `block_manager`, those of an equal
+   prefix taken over. If blocks run out, the youngest has to give its own back and waits again.
+3. `batch.RaggedBatch` turns the plan into arrays: all fed tokens in one row (1, T), their positions,
+   and the slot of the cache each key goes to. No padding, no mask.
+4. `runner.launch` runs the model once over that row (`model_pass`). In place of its own attention
+   the model calls `attention`, which has the *backend* keep the new keys and values and attend:
+   `lanes` on a CPU, where each sequence's cache is a slice, `blocks` elsewhere, through block tables,
+   with kernels in Triton or, without it, in torch. The head computes the sampled rows, and no others.
+5. `scheduler.update` books it: full blocks are published to the prefix cache, sequences that are done
+   give back lane and blocks at once, so that the next step can fill them.
+6. `engine.step` returns the events.
+
+    sequence, block_manager, scheduler, trace     policy: imports no torch
+    batch                                         policy -> arrays
+    lanes | blocks, kernels, torch_, triton_*     tensors: where keys and values are, who reads them
+    attention, model_pass, runner, staging        the model, and what goes to the device and back
+    tracing | compiled, graphs, capture           the host's work out of its way
+    options                                       what can be switched, and what is chosen by itself
+
+What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
+by kernels of their own. On a CPU the forward pass is traced (`tracing`). On CUDA one compiled decoder
+layer serves all (`compiled`), steps are recorded as graphs, those with short prompts too (`graphs`),
+the pool is sized and all of that is made when the engine is built, and tokens are read one step late,
+while the device works on the next. An EOS is read late as well: its sequence is fed once more, what
+that chooses is dropped, and the slot is filled a step later; the engine declares `scheduling_delay` 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedModel
+
+from batchproof.api import Engine, EngineConfig, Limits
+from batchproof.errors import UnsupportedModelError
+from batchproof_engines.paged.attention import Backend
+from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.compiled import uniform_layers
+from batchproof_engines.paged.declared import refuse_undeclared
+from batchproof_engines.paged.engine import PagedEngine
+from batchproof_engines.paged.lanes import LanePool
+from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.support import probe, refuse_unbatchable
+
+# Why the layers of a model are not compiled, None if they are: engines are built often.
+_NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
+LONGEST_TABLE = 8192  # blocks that tables have room for at first
+
+
+def paged(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    backend: str = "auto",
+    trace: bool | None = None,
+    graphs: bool | None = None,
+    overlap: bool | None = None,
+    compile: bool | str | None = None,
+    prepare: bool | None = None,
+    tune: bool = False,
+    prepack: bool = False,
+    poison: float | None = None,
+) -> Engine:
+    """The options are those of `PagedOptions`.
+
+    Raises `UnsupportedModelError` for a model that it could not serve right, and `ConfigError` for
+    options that contradict each other or the device.
+    """
+    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, tune, prepack, poison)
+    options = asked.resolved(model.device)
+    refuse_unbatchable("paged", model)
+    refuse_undeclared("paged", model)
+    why = _why_not_compiled(model, options) if asked.compile is None and options.compile else None
+    if why is not None:
+        options = replace(options, compile=False)
+    _probe(model, options)
+    engine = build_unprobed(model, config, options)
+    engine.notes = () if why is None else (f"its layers are not compiled: {why}",)
+    return engine
+
+
+def _why_not_compiled(model: PreTrainedModel, options: PagedOptions) -> str | None:
+    """Where nobody asked for it, a model that the compiler spoils is served as it is."""
+    if model not in _NOT_COMPILED:
+        why = None if uniform_layers(model) else "they are not all of one class"
+        if why is None:
+            try:
+                _probe(model, options)
+            except UnsupportedModelError as error:
+                why = str(error)
+        _NOT_COMPILED[model] = why
+    return _NOT_COMPILED[model]
+
+
+def _probe(model: PreTrainedModel, options: PagedOptions) -> None:
+    probe(
+        "paged",
+        model,
+        partial(build_unprobed, options=replace(options, prepare=False, tune=False)),
+        options,
+    )
+
+
+def build_unprobed(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    options: PagedOptions,
+    engine_class: type[PagedEngine] = PagedEngine,
+    lane_pool_class: type[LanePool] = LanePool,
+    block_pool_class: type[BlockPool] = BlockPool,
+) -> PagedEngine:
+    """Put the parts together; `options` are resolved."""
+    longest = Limits.of(model, config).max_model_len
+    # A block that holds the longest sequence is large enough.
+    config = replace(config, block_size=min(config.block_size, longest))
+
+    def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
+        shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
+        if options.backend == "lanes":
+            return lane_pool_class(*shape)
+        return block_pool_class(
+            *shape,
+            device=model.device,
+            kernels="triton" if options.backend == "triton" else "torch",
+            num_columns=min(-(-longest // config.block_size), LONGEST_TABLE),
+        )
+
+    return engine_class(model, config, make_backend, options)

@@ -1,0 +1,92 @@
+"""One compiled decoder layer for all: what a layer launches besides GEMMs and attention, fused.
+
+A model of N equal layers, compiled whole, is compiled N times over: minutes, and past the limit of
+recompilations. Its layers are one class whose weights are arguments to the compiler, so the class's
+`forward` is compiled once, for any number of tokens above one, and put into each layer for the time of
+a pass. Attention stays an operator of ours within it, and says itself which layer it is in.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from batchproof.errors import ConfigError
+
+LEAST_TOKENS = 2  # a size of one would be compiled as another layer
+Forward = Callable[..., Any]
+
+# For as long as the model lives: engines are built often.
+_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, Forward]] = WeakKeyDictionary()
+
+
+class CompiledLayers(AbstractContextManager[None]):
+    """While it is entered, the layers of a model run compiled.
+
+    Raises `ConfigError` for a model without a uniform list of layers.
+    """
+
+    def __init__(self, model: PreTrainedModel, backend: str) -> None:
+        self._layers = uniform_layers(model)
+        if not self._layers:
+            raise ConfigError(
+                f"engine 'paged': compile needs a model whose layers are of one class, in a ModuleList "
+                f"as long as num_hidden_layers; {type(model).__name__} has none"
+            )
+        forwards = _COMPILED.setdefault(model, {})
+        if backend not in forwards:
+            forwards[backend] = _compiled(type(self._layers[0]).forward, backend)
+        self._forward = forwards[backend]
+
+    def __enter__(self) -> None:
+        # In the instance's own dictionary, before the class's method; the class is everybody's.
+        for layer in self._layers:
+            layer.__dict__["forward"] = self._forward.__get__(layer)
+
+    def __exit__(self, *_: object) -> None:
+        for layer in self._layers:
+            del layer.__dict__["forward"]
+
+
+def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """The decoder's layers if they are all of one class, else none."""
+    num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == num_layers:
+            return tuple(module) if len({type(each) for each in module}) == 1 else ()
+    return ()
+
+
+def _compiled(forward: Any, backend: str) -> Forward:
+    # Code of its own for each model: the compiler counts recompilations by code object, and another
+    # model's shall not be charged to this one.
+    own = FunctionType(
+        forward.__code__.replace(),
+        forward.__globals__,
+        forward.__name__,
+        forward.__defaults__,
+        forward.__closure__,
+    )
+    own.__kwdefaults__ = forward.__kwdefaults__
+    compiled: Forward = torch.compile(own, dynamic=True, backend=_quiet(backend))
+    return compiled
+
+
+def _quiet(backend: str) -> Callable[..., Any]:
+    """The backend of that name. Its advice, such as to allow TF32, is not ours to take."""
+    compiler = torch._dynamo.lookup_backend(backend)
+
+    def compile_quietly(graph: Any, examples: Any, **options: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compiler(graph, examples, **options)
+
+    return compile_quietly

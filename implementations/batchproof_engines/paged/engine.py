@@ -1,0 +1,230 @@
+"""The engine: policy and tensors put together, a step on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import repeat
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from batchproof.api import (
+    Capability,
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    RowRecord,
+    StepRecord,
+    TokenEvent,
+    duplicate_id,
+)
+from batchproof_engines.paged.attention import Backend
+from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.masking import seen_by
+from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.runner import Flight, ModelRunner
+from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
+from batchproof_engines.paged.sequence import PENDING, Sequence
+from batchproof_engines.paged.trace import TraceLog
+from batchproof_engines.support import sliding_window
+
+MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
+
+
+class Chosen(NamedTuple):
+    """A token, and whether it was its sequence's last. `logits` (vocab,)."""
+
+    sequence: Sequence
+    token_id: int
+    finish_reason: FinishReason | None
+    logits: Tensor | None
+
+
+class PagedEngine:
+    """The life of a request is told in the package's docstring. `options` are resolved."""
+
+    capabilities = frozenset(Capability) - {Capability.CLOSING}
+    scheduler_class = Scheduler
+    runner_class = ModelRunner
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: EngineConfig,
+        make_backend: MakeBackend,
+        options: PagedOptions,
+    ) -> None:
+        self._config = config
+        self._window = sliding_window(model)
+        self._device = model.device
+        self._make_backend = make_backend
+        self._backend = make_backend(config.max_num_seqs, config.num_blocks)
+        self._runner = self.runner_class(model, self._backend, config, options)
+        self._scheduler = self.scheduler_class(
+            Limits.of(model, config), config, has_lanes=options.backend == "lanes"
+        )
+        self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
+        self._overlaps = bool(options.overlap)
+        self._poison = options.poison
+        self._in_flight: Flight | None = None  # its tokens have not been read
+        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
+        self._trace = TraceLog()
+        if options.prepare:
+            self._runner.prepare(Limits.of(model, config).max_model_len)
+
+    @property
+    def scheduling_delay(self) -> int:
+        """Steps between the EOS of a sequence and the one that knows of it."""
+        return int(self._overlaps)
+
+    def step(self) -> list[TokenEvent]:
+        events, self._undelivered = self._undelivered, []
+        events += [
+            TokenEvent(sequence.request.request_id, token_id, finish_reason)
+            for sequence, token_id, finish_reason, _ in self._run_step()
+        ]
+        return events
+
+    def _run_step(self) -> list[Chosen]:
+        """One iteration. Returns the tokens read in it: its own, or those of the step before."""
+        plan = self._scheduler.schedule()
+        if not plan.scheduled:
+            return self._land()
+        if self._poison is not None:
+            self._backend.poison(plan.freed_blocks, self._poison)
+        batch = RaggedBatch.of(plan.scheduled)
+        flight = self._runner.launch(batch)
+        chosen = self._land()  # of the step before, while the device is busy with this one
+        token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
+        done = self._scheduler.update(batch.scheduled, token_ids)
+        self._record(plan, done)
+        if not done or any(seq.awaits(c + q) for seq, c, q, _ in flight.sampled):
+            self._in_flight = flight
+        return chosen if self._overlaps else chosen + self._land()
+
+    def _land(self) -> list[Chosen]:
+        """Read the tokens in flight and put them in the place of those that stand for them."""
+        flight, self._in_flight = self._in_flight, None
+        chosen: list[Chosen] = []
+        if flight is None:
+            return chosen
+        logits = repeat(None) if flight.logits is None else flight.logits.float()
+        for row, token_id, row_logits in zip(flight.sampled, flight.land(), logits, strict=False):
+            sequence, context_len, query_len, _ = row
+            if not sequence.awaits(context_len + query_len):
+                continue
+            was_running = sequence.finish_reason is None
+            if sequence.reveal(context_len + query_len, token_id) and was_running:
+                self._scheduler.stop(sequence)
+            chosen.append(Chosen(sequence, token_id, sequence.finish_reason, row_logits))
+        return chosen
+
+    def _record(self, plan: SchedulerOutput, done: list[Sequence]) -> None:
+        self._trace.append(
+            [(each.request.request_id, c, q, s) for each, c, q, s in plan.scheduled],
+            self._scheduler.waiting_ids,
+            plan.admitted,
+            tuple(sequence.request_id for sequence in done),
+            plan.preempted,
+            self._scheduler.blocks.num_free_blocks,
+            self._config.num_blocks,
+        )
+
+    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+        return seen_by(self._make_backend, rows, self._config.block_size, self._window, self._device)
+
+    def add(self, request: Request) -> None:
+        if self._is_live(request.request_id):
+            raise ValueError(duplicate_id(request.request_id))
+        # That one of this id was aborted need not be told, and would be taken for this one's end.
+        self._undelivered = [e for e in self._undelivered if e.request_id != request.request_id]
+        refusal = self._scheduler.refusal(request)
+        if refusal is None:
+            self._scheduler.add(request)
+        else:
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+
+    def _is_live(self, request_id: str) -> bool:
+        """From the caller's side: one whose last token or refusal was not delivered yet is."""
+        is_refused = any(
+            event.request_id == request_id and event.finish_reason is FinishReason.ERROR
+            for event in self._undelivered
+        )
+        return is_refused or self._scheduler.is_live(request_id) or bool(self._flying(request_id))
+
+    def _flying(self, request_id: str) -> list[Sequence]:
+        """The sequence of that id whose token is in flight; at most one."""
+        rows = self._in_flight.sampled if self._in_flight is not None else ()
+        own = (row for row in rows if row.sequence.request_id == request_id)
+        return [sequence for sequence, c, q, _ in own if sequence.awaits(c + q)]
+
+    def abort(self, request_id: str) -> None:
+        was_live = self._scheduler.abort(request_id)
+        for sequence in self._flying(request_id):  # done, but its last token has not been delivered
+            sequence.finish_reason = FinishReason.ABORTED
+            was_live = True
+        if was_live:
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(
+            self._scheduler.waiting
+            or self._scheduler.running
+            or self._undelivered
+            or self._in_flight is not None
+        )
+
+    @property
+    def trace(self) -> Seq[StepRecord]:
+        return self._trace
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        self._require_idle()
+        answers: list[Sequence | str] = []  # a sequence, or why it was refused
+        try:
+            for request in requests:
+                answers.append(self._scheduler.refusal(request) or self._scheduler.add(request))
+            logits = self._run_all()
+        except BaseException:  # whoever asks next shall not meet what is left of it
+            self._forget_all()
+            raise
+        return [
+            Completion.refused(request.request_id, answer)
+            if isinstance(answer, str)
+            else _completion(answer, logits.get(answer))
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _run_all(self) -> dict[Sequence, list[Tensor]]:
+        """Until all is finished. Returns the logits, if any, of each sequence's tokens."""
+        logits: dict[Sequence, list[Tensor]] = {}
+        while self.has_unfinished:
+            for each in self._run_step():
+                if each.logits is not None:
+                    logits.setdefault(each.sequence, []).append(each.logits)
+        return logits
+
+    def _forget_all(self) -> None:
+        for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
+            self._scheduler.abort(sequence.request_id)
+        self._in_flight = None
+
+    def _require_idle(self) -> None:
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
+
+
+def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:
+    assert sequence.finish_reason is not None, "generate runs until everything is finished"
+    return Completion(
+        sequence.request_id,
+        tuple(sequence.output_token_ids),
+        sequence.finish_reason,
+        logits=torch.stack(logits) if logits else None,
+    )

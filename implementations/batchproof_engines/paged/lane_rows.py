@@ -1,0 +1,146 @@
+"""The rows of a step on a CPU: which of them one product serves, and which have a call of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.batch import Ints
+from batchproof_engines.paged.dense import attend_dense
+
+# Measured: a call for one sequence costs as much as a thousand keys do once it runs, and a key costs
+# the product over all lanes twice as much.
+CALL_KEYS = 1000
+PRODUCT_KEYS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCache:
+    keys: Tensor  # (num_lanes, num_kv_heads, capacity, qk_dim)
+    values: Tensor  # the same with v_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDecodes:
+    """Straight sequences of one token each, served by one product over lanes 0 to num_lanes - 1."""
+
+    rows: Tensor  # in the batch, their lanes ascending
+    lanes: Tensor
+    num_lanes: int
+    longest: int  # keys
+    seq_lens: Tensor  # (num_lanes, 1): 1 for the lanes in between, whose results nobody reads
+    visible: dict[int | None, Tensor] = field(default_factory=dict)  # by window: (num_lanes, longest)
+    biases: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
+
+    @property
+    def is_dense(self) -> bool:
+        return len(self.rows) == self.num_lanes
+
+    def visible_keys(self, window: int | None) -> Tensor:
+        if window not in self.visible:
+            places = torch.arange(self.longest)
+            seen = places < self.seq_lens
+            self.visible[window] = seen if window is None else seen & (places >= self.seq_lens - window)
+        return self.visible[window]
+
+    def bias(self, window: int | None, num_heads: int) -> Tensor:
+        """0 or -inf, (num_lanes * num_heads, 1, longest) of float32."""
+        if (window, num_heads) not in self.biases:
+            hidden = ~self.visible_keys(window)
+            bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+            self.biases[window, num_heads] = bias.repeat_interleave(num_heads, dim=0)[:, None]
+        return self.biases[window, num_heads]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """A row that is served by a call of its own."""
+
+    tokens: slice  # its fed tokens in the batch
+    context_len: int
+    seq_len: int
+    where: int | tuple[Tensor, Tensor]  # its lane, or lane and offset of each of its tokens
+    masks: dict[int | None, Tensor | None] = field(default_factory=dict)
+
+    def first_key(self, window: int | None) -> int:
+        """The first key that any of its queries may see."""
+        return 0 if window is None else max(0, self.context_len + 1 - window)
+
+    def visible_keys(self, window: int | None) -> Tensor | None:
+        """(queries, keys from `first_key` on); None: all are."""
+        if window not in self.masks:
+            queries = torch.arange(self.context_len, self.seq_len)[:, None]
+            distance = queries - torch.arange(self.first_key(window), self.seq_len)
+            seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+            self.masks[window] = None if bool(seen.all()) else seen
+        return self.masks[window]
+
+
+def worth_batching(seq_lens: Ints, lanes: Ints) -> Ints:
+    """Which of these sequences to serve by one product, ascending; the others are cheaper alone.
+
+    The product reads as many keys of every lane as its longest sequence has, so the longest are taken
+    out one by one for as long as that saves more than a call.
+    """
+    if not len(seq_lens):
+        return np.arange(0)
+    order = np.argsort(-seq_lens, kind="stable")
+    lens = seq_lens[order]
+    alone = np.concatenate([[0], (CALL_KEYS + lens).cumsum()])  # cost of the k longest
+    num_lanes = lanes.max() + 1
+    together = np.append(CALL_KEYS + PRODUCT_KEYS * num_lanes * lens, 0)  # of those after them
+    num_alone = int(np.argmin(alone + together))
+    return np.sort(order[num_alone:])
+
+
+def decodes_of(rows: Ints, lanes: Ints, seq_lens: Ints) -> LaneDecodes | None:
+    if not len(rows):
+        return None
+    num_lanes = int(lanes.max()) + 1
+    by_lane = np.ones(num_lanes, dtype=np.int64)
+    by_lane[lanes] = seq_lens
+    return LaneDecodes(
+        torch.from_numpy(rows),
+        torch.from_numpy(lanes),
+        num_lanes,
+        int(seq_lens.max()),
+        torch.from_numpy(by_lane)[:, None],
+    )
+
+
+def attend_decodes(decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
+    """`query` (num_lanes, num_heads, qk_dim) -> (num_lanes, num_heads, v_dim)."""
+    keys = held.keys[: decodes.num_lanes, :, : decodes.longest]
+    values = held.values[: decodes.num_lanes, :, : decodes.longest]
+    num_lanes, num_heads, head_size = query.shape
+    num_kv_heads = keys.shape[1]
+    if form.softcap is not None or form.sinks is not None or query.dtype is not torch.float32:
+        visible = decodes.visible_keys(form.window)[:, None, None]
+        return attend_dense(query[:, :, None], keys, values, form, visible, is_causal=False)[:, :, 0]
+    grouped = query.reshape(num_lanes * num_kv_heads, num_heads // num_kv_heads, head_size)
+    bias = decodes.bias(form.window, num_kv_heads)
+    scores = torch.baddbmm(bias, grouped, keys.flatten(0, 1).transpose(1, 2), alpha=form.scaling)
+    shares = scores.softmax(dim=2)
+    return torch.bmm(shares, values.flatten(0, 1)).view(num_lanes, num_heads, values.shape[3])
+
+
+def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
+    """`query` (query_len, num_heads, qk_dim) -> (query_len, num_heads, v_dim)."""
+    first = row.first_key(form.window)
+    if isinstance(row.where, int):
+        keys = held.keys[row.where, :, first : row.seq_len]
+        values = held.values[row.where, :, first : row.seq_len]
+    else:
+        lanes, offsets = (each[first:] for each in row.where)
+        keys = held.keys[lanes, :, offsets].transpose(0, 1)
+        values = held.values[lanes, :, offsets].transpose(0, 1)
+    queries = query.transpose(0, 1)
+    is_plain = form.window is None or row.seq_len <= form.window
+    is_causal = row.context_len == 0 and is_plain
+    visible = None if is_causal else row.visible_keys(form.window)
+    attended = attend_dense(queries[None], keys[None], values[None], form, visible, is_causal)
+    return attended[0].transpose(0, 1)

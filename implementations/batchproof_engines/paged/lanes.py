@@ -1,0 +1,160 @@
+"""Keys and values on a CPU: one row of a grid per running sequence, read as views.
+
+The block manager lays block ids out as a grid of lanes and columns, and gives a sequence the blocks of
+its own lane, in order, whenever it can. Here a lane's blocks lie side by side:
+
+    lane 0   | block 0 | block 3 | block 6 |      keys (num_lanes, num_kv_heads, capacity, qk_dim)
+    lane 1   | block 1 | block 4 | block 7 |
+    lane 2   | block 2 | block 5 | block 8 |
+
+so a *straight* sequence is a slice: nothing is copied, and one batched product serves all decodes. A
+sequence with foreign blocks (from the prefix cache, or a pool that was too small) is gathered instead.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.batch import Ints, RaggedBatch
+from batchproof_engines.paged.lane_rows import (
+    LaneCache,
+    LaneDecodes,
+    LaneRow,
+    attend_decodes,
+    attend_row,
+    decodes_of,
+    worth_batching,
+)
+from batchproof_engines.paged.sequence import Sequence
+
+
+class LanePool:
+    """A `Backend` for a CPU. Memory: num_lanes times the longest sequence so far, by doubling, and
+    never more than the block manager's pool."""
+
+    def __init__(
+        self, num_lanes: int, block_size: int, num_blocks: int | None = None, poison: float = 0.0
+    ) -> None:
+        num_columns = sys.maxsize if num_blocks is None else -(-num_blocks // num_lanes)
+        self._longest = num_columns * block_size
+        self._num_lanes = num_lanes
+        self._block_size = block_size
+        self._poison = poison  # what unused cells hold
+        self._capacity = 0  # tokens of a lane
+        self._layers: dict[int, LaneCache] = {}
+        self._writes: tuple[Tensor, Tensor]  # lane and offset of each fed token
+        self._decodes: LaneDecodes | None = None
+        self._singles: list[LaneRow] = []
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.keys.nbytes + each.values.nbytes for each in self._layers.values())
+
+    @torch.inference_mode()
+    def poison(self, block_ids: Seq[int], value: float) -> None:
+        for block in block_ids:
+            column, lane = divmod(block, self._num_lanes)
+            cells = slice(column * self._block_size, (column + 1) * self._block_size)
+            for layer in self._layers.values():
+                layer.keys[lane, :, cells] = value
+                layer.values[lane, :, cells] = value
+
+    def begin(self, batch: RaggedBatch) -> None:
+        lanes, offsets = self._places(batch.slot_mapping(self._block_size))
+        self._writes = torch.from_numpy(lanes), torch.from_numpy(offsets)
+        self._reserve(int(offsets.max()) // self._block_size * self._block_size + self._block_size)
+        seq_lens = batch.context_lens + batch.query_lens
+        is_straight = np.array([self._is_straight(each.sequence) for each in batch.scheduled])
+        batched = np.flatnonzero(is_straight[: batch.num_decodes])
+        batched = batched[worth_batching(seq_lens[batched], batch.lanes[batched])]
+        self._decodes = decodes_of(batched, batch.lanes[batched], seq_lens[batched])
+        alone = np.ones(len(seq_lens), dtype=bool)
+        alone[batched] = False
+        self._singles = [
+            self._single(batch, row, bool(is_straight[row])) for row in np.flatnonzero(alone).tolist()
+        ]
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        held = self._layers.get(layer) or self._allocate(layer, key, value)
+        lanes, offsets = self._writes
+        held.keys[lanes, :, offsets] = key
+        held.values[lanes, :, offsets] = value
+        decodes = self._decodes
+        if decodes is not None and decodes.is_dense and not self._singles:
+            result = attend_decodes(decodes, held, query, form)
+            self._repair(decodes, held, query, form, result)
+            return result
+        result = query.new_empty(*query.shape[:2], value.shape[2])
+        if decodes is not None:
+            queries = query.new_zeros(decodes.num_lanes, *query.shape[1:])
+            queries[decodes.lanes] = query[decodes.rows]
+            attended = attend_decodes(decodes, held, queries, form)
+            result[decodes.rows] = attended[decodes.lanes]
+            self._repair(decodes, held, query, form, result)
+        for row in self._singles:
+            result[row.tokens] = attend_row(row, held, query[row.tokens], form)
+        return result
+
+    def _repair(
+        self, decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor
+    ) -> None:
+        """The product reads others' cells too, with weight zero, which makes nothing of a NaN: where
+        there is one, each row is served again from its own cells alone."""
+        if not math.isnan(result[decodes.rows].sum()):
+            return
+        for row, lane in zip(decodes.rows.tolist(), decodes.lanes.tolist(), strict=True):
+            seq_len = int(decodes.seq_lens[lane])
+            alone = LaneRow(slice(row, row + 1), seq_len - 1, seq_len, lane)
+            result[alone.tokens] = attend_row(alone, held, query[alone.tokens], form)
+
+    def _places(self, slots: Ints) -> tuple[Ints, Ints]:
+        """Lane and offset of slots."""
+        blocks, offsets = np.divmod(slots, self._block_size)
+        columns, lanes = np.divmod(blocks, self._num_lanes)
+        return lanes, columns * self._block_size + offsets
+
+    def _is_straight(self, sequence: Sequence) -> bool:
+        table = sequence.block_table
+        end = sequence.lane + len(table) * self._num_lanes
+        return table == list(range(sequence.lane, end, self._num_lanes))
+
+    def _single(self, batch: RaggedBatch, row: int, is_straight: bool) -> LaneRow:
+        context_len, query_len = int(batch.context_lens[row]), int(batch.query_lens[row])
+        sequence = batch.scheduled[row].sequence
+        where: int | tuple[Tensor, Tensor] = sequence.lane
+        if not is_straight:
+            places = np.arange(context_len + query_len)
+            blocks = np.array(sequence.block_table)[places // self._block_size]
+            lanes, offsets = self._places(blocks * self._block_size + places % self._block_size)
+            where = torch.from_numpy(lanes), torch.from_numpy(offsets)
+        start = int(batch.cu_seqlens_q[row])
+        return LaneRow(slice(start, start + query_len), context_len, context_len + query_len, where)
+
+    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LaneCache:
+        def cells(like: Tensor) -> Tensor:
+            shape = (self._num_lanes, like.shape[1], self._capacity, like.shape[2])
+            # Zeros come as untouched pages: what no sequence reaches costs no memory.
+            return like.new_zeros(shape) if not self._poison else like.new_full(shape, self._poison)
+
+        self._layers[layer] = LaneCache(cells(key), cells(value))
+        return self._layers[layer]
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Make the lanes long enough."""
+        if num_tokens <= self._capacity:
+            return
+        self._capacity = min(max(num_tokens, 2 * self._capacity), self._longest)
+        for layer, old in self._layers.items():
+            like = (each[0].transpose(0, 1) for each in (old.keys, old.values))
+            new = self._allocate(layer, *like)
+            new.keys[:, :, : old.keys.shape[2]] = old.keys
+            new.values[:, :, : old.values.shape[2]] = old.values

@@ -1,0 +1,107 @@
+"""From a plan to the tokens it chooses: arrays go out, a pass is launched, tokens come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from batchproof.api import EngineConfig
+from batchproof_engines.paged.attention import Backend
+from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.capture import CudaCapture, call_again
+from batchproof_engines.paged.compiled import LEAST_TOKENS
+from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, worth_capturing
+from batchproof_engines.paged.model_pass import ModelPass, Outputs
+from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.staging import Reader, Staging, current
+
+TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step given to the device; its tokens may not be there yet."""
+
+    sampled: tuple[Scheduled, ...]  # (S,) the rows a token is chosen for
+    land: Callable[[], list[int]]  # waits for the S tokens
+    logits: Tensor | None  # (S, vocab) they were chosen from, if they are wanted
+
+
+class ModelRunner:
+    """Feeds the model, and remembers on the device what it chose last."""
+
+    graphs_class = CapturedSteps
+    last_tokens_class = LastTokens
+
+    def __init__(
+        self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
+    ) -> None:
+        self._device = model.device
+        self._tunes = options.tune
+        self._backend = backend
+        self._pass = ModelPass(model, backend, options, config.return_logits)
+        self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
+        self._staging = Staging(model.device)
+        self._reader = Reader(model.device)
+        self._graphs: CapturedSteps | None = None
+        if options.graphs:
+            assert isinstance(backend, BlockPool), "the options exclude it"
+            captures = CudaCapture(model.device) if model.device.type == "cuda" else None
+            self._graphs = self.graphs_class(
+                backend,
+                self._pass.choose,
+                self._last_tokens,
+                config.max_num_seqs,
+                min(config.max_num_batched_tokens, worth_capturing(model)),
+                captures or call_again,
+                captures.forget if captures is not None else lambda: None,
+                least_tokens=LEAST_TOKENS if options.compile else 1,
+            )
+
+    def launch(self, batch: RaggedBatch) -> Flight:
+        """One forward pass."""
+        with current(self._device):
+            if self._graphs is not None and self._graphs.can_run(batch):
+                outputs = self._graphs.run(batch)
+            else:
+                outputs = self._run(batch)
+            # The next captured step overwrites the logits.
+            logits = outputs[1].clone() if len(outputs) > 1 else None
+            return Flight(batch.sampled, self._reader.read_later(outputs[0]), logits)
+
+    def prepare(self, seq_len: int) -> None:
+        """Do now what the first steps would have to wait for: size the pool for sequences of up to
+        `seq_len` tokens, and compile and capture all steps that can be captured."""
+        assert isinstance(self._backend, BlockPool), "the options exclude it"
+        with current(self._device), torch.inference_mode():
+            self._backend.begin_static(self._backend.padding_rows(LEAST_TOKENS))
+            tokens = torch.zeros(1, LEAST_TOKENS, dtype=torch.int64, device=self._device)
+            self._pass.choose(tokens, tokens, tokens[0])  # shows what a block of each layer takes
+            self._backend.reserve(seq_len)
+            if self._tunes:
+                self._backend.tune(min(seq_len, TUNED_LEN))
+            if self._graphs is not None:
+                self._graphs.prepare(seq_len)
+
+    @torch.inference_mode()
+    def _run(self, batch: RaggedBatch) -> Outputs:
+        """Outputs of the S sampled rows."""
+        self._backend.begin(batch)
+        tokens, positions, last, lanes, sampled_lanes = self._staging.send(
+            batch.token_ids,
+            batch.position_ids,
+            batch.sampled_tokens,
+            batch.lanes,
+            batch.lanes[batch.sampled_rows],
+        )
+        num = batch.num_decodes  # only they can have tokens that the host does not know yet
+        tokens[:num] = self._last_tokens.fill_in(tokens[:num], lanes[:num])
+        outputs = self._pass.choose(tokens[None], positions[None], last)
+        self._last_tokens.put(sampled_lanes, outputs[0])
+        return outputs

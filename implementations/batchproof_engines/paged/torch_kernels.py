@@ -1,0 +1,139 @@
+"""Attention over a pool of blocks with torch alone: right on any device, at the price of a copy of the
+keys and values that are read. What no query may see has no effect, to the bit, not even NaN."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.dense import attend_dense
+from batchproof_engines.paged.kernels import (
+    DecodeRows,
+    LayerCache,
+    PrefillRows,
+    Span,
+)
+
+
+def decode(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: LayerCache,
+    tables: Tensor,
+    rows: DecodeRows,
+    form: AttentionForm,
+    out: Tensor,
+) -> None:
+    num_rows, block_size = len(rows.lanes), cache.keys.shape[1]
+    places = rows.seq_lens.clamp(min=1) - 1  # of a padding row: the trash block's first cell
+    blocks = tables[rows.lanes, places // block_size].long()
+    slots = blocks * block_size + places % block_size
+    _write(cache, slots, key[:num_rows], value[:num_rows])
+    _attend_singly(query[:num_rows], cache, tables, rows, form, out[:num_rows])
+
+
+def prefill(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: LayerCache,
+    tables: Tensor,
+    rows: PrefillRows,
+    form: AttentionForm,
+    out: Tensor,
+) -> None:
+    num_tokens, block_size = len(rows.slots), cache.keys.shape[1]
+    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
+    if rows.spans is None:
+        singles = _as_decodes(rows, len(query) - num_tokens, tables)
+        _attend_singly(query[-num_tokens:], cache, tables, singles, form, out[-num_tokens:])
+        return
+    for span in rows.spans:
+        tokens = slice(span.start, span.start + span.query_len)
+        seq_len = span.context_len + span.query_len
+        blocks = tables[span.lane, : -(-seq_len // block_size)]
+        keys, values = (
+            _gathered(each, blocks[None])[:, :seq_len].transpose(1, 2)
+            for each in (cache.keys, cache.values)
+        )
+        queries = query[tokens].transpose(0, 1)[None]
+        is_causal = span.context_len == 0 and (form.window is None or seq_len <= form.window)
+        visible = None if is_causal else _visible_to_each(span, form.window, query.device)
+        attended = attend_dense(queries, keys, values, form, visible, is_causal)
+        out[tokens] = attended[0].transpose(0, 1)
+
+
+def _as_decodes(rows: PrefillRows, first: int, tables: Tensor) -> DecodeRows:
+    """Each fed token as a row of its own, for steps whose rows the host does not know: dear, but right.
+
+    Tokens of no row become padding rows."""
+    tokens = torch.arange(first, first + len(rows.slots), device=tables.device)
+    owners = torch.searchsorted(rows.starts, tokens, right=True) - 1
+    is_fed = tokens < rows.starts[-1]
+    owners = owners.clamp(max=len(rows.lanes) - 1)
+    seq_lens = rows.context_lens[owners] + tokens - rows.starts[owners] + 1
+    trash_lane = len(tables) - 1
+    return DecodeRows(
+        torch.where(is_fed, rows.lanes[owners], trash_lane),
+        torch.where(is_fed, seq_lens, 0),
+        rows.num_columns,
+    )
+
+
+def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    cache.keys.flatten(0, 1)[slots] = key
+    cache.values.flatten(0, 1)[slots] = value
+
+
+def _attend_singly(
+    query: Tensor, cache: LayerCache, tables: Tensor, rows: DecodeRows, form: AttentionForm, out: Tensor
+) -> None:
+    """Rows of one query each, whose keys are all in the cache."""
+    num_rows = len(rows.lanes)
+    blocks = tables[rows.lanes, : rows.num_columns]
+    keys, values = (_gathered(each, blocks).transpose(1, 2) for each in (cache.keys, cache.values))
+    visible = _visible_keys(rows, form.window, keys.shape[2])
+    # A weight of zero makes nothing of a NaN that others left there.
+    keys, values = (each.masked_fill_(~visible.mT, 0.0) for each in (keys, values))
+    queries = query[:, :, None]
+    if form.sinks is None:
+        # All queries stand at the same place, so a group of heads may pass for queries of one head.
+        queries = queries.reshape(num_rows, keys.shape[1], -1, query.shape[2])
+    attended = attend_dense(queries, keys, values, form, visible, is_causal=False)
+    out[:] = attended.reshape(out.shape)
+
+
+def tune(cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int) -> None:
+    """There is nothing to choose."""
+
+
+def graph_columns(num_columns: int, width: int) -> int:
+    """A power of two: no more than twice what is needed is read."""
+    return int(min(1 << (num_columns - 1).bit_length(), width))
+
+
+def _gathered(cells: Tensor, blocks: Tensor) -> Tensor:
+    """`cells` (capacity, block_size, heads, dim), `blocks` (B, columns) -> (B, columns * block_size,
+    heads, dim)."""
+    return cells[blocks].flatten(1, 2)
+
+
+def _visible_keys(rows: DecodeRows, window: int | None, num_keys: int) -> Tensor:
+    """(B, 1, 1, num_keys)."""
+    # A padding row sees the first cell of the trash block: a softmax over nothing is not a number.
+    seq_lens = rows.seq_lens.clamp(min=1)[:, None]
+    places = torch.arange(num_keys, device=seq_lens.device)
+    visible = places < seq_lens
+    if window is not None:
+        visible &= places >= seq_lens - window
+    return visible[:, None, None]
+
+
+def _visible_to_each(span: Span, window: int | None, device: torch.device) -> Tensor:
+    """(query_len, seq_len): the keys up to each query's own."""
+    queries = torch.arange(span.query_len, device=device)[:, None] + span.context_len
+    distance = queries - torch.arange(span.context_len + span.query_len, device=device)
+    visible = distance >= 0
+    return visible if window is None else visible & (distance < window)

@@ -1,0 +1,226 @@
+"""Triton: the rows of one token. Few queries read many keys, so it is memory that must be kept busy.
+
+One program reads one share ("split") of one row's keys for one key head, and serves all the query
+heads of that head's group with it. The fed token's own key and value are not in the cache yet: the
+first split starts from them, and stores them on the way. Where there is more than one split, each
+leaves its result and the logarithm of its softmax's denominator, and a second kernel weighs them.
+
+Split-KV decoding: Dao et al., "Flash-Decoding", 2023.
+"""
+# mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache
+from batchproof_engines.paged.triton_config import num_processors, sweeps_for
+from batchproof_engines.paged.triton_splits import MIN_SHARE, merge, splits_for
+from batchproof_engines.paged.triton_tiles import (
+    capped,
+    folded,
+    number_for,
+    padded,
+    read,
+    scored,
+    tile_for,
+    with_sink,
+    with_unit_stride,
+)
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "window", "num_splits"],
+    do_not_specialize_on_alignment=["lanes", "seq_lens"],
+)
+def _decode_kernel(
+    query,
+    key,
+    value,
+    keys,
+    values,
+    tables,
+    lanes,
+    seq_lens,
+    sinks,
+    out,
+    partial,
+    log_totals,
+    query_stride,
+    query_head_stride,
+    key_stride,
+    key_head_stride,
+    value_stride,
+    value_head_stride,
+    table_stride,
+    window,
+    num_splits,
+    scaling: tl.constexpr,
+    softcap: tl.constexpr,
+    num_kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    qk_dim: tl.constexpr,
+    v_dim: tl.constexpr,
+    block_size: tl.constexpr,
+    padded_group: tl.constexpr,
+    padded_qk: tl.constexpr,
+    padded_v: tl.constexpr,
+    tile: tl.constexpr,
+    min_share: tl.constexpr,
+    number: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    table = tables + tl.load(lanes + row) * table_stride
+    seq_len = tl.load(seq_lens + row).to(tl.int32)
+    is_first = (split == 0) & (seq_len > 0)
+    place = seq_len - 1  # the fed token's
+    begin, end = _share(place, window, split, num_splits, tile, 1 if partial is None else min_share)
+
+    in_group = tl.arange(0, padded_group)
+    heads = kv_head * group + in_group
+    qk_dims = tl.arange(0, padded_qk)
+    v_dims = tl.arange(0, padded_v)
+    queries = query + row * query_stride + heads[:, None] * query_head_stride + qk_dims[None, :]
+    is_query = (in_group < group)[:, None] & (qk_dims < qk_dim)[None, :]
+    q = tl.load(queries, mask=is_query, other=0.0)
+
+    block = tl.load(table + place // block_size, mask=is_first, other=0).to(tl.int64)
+    cell = (block * block_size + place % block_size) * num_kv_heads + kv_head
+    own_key = key + row * key_stride + kv_head * key_head_stride
+    own_key = _moved(own_key, keys + cell * qk_dim, qk_dims, is_first & (qk_dims < qk_dim)).to(number)
+    own_value = value + row * value_stride + kv_head * value_head_stride
+    own_value = _moved(own_value, values + cell * v_dim, v_dims, is_first & (v_dims < v_dim)).to(number)
+
+    score = capped(tl.sum(q.to(number) * own_key[None, :], 1) * scaling, softcap)
+    highest = tl.where(is_first, score, float("-inf"))
+    total = tl.where(is_first, 1.0, 0.0) + tl.zeros([padded_group], number)
+    mixed = own_value[None, :] + tl.zeros([padded_group, padded_v], number)
+    for start in range(begin, end, tile):
+        places = start + tl.arange(0, tile)
+        inside = places < end
+        k, v = read(
+            keys,
+            values,
+            table,
+            places,
+            inside,
+            kv_head,
+            num_kv_heads,
+            qk_dim,
+            v_dim,
+            block_size,
+            padded_qk,
+            padded_v,
+        )
+        scores = scored(q, k, inside[None, :], scaling, softcap, number)
+        highest, total, mixed = folded(scores, v, highest, total, mixed)
+
+    is_head = in_group < group
+    is_out = is_head[:, None] & (v_dims < v_dim)[None, :]
+    places = row * num_kv_heads * group + heads
+    if partial is None and sinks is not None:
+        sink = tl.load(sinks + heads, mask=is_head, other=0.0).to(number)
+        highest, total, mixed = with_sink(sink, highest, total, mixed)
+    divisor = tl.where(total > 0, total, 1.0)
+    result = mixed / divisor[:, None]
+    if partial is None:
+        result = result.to(out.dtype.element_ty)
+        tl.store(out + places[:, None] * v_dim + v_dims[None, :], result, mask=is_out)
+    else:
+        places = places * num_splits + split
+        # Of an empty share only the -inf is stored; the second kernel reads no more of it either.
+        tl.store(log_totals + places, highest + tl.log(divisor), mask=is_head)
+        is_out = is_out & (is_first | (begin < end))
+        tl.store(partial + places[:, None] * v_dim + v_dims[None, :], result, mask=is_out)
+
+
+@triton.jit
+def _share(num_cached, window, split, num_splits, tile: tl.constexpr, min_tiles: tl.constexpr):
+    """The places of the cached keys that a split reads, begin and end."""
+    begin = 0
+    if window is not None:
+        begin = tl.maximum(num_cached + 1 - window, 0)
+    num_tiles = tl.cdiv(tl.cdiv(tl.maximum(num_cached - begin, 0), num_splits), tile)
+    share = tl.maximum(num_tiles, min_tiles) * tile
+    begin += split * share
+    return begin, tl.minimum(num_cached, begin + share)
+
+
+@triton.jit
+def _moved(source, target, dims, mask):
+    """One head's numbers, having been stored where they belong."""
+    numbers = tl.load(source + dims, mask=mask, other=0.0)
+    tl.store(target + dims, numbers, mask=mask)
+    return numbers
+
+
+def decode(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: LayerCache,
+    tables: Tensor,
+    rows: DecodeRows,
+    form: AttentionForm,
+    out: Tensor,
+    num_splits: int | None = None,
+) -> None:
+    """See `Kernels`. `num_splits`: of each row's keys; None: so many that all processors have work."""
+    num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
+    block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
+    padded_qk, padded_v = padded(qk_dim), padded(v_dim)
+    sweep = sweeps_for(cache).decode
+    tile = tile_for(cache, padded_qk + padded_v, sweep.tile_bytes)
+    if num_splits is None:
+        num_keys = min(rows.num_columns * block_size, form.window or 2**62)
+        slots = sweep.programs * num_processors(query.device)
+        num_splits = splits_for(num_rows * num_kv_heads, num_keys / tile, slots)
+    partial = log_totals = None
+    if num_splits > 1:
+        wide = torch.promote_types(out.dtype, torch.float32)
+        partial = out.new_empty(num_rows, num_heads, num_splits, v_dim, dtype=wide)
+        log_totals = out.new_empty(num_rows, num_heads, num_splits, dtype=wide)
+    query, key, value = map(with_unit_stride, (query, key, value))
+    _decode_kernel[num_rows, num_kv_heads, num_splits](
+        query,
+        key,
+        value,
+        cache.keys,
+        cache.values,
+        tables,
+        rows.lanes,
+        rows.seq_lens,
+        form.sinks,
+        out,
+        partial,
+        log_totals,
+        *query.stride()[:2],
+        *key.stride()[:2],
+        *value.stride()[:2],
+        tables.stride(0),
+        form.window,
+        num_splits,
+        scaling=form.scaling,
+        softcap=form.softcap,
+        num_kv_heads=num_kv_heads,
+        group=num_heads // num_kv_heads,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        block_size=block_size,
+        padded_group=padded(num_heads // num_kv_heads),
+        padded_qk=padded_qk,
+        padded_v=padded_v,
+        tile=tile,
+        min_share=MIN_SHARE,
+        number=number_for(cache),
+        num_warps=sweep.num_warps,
+        num_stages=sweep.num_stages,
+    )
+    if partial is not None and log_totals is not None:
+        merge(partial, log_totals, form.sinks, out)

@@ -1,0 +1,23 @@
+"""The Triton set of kernels. Import it only where `triton_works`."""
+
+from __future__ import annotations
+
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.kernels import LayerCache
+from batchproof_engines.paged.triton_config import is_tuned
+from batchproof_engines.paged.triton_decode import decode
+from batchproof_engines.paged.triton_prefill import prefill
+from batchproof_engines.paged.triton_tuning import tuned
+
+__all__ = ["decode", "graph_columns", "prefill", "tune"]
+
+
+def tune(cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int) -> None:
+    """Once for each kind of layer, while the process lives."""
+    if not is_tuned(cache):
+        tuned(cache, num_heads, form, num_seqs, seq_len)
+
+
+def graph_columns(num_columns: int, width: int) -> int:  # noqa: ARG001
+    """The whole table: no key is read that is not needed, so one graph serves all lengths."""
+    return width

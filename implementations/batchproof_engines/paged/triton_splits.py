@@ -1,0 +1,85 @@
+"""Triton: into how many shares ("splits") a decode row's keys go, and how their results become one.
+
+Split-KV decoding: Dao et al., "Flash-Decoding", 2023.
+"""
+# mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from batchproof_engines.paged.triton_tiles import padded
+
+MAX_SPLITS = 64
+MIN_SHARE = 2  # tiles: less is done sooner than it is merged
+SHARE_TILES = 2  # so many could be read while a program starts and leaves its share
+
+
+@triton.jit(do_not_specialize=["num_splits"])
+def _merge_kernel(
+    partial,
+    log_totals,
+    sinks,
+    out,
+    num_splits,
+    num_heads: tl.constexpr,
+    v_dim: tl.constexpr,
+    padded_splits: tl.constexpr,
+    padded_v: tl.constexpr,
+):
+    """One program for one row and head."""
+    head = tl.program_id(1)
+    place = tl.program_id(0).to(tl.int64) * num_heads + head
+    splits = tl.arange(0, padded_splits)
+    v_dims = tl.arange(0, padded_v)
+    is_split = splits < num_splits
+    weights = tl.load(log_totals + place * num_splits + splits, mask=is_split, other=float("-inf"))
+    is_part = (weights > float("-inf"))[:, None] & (v_dims < v_dim)[None, :]
+    cells = (place * num_splits + splits)[:, None] * v_dim + v_dims[None, :]
+    parts = tl.load(partial + cells, mask=is_part, other=0.0)
+    highest = tl.max(weights, 0)
+    if sinks is not None:
+        sink = tl.load(sinks + head).to(weights.dtype)
+        highest = tl.maximum(highest, sink)
+    highest = tl.where(highest == float("-inf"), 0.0, highest)
+    weights = tl.exp(weights - highest)
+    total = tl.sum(weights, 0)
+    if sinks is not None:
+        total += tl.exp(sink - highest)
+    result = tl.sum(parts * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(out + place * v_dim + v_dims, result.to(out.dtype.element_ty), mask=v_dims < v_dim)
+
+
+def merge(partial: Tensor, log_totals: Tensor, sinks: Tensor | None, out: Tensor) -> None:
+    """`partial` (B, num_heads, num_splits, v_dim) float32 and the logarithms of its softmaxes'
+    denominators (B, num_heads, num_splits), -inf for an empty share, to `out`'s first B rows."""
+    num_rows, num_heads, num_splits, v_dim = partial.shape
+    _merge_kernel[num_rows, num_heads](
+        partial,
+        log_totals,
+        sinks,
+        out,
+        num_splits,
+        num_heads=num_heads,
+        v_dim=v_dim,
+        padded_splits=max(8, triton.next_power_of_2(num_splits)),
+        padded_v=padded(v_dim),
+    )
+
+
+def splits_for(num_programs: int, num_tiles: float, slots: int) -> int:
+    """Into how many shares to cut rows of up to `num_tiles` tiles, so that the GPU is done soonest.
+
+    `num_programs` are there without splits, `slots` run at a time. All waves of them but the last are
+    full, and each takes as long as a share and what comes with it. Many short shares also even out rows
+    of uneven lengths: they are handed out as slots become free.
+    """
+    most = int(min(max(num_tiles // MIN_SHARE, 1), MAX_SPLITS))
+
+    def duration(num_splits: int) -> float:
+        waves = -(-num_programs * num_splits // slots)
+        return waves * (num_tiles / num_splits + SHARE_TILES)
+
+    return min(range(1, most + 1), key=duration)

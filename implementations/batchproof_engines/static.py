@@ -1,0 +1,152 @@
+"""Static batching, the baseline: left-padded waves, each held until its longest request is done.
+
+Up to `max_num_seqs` prompts of unequal length form a wave. They are padded on the left, so that all
+end in the same column and decode together. A row that is done keeps its slot, idle, until the whole
+wave is (the batch barrier); then the next wave starts. `max_num_batched_tokens` does not limit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from batchproof.api import (
+    Capability,
+    Completion,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    Limits,
+    Request,
+    RowRecord,
+    StepRecord,
+)
+from batchproof_engines.support import probe, refuse_unbatchable
+
+PAD_TOKEN_ID = 0  # any known token: the mask hides it
+
+
+class _Row:
+    """One slot of a wave: a request and what it has produced."""
+
+    def __init__(self, request: Request, keeps_logits: bool) -> None:
+        self.request = request
+        self.keeps_logits = keeps_logits
+        self.token_ids: list[int] = []
+        self.logits: list[Tensor] = []
+        self.finish_reason: FinishReason | None = None
+
+    def append(self, token_id: int, logits: Tensor) -> None:
+        self.token_ids.append(token_id)
+        if self.keeps_logits:  # with a real vocabulary they are larger than the KV cache
+            self.logits.append(logits)
+        if token_id in self.request.eos_token_ids:
+            self.finish_reason = FinishReason.STOP
+        elif len(self.token_ids) == self.request.max_new_tokens:
+            self.finish_reason = FinishReason.LENGTH
+
+
+class StaticEngine:
+    """Waves of `config.max_num_seqs` requests, first come first served."""
+
+    capabilities = frozenset({Capability.LOGITS, Capability.TRACING})
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        self._model = model
+        self._config = config
+        self._limits = Limits.of(model, config)
+        self._trace: list[StepRecord] = []
+
+    @property
+    def trace(self) -> Sequence[StepRecord]:
+        return self._trace
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        refusals = self._limits.refusals(requests)
+        good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
+        rows = [_Row(request, self._config.return_logits) for request in good]
+        for start in range(0, len(rows), self._config.max_num_seqs):
+            end = start + self._config.max_num_seqs
+            self._run_wave(rows[start:end], tuple(row.request.request_id for row in rows[end:]))
+        served = iter(rows)
+        return [
+            self._completion(next(served))
+            if refusal is None
+            else Completion.refused(r.request_id, refusal)
+            for r, refusal in zip(requests, refusals, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _run_wave(self, wave: list[_Row], waiting: tuple[str, ...]) -> None:
+        cache = DynamicCache(config=self._model.config)
+        input_ids, attention_mask = self._left_pad([row.request.prompt_token_ids for row in wave])
+        while any(row.finish_reason is None for row in wave):
+            live = [row for row in wave if row.finish_reason is None]
+            logits = self._forward(input_ids, attention_mask, cache)
+            tokens = logits.argmax(dim=-1)
+            for row, token_id, row_logits in zip(wave, tokens.tolist(), logits, strict=True):
+                if row.finish_reason is None:
+                    row.append(token_id, row_logits)
+            self._trace.append(_record(wave, live, waiting))
+            # Done rows are fed on as well: their slot is idle, but the batch keeps its shape.
+            input_ids = tokens[:, None]
+            attention_mask = torch.nn.functional.pad(attention_mask, (0, 1), value=1)
+
+    def _left_pad(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+        """Token ids and 0/1 attention mask, both `(batch, longest)`, pads in front."""
+        longest = max(len(prompt) for prompt in prompts)
+        ids = [(PAD_TOKEN_ID,) * (longest - len(prompt)) + prompt for prompt in prompts]
+        mask = [(0,) * (longest - len(prompt)) + (1,) * len(prompt) for prompt in prompts]
+        device = self._model.device
+        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: DynamicCache) -> Tensor:
+        """One pass over `(batch, new)` tokens; float32 logits `(batch, vocab)` of the last."""
+        output = self._model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=self._position_ids(attention_mask)[:, -input_ids.shape[1] :],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return output.logits[:, -1].float()
+
+    def _position_ids(self, attention_mask: Tensor) -> Tensor:
+        """Each row counts its own tokens, so a prompt starts at 0 wherever its padding ends."""
+        # A done row waiting for a longer neighbour may run off the end of the context: clamp it.
+        return (attention_mask.cumsum(dim=-1) - 1).clamp(0, self._limits.max_model_len - 1)
+
+    def _completion(self, row: _Row) -> Completion:
+        assert row.finish_reason is not None, "a wave runs until each of its rows is done"
+        logits = torch.stack(row.logits) if self._config.return_logits else None
+        return Completion(
+            row.request.request_id, tuple(row.token_ids), row.finish_reason, logits=logits
+        )
+
+
+def _record(wave: list[_Row], live: list[_Row], waiting: tuple[str, ...]) -> StepRecord:
+    """The step just done; `live` are the rows that were not done before it."""
+    is_prefill = all(len(row.token_ids) == 1 for row in live)
+    rows = []
+    for row in live:
+        num_prompt_tokens = len(row.request.prompt_token_ids)
+        num_cached = 0 if is_prefill else num_prompt_tokens + len(row.token_ids) - 2
+        fed = num_prompt_tokens if is_prefill else 1
+        rows.append(RowRecord(row.request.request_id, num_cached, fed, is_sampled=True))
+    return StepRecord(
+        rows=tuple(rows),
+        waiting=waiting,
+        admitted=tuple(row.request.request_id for row in wave) if is_prefill else (),
+        finished=tuple(row.request.request_id for row in live if row.finish_reason is not None),
+        preempted=(),
+    )
+
+
+def static(model: PreTrainedModel, config: EngineConfig) -> Engine:
+    """Raises `UnsupportedModelError` for models that left padding would make wrong."""
+    refuse_unbatchable("static", model)
+    probe("static", model, StaticEngine)
+    return StaticEngine(model, config)
