@@ -21,7 +21,6 @@ from batchproof.judgement.findings import DEFAULT_FINDINGS, read_findings
 from batchproof.judgement.page import verdict_page
 from batchproof.judgement.session import Session
 from batchproof.judgement.verdict import repeated, verdict_of
-from batchproof.places import ROOT
 from batchproof.plugin.journal import entries
 
 RunSuite = Callable[..., Any]
@@ -319,7 +318,6 @@ def test_a_process_that_ends_costs_its_own_test_alone(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "batchproof.plugin", "-c", os.devnull, *arguments],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
         capture_output=True,
     )

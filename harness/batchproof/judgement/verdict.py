@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -203,17 +202,12 @@ def repeated(fault: Fault) -> tuple[str, ...]:
     return tuple(_run(fault.script) for _ in range(NUM_REPEATS))
 
 
-def _python_path() -> list[str]:
-    return list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-
-
 def _run(script: Path) -> str:
     words = {0: "not reproduced", 1: "reproduced", 2: "could not tell"}
     try:
         ran = subprocess.run(
             [sys.executable, str(script)],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *_python_path()])},
             capture_output=True,
             check=False,
             timeout=REPEAT_LIMIT_S,
