@@ -18,7 +18,7 @@ from implementations.paged.compiled import LEAST_TOKENS
 from implementations.paged.graphs import CapturedSteps, LastTokens, worth_capturing
 from implementations.paged.model_pass import ModelPass, Outputs
 from implementations.paged.options import PagedOptions
-from implementations.paged.scheduler import Scheduled
+from implementations.paged.rows import Rows
 from implementations.paged.staging import Reader, Staging, current
 
 TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
@@ -28,7 +28,7 @@ TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
 class Flight:
     """A step given to the device; its tokens may not be there yet."""
 
-    sampled: tuple[Scheduled, ...]  # (S,) the rows a token is chosen for
+    sampled: Rows  # S, the rows a token is chosen for
     land: Callable[[], list[int]]  # waits for the S tokens
     logits: Tensor | None  # (S, vocab) they were chosen from, if they are wanted
 

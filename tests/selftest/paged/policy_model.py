@@ -14,7 +14,8 @@ from math import ceil, inf
 from time import perf_counter
 
 from harness.api import EngineConfig, FinishReason, Limits, Request
-from implementations.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
+from implementations.paged.rows import Rows, Scheduled
+from implementations.paged.scheduler import Scheduler, SchedulerOutput
 from implementations.paged.sequence import PENDING, Sequence
 
 VOCAB_SIZE = 3  # so few that prompts share prefixes and answers meet their EOS
@@ -291,7 +292,7 @@ class PolicyModel:
             asked.num_computed += each.query_len
             self._publish(asked)
         began = perf_counter()
-        done = self.scheduler.update(rows, tokens)
+        done = self.scheduler.update(Rows.of(rows), tokens)
         self.policy_s += perf_counter() - began
         for _, asked, token in flight:
             asked.take(token)

@@ -14,7 +14,7 @@ from harness.api import Request
 from implementations.paged.attention import AttentionForm
 from implementations.paged.batch import RaggedBatch
 from implementations.paged.blocks import BlockPool
-from implementations.paged.scheduler import Scheduled
+from implementations.paged.rows import Rows, Scheduled
 from implementations.paged.sequence import Sequence
 
 
@@ -89,7 +89,7 @@ class Rehearsal:
                 each.block_table.append(self.free.pop())
             each.num_computed_tokens += query_len
             scheduled.append(Scheduled(each, context_len, query_len, True))
-        return RaggedBatch.of(scheduled)
+        return RaggedBatch.of(Rows.of(scheduled))
 
     @torch.inference_mode()
     def step(self, *rows: tuple[Sequence, int]) -> Tensor:

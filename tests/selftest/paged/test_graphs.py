@@ -21,7 +21,7 @@ from implementations.paged.graphs import (
     prompt_buckets_up_to,
 )
 from implementations.paged.model_pass import Outputs
-from implementations.paged.scheduler import Scheduled
+from implementations.paged.rows import Rows, Scheduled
 from implementations.paged.sequence import PENDING, Sequence
 from tests.selftest.paged.recording import record
 from tests.selftest.paged.rehearsal import sequence
@@ -97,7 +97,7 @@ class Bench:
             each.num_computed_tokens += query_len
             is_sampled = each.num_computed_tokens == len(each.token_ids)
             scheduled.append(Scheduled(each, context_len, query_len, is_sampled))
-        return RaggedBatch.of(scheduled)
+        return RaggedBatch.of(Rows.of(scheduled))
 
     @torch.inference_mode()
     def step(self, *rows: tuple[str, int]) -> Tensor:
