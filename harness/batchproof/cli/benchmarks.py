@@ -15,4 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every engine has valid figures, else 1; they are in the result file it names."""
     # pytest would rewrite the assertions of installed engines, which then take longer.
-    return run_pytest(BENCHMARKS, arguments.arguments, ["--benchmark-only", "--assert=plain"])
+    options = ["--benchmark-only", "--assert=plain", "--benchmark-storage=file://results/benchmarks"]
+    return run_pytest(BENCHMARKS, arguments.arguments, options)

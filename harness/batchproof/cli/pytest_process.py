@@ -37,9 +37,9 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str] = ()) -> int:
-    """Runs the tests in a folder on the engines that `arguments` begin with, and returns the exit code
-    of a command. Raises `UsageError` without an engine."""
+def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) -> int:
+    """Runs the tests in a folder on the engines that `arguments` begin with, under more options of
+    pytest, and returns the exit code of a command. Raises `UsageError` without an engine."""
     engines = list(takewhile(lambda each: not each.startswith("-"), arguments))
     if not engines:
         raise UsageError("no ENGINE is given: name one, such as mine.py:Engine or paged")
