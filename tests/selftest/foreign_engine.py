@@ -1,5 +1,5 @@
-"""An engine of another repository, which sees only the installed package. It pads a batch and computes it
-anew for each token. The workflow runs it against the wheel."""
+"""An engine of another repository, which sees only the installed package; a workflow runs the wheel
+on it. It pads a batch and computes it anew for each token."""
 
 import torch
 
