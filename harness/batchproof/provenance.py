@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from batchproof.places import ROOT
+from batchproof.places import CHECKOUT
 
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
@@ -59,17 +59,21 @@ def cpu_name() -> str:
 
 
 def _commit() -> str:
-    """It says so if the checkout differs from it; the results themselves do not count."""
-    commit = _git("rev-parse", "--short=12", "HEAD")
+    """Returns the checkout's commit, with a note if files outside `results/` differ from it. An
+    installed package has none and returns its release."""
+    if CHECKOUT is None:
+        return f"none, release {version('batchproof')}"
+    commit = _git(CHECKOUT, "rev-parse", "--short=12", "HEAD")
     if not commit:
         return "unknown"
-    is_dirty = _git("status", "--porcelain", "--", ".", ":!results")
+    is_dirty = _git(CHECKOUT, "status", "--porcelain", "--", ".", ":!results")
     return f"{commit} with uncommitted changes" if is_dirty else commit
 
 
-def _git(*arguments: str) -> str:
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", *arguments]
     try:
-        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return ran.stdout.strip() if ran.returncode == 0 else ""

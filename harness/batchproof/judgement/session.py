@@ -16,7 +16,7 @@ from pathlib import Path
 
 from batchproof.campaign.progress import Progress
 from batchproof.errors import UsageError
-from batchproof.places import ROOT, SUITE
+from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.plugin.journal import entries
 
 ASKED = "asked.json"  # what a judgement's folder was begun for
@@ -45,7 +45,7 @@ class Session:
     @property
     def arguments(self) -> list[str]:
         """What a person would type to see the same."""
-        return [str(SUITE.relative_to(ROOT)), f"--engine={self.engine}", *self.options]
+        return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
     def begin_anew(self) -> None:
         """What an earlier run has left is deleted, if it is one. Raises `UsageError` if it is not."""

@@ -17,6 +17,7 @@ from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.plugin.diagnosing import told_with_cause
+from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.table import (
     RECORD,
@@ -138,7 +139,9 @@ def _again(item: pytest.Item) -> str:
             for each in values
             if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
         ]
-    return " ".join(["again: pytest", quote(item.nodeid), *options])
+    name = name_of(item)
+    pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
+    return " ".join(["again: pytest", *pyargs, quote(name), *options])
 
 
 def _session_records(config: pytest.Config) -> list[Record]:
