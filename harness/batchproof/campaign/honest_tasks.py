@@ -8,19 +8,14 @@ from batchproof.campaign.findings import Effort
 from batchproof.campaign.hunt import hunt
 from batchproof.campaign.worker import laboratory, own_failures
 from batchproof.places import ROOT
+from batchproof.records.honest import HonestCounts
 
 PROFILE = "thorough"
 TIME_LIMIT_S = 120.0  # cores are shared with other workers, and an honest engine ends anyway
-COUNTED = {  # what the campaign calls it -> the ledger's name
-    "workloads": "num_workloads",
-    "answers": "num_requests",
-    "tokens": "num_steps",
-    "near_ties": "num_near_ties",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class HonestTask:
     """`function`: a conformance test, by its node id without parameters."""
 
     engine: str
@@ -32,18 +27,28 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    counts: dict[str, int]
-    alarms: tuple[str, ...] = ()  # whole reports
+class HonestOutcome:
+    """`alarms`: whole reports."""
+
+    counts: HonestCounts
+    alarms: tuple[str, ...] = ()
 
 
-def watch(task: Watch) -> Seen:
-    """Failures are shrunk: whoever reads an alarm has to find out who is wrong."""
+def judge_honest(task: HonestTask) -> HonestOutcome:
+    """Failures are shrunk: an alarm has to be read by somebody who finds out which side is wrong."""
     effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
     arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
     findings = hunt(task.engine, arguments, laboratory(task.dtype, TIME_LIMIT_S), effort)
     broken = [each.report for each in findings.catches if each.broken is not None]
     alarms = (*broken, *own_failures(findings))
-    # The workloads of an alarm are mostly steps of shrinking: they count for nothing.
-    counts = {name: 0 if alarms else findings.totals[key] for name, key in COUNTED.items()}
-    return Seen(counts, alarms)
+    if alarms:  # their workloads are mostly steps of shrinking, and count for nothing
+        return HonestOutcome(HonestCounts(tasks=1), alarms)
+    return HonestOutcome(
+        HonestCounts(
+            tasks=1,
+            workloads=findings.totals["num_workloads"],
+            answers=findings.totals["num_requests"],
+            tokens=findings.totals["num_steps"],
+            near_ties=findings.totals["num_near_ties"],
+        )
+    )
