@@ -78,17 +78,9 @@ def _named(promises: Iterable[str]) -> str:
 
 def _table(verdict: EngineVerdict) -> Iterator[str]:
     yield from header("promise", "verdict", "tests passed", "failed", "without the capability")
-    for promise_id, cell in verdict.cells.items():
-        state = (
-            "**broken**"
-            if promise_id in verdict.broken
-            else "differs by design"
-            if promise_id in verdict.differing
-            else "held"
-            if cell.passed
-            else cell.text
-        )
-        counts = (str(cell.passed), str(cell.failed or ""), str(cell.no_cap or ""))
+    for promise_id, result in verdict.promises.items():
+        state = "**broken**" if result.verdict == "broken" else result.verdict
+        counts = (str(result.passed), str(result.failed or ""), str(result.no_cap or ""))
         yield line(f"{Promise[promise_id]}", state, *counts)
 
 
@@ -97,12 +89,12 @@ def _group(number: int, group: FailureGroup) -> Iterator[str]:
     yield ""
     if group.issue is not None:
         yield from _issue(group.issue)
-    more = len(group.tests) - NUM_TESTS_NAMED
+    more = max(0, len(group.tests) - NUM_TESTS_NAMED) + group.num_unnamed
     names = ", ".join(f"`{each}`" for each in group.tests[:NUM_TESTS_NAMED])
     models = f" on {', '.join(group.models)}" if group.models else ""
     yield (
         f"Found in {group.num_tests} test{'s' * (group.num_tests > 1)}{models}, of "
-        f"{names}{f' and {more} more' if more > 0 else ''}. The shortest of them, `{group.shown_test}`:"
+        f"{names}{f' and {more} more' if more else ''}. The shortest of them, `{group.shown_test}`:"
     )
     yield ""
     yield "```text"

@@ -11,8 +11,9 @@ from batchproof.plugin.table import Outcome, cells_of, totals_of
 from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
+from batchproof.records.table import PromiseCell
 from batchproof.records.trial import Compared
-from batchproof.records.verdict import EngineVerdict
+from batchproof.records.verdict import EngineVerdict, PromiseResult
 
 
 def verdict_of(
@@ -40,7 +41,7 @@ def verdict_of(
         release=said.release,
         precision=said.precision,
         conventions=said.conventions,
-        cells=cells,
+        promises={p: _result(cell, p in undocumented) for p, cell in cells.items()},
         held=held,
         broken=tuple(p for p in failed if p in undocumented),
         differing=tuple(p for p in failed if p not in undocumented),
@@ -53,6 +54,15 @@ def verdict_of(
         made=made,
         is_complete=is_complete,
     )
+
+
+def _result(cell: PromiseCell, is_undocumented: bool) -> PromiseResult:
+    """`is_undocumented`: some failure of the promise is."""
+    if cell.failed:
+        words = "broken" if is_undocumented else "differs by design"
+    else:
+        words = "held" if cell.passed else cell.text
+    return PromiseResult(words, cell.passed, cell.failed, cell.no_cap)
 
 
 def _said(ledgers: Sequence[Compared]) -> Compared:

@@ -102,6 +102,7 @@ def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     """What all tests of an engine compared."""
     ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
     return Totals(
+        num_runs=sum(each.num_runs for each in ledgers),
         num_workloads=sum(each.num_workloads for each in ledgers),
         num_requests=sum(each.num_requests for each in ledgers),
         num_steps=sum(each.num_steps for each in ledgers),

@@ -8,10 +8,20 @@ from typing import Literal
 
 from batchproof.records.files import FileKind
 from batchproof.records.provenance import Provenance
-from batchproof.records.table import PromiseCell, Totals
+from batchproof.records.table import Totals
 from batchproof.records.trial import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
+
+
+@dataclass(frozen=True)
+class PromiseResult:
+    """`verdict`: held, broken, differs by design, or why nothing was tested; tests by outcome."""
+
+    verdict: str
+    passed: int = 0
+    failed: int = 0
+    no_cap: int = 0  # the engine lacks a capability
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class FailureGroup:
     shown_report: str
     failure: FailureRecord | None = None  # that of the report
     issue: IssueRecord | None = None
+    num_unnamed: int = 0  # tests besides, which verdicts of before 2026-11-22 only counted
     replays: tuple[str, ...] = ()  # what became of each time its failure file was run alone
 
     @property
@@ -60,7 +71,7 @@ class EngineVerdict:
     release: str | None  # its name and version in its own words
     precision: str  # that was declared for it; empty: that of the model
     conventions: tuple[str, ...]  # and settings, in its own words
-    cells: Mapping[str, PromiseCell]  # promise id
+    promises: Mapping[str, PromiseResult]  # by id, in the order of the promises
     held: tuple[str, ...]
     broken: tuple[str, ...]
     differing: tuple[str, ...]
