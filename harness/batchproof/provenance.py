@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from batchproof.places import CHECKOUT
+from batchproof.records.decode import decode, encode
+from batchproof.records.provenance import Machine, Provenance
 
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
@@ -27,26 +29,26 @@ def command_line(*start: str) -> str:
     return shlex.join([*start, *sys.argv[1:]])
 
 
+def made_now(command: str | None = None) -> Provenance:
+    """The provenance of a result that this process makes; `command`: what repeats it."""
+    return Provenance(
+        machine=Machine(cpu_name(), num_cores()),
+        versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        command=command or command_line("python", "-m", "batchproof"),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=_commit(),
+    )
+
+
 def provenance(command: str | None = None) -> dict[str, Any]:
-    """Ready for JSON. Of a machine only what a speed depends on, never its name."""
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": command or command_line("python", "-m", "batchproof"),
-        "machine": {"cpu": cpu_name(), "cores": num_cores()},
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-        "commit": _commit(),
-    }
+    """The same as JSON, for files without a record of their own."""
+    made: dict[str, Any] = encode(made_now(command))
+    return made
 
 
 def as_lines(made: dict[str, Any]) -> list[str]:
-    """The same as a list in Markdown."""
-    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
-    return [
-        f"* made by `{made['command']}` on {made['date']}",
-        f"* machine: {made['machine']['cores']} cores of {made['machine']['cpu']}",
-        f"* versions: {versions}",
-        f"* commit: {made['commit']}",
-    ]
+    """A list in Markdown of what `provenance` returned."""
+    return decode(Provenance, made).lines()
 
 
 def cpu_name() -> str:
