@@ -13,7 +13,7 @@ That is written down once, in `results/engines/findings.yaml`, a list of
           parameters: {kind: cap of zero}
           case: cap-of-zero         a curated case
           model: gpt2-hash
-          facts: {finish_reason: [length, stop], num_tokens: {at_most: 3}}
+          facts: {shortest_prompt: {at_most: 1}}
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
       scripts: [reproductions/x.py] show it with the library alone, beside that file; may be left out

@@ -62,9 +62,14 @@ def _kept(group: FailureGroup, folder: Path) -> FailureGroup:
     if group.failure is None or group.failure.replay is None:
         return group
     source = Path(group.failure.replay)
-    (folder / FAILURES).mkdir(exist_ok=True)
-    shutil.copy(source, folder / FAILURES / source.name)
-    return replace(group, failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"))
+    kept = folder / FAILURES / source.name
+    kept.parent.mkdir(exist_ok=True)
+    shutil.copy(source, kept)
+    return replace(
+        group,
+        failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"),
+        shown_report=group.shown_report.replace(str(source), str(kept)),
+    )
 
 
 def without_machine_paths(verdict: EngineVerdict) -> EngineVerdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -12,9 +12,8 @@ from batchproof.errors import EngineHang
 from batchproof.promises import Promise
 from batchproof.records.trial import FailureRecord
 
-HANG, RAISED, ERROR_ANSWER, TOKEN = "hang", "raised", "error", "token"
-# Checks that do not name themselves yet, by the promise that is broken.
-UNNAMED = {"P2": "cap", "P3": "stop", "P4": "order", "P13": "cancel", "P14": "stream"}
+# Ids of rules for checks that do not name theirs, by the promise that is broken.
+UNNAMED = {"P3": "finish-reason", "P4": "order", "P13": "not-aborted", "P14": "refusal-event"}
 
 
 def described(item: pytest.Item, record: dict[str, object]) -> None:
@@ -39,45 +38,42 @@ def failure_record(
     """What can be had of a failure without reading its text."""
     found = error if isinstance(error, ConformanceFailure) else None
     request_id = found.request_id if found else None
-    answer = _answer(error.scene, request_id)
+    answer, asked = _answer(error.scene, request_id), _asked(error.scene, request_id)
     return FailureRecord(
         promise=(found.promise if found else Promise.P10).id,
-        rule=_rule(found, answer),
+        rule=_rule(found, answer, asked),
         headline=headline,
         case=case,
         request_id=request_id,
         step=found.step if found else None,
-        facts=_facts(error.scene, request_id, answer),
+        facts=workload_facts(error.scene.workload.requests) if error.scene else {},
         cause=str(cause) if cause is not None else None,
     )
 
 
-def _rule(found: ConformanceFailure | None, answer: Completion | None) -> str:
+def _rule(found: ConformanceFailure | None, answer: Completion | None, asked: Request | None) -> str:
     if found is None:
-        return HANG
+        return "hang"
     if isinstance(found, EngineRaised):
-        return RAISED
+        return "raised"
+    has_error = answer is not None and answer.error is not None
     if found.rule is not None:
-        return found.rule
-    if answer is not None and answer.error is not None:
-        return ERROR_ANSWER
-    return UNNAMED.get(found.promise.id, TOKEN if found.request_id is not None else "test")
+        return "refusal-words" if found.rule == "refused" and has_error else found.rule
+    if has_error:
+        return "good-refused"
+    if found.promise is Promise.P2 and answer is not None and asked is not None:
+        return "cap" if len(answer.token_ids) > asked.max_new_tokens else "short"
+    return UNNAMED.get(found.promise.id, "stated" if found.request_id is None else "token")
 
 
-def _facts(scene: Scene | None, request_id: str | None, answer: Completion | None) -> dict[str, object]:
-    """Of the workload, and of the request and its answer where the failure is about one."""
-    if scene is None or not scene.workload.requests:
-        return {}
-    requests: tuple[Request, ...] = tuple(scene.workload.requests)
-    facts: dict[str, object] = {"shortest_prompt": min(len(r.prompt_token_ids) for r in requests)}
-    if answer is not None:
-        facts["finish_reason"] = answer.finish_reason.value
-        facts["num_tokens"] = len(answer.token_ids)
-    asked = next((each for each in requests if each.request_id == request_id), None)
-    if asked is not None:
-        facts["prompt_len"] = len(asked.prompt_token_ids)
-        facts["max_new_tokens"] = asked.max_new_tokens
-    return facts
+def workload_facts(requests: Sequence[Request]) -> dict[str, object]:
+    """What a known issue may ask of the workload that shows a failure."""
+    return {"shortest_prompt": min(len(each.prompt_token_ids) for each in requests)} if requests else {}
+
+
+def _asked(scene: Scene | None, request_id: str | None) -> Request | None:
+    requests = scene.workload.requests if scene is not None else ()
+    return next((each for each in requests if each.request_id == request_id), None)
 
 
 def _answer(scene: Scene | None, request_id: str | None) -> Completion | None:

@@ -48,7 +48,7 @@ AGAIN_OPTIONS = (
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
 
-NOT_SHOWN = "happened"  # the rule of a test whose trace shows nothing of what it is about
+NOT_SHOWN = "never-happened"  # the rule of a test whose trace shows nothing of what it is about
 Noted = dict[str, object]  # the test record while it is filled in, as JSON
 
 
