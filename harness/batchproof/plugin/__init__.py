@@ -13,6 +13,7 @@ The entry point has the module's name, so that a run that names the plugin as we
 
 from __future__ import annotations
 
+from argparse import ArgumentError
 from collections.abc import Generator, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -57,7 +58,7 @@ def pytest_load_initial_conftests(
     # A worker of xdist is given the controller's options as values, not as arguments.
     is_worker = hasattr(early_config.option, "engine_time_limit")
     if is_asked or is_worker or _names_suite(known.file_or_dir):
-        _awaken(early_config)
+        _awaken(early_config, parser)
     return result
 
 
@@ -97,12 +98,14 @@ def _has_promise(collector: pytest.Module | pytest.Class, test: object) -> bool:
     return "promise" in marks or collector.get_closest_marker("promise") is not None
 
 
-def _awaken(config: pytest.Config) -> None:
+def _awaken(config: pytest.Config, parser: pytest.Parser | None = None) -> None:
     """Raises `pytest.UsageError` where a conftest.py has taken the name of one of our options."""
     import_module(ACTIVE)  # what goes wrong here is no clash
     try:
         config.pluginmanager.import_plugin(ACTIVE)
-    except ValueError as error:
+        if parser is not None:
+            parser.parse_known_and_unknown_args([])  # older releases of pytest see a clash only now
+    except (ValueError, ArgumentError) as error:
         raise pytest.UsageError(
             f"Batchproof's options clash with those of this project's conftest.py ({error}): "
             f"use `batchproof test`, which reads no conftest.py"
