@@ -13,7 +13,7 @@ from typing import Any
 
 from batchproof.api import Limits, Request
 from batchproof.models import gpt2_hash_oracle
-from batchproof_engines.adapters.words import ids_of, text_of
+from batchproof_engines.adapters.word_tokenizer import ids_of, text_of
 
 MODEL = "gpt2-hash"
 LIMITS = Limits(vocab_size=256, max_model_len=256)

@@ -15,6 +15,6 @@ from batchproof_engines import paged
 def unprobed(**parts: Any) -> Iterator[None]:
     """`paged` does not try the model first. `parts` are classes for `build_unprobed`."""
     build = partial(paged.build_unprobed, **parts)
-    checks = {"probe": mock.DEFAULT, "refuse_undeclared": mock.DEFAULT}
+    checks = {"probe_logits": mock.DEFAULT, "refuse_undeclared": mock.DEFAULT}
     with mock.patch.multiple(paged, build_unprobed=build, **checks):
         yield

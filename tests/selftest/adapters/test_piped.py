@@ -34,7 +34,7 @@ from batchproof.run.capabilities import capabilities_of
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.lines.process import ProgramFailed
+from batchproof_engines.adapters.piped.process import ProgramFailed
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,
@@ -44,7 +44,7 @@ from tests.selftest.adapters.stand_in_program import (
     process_of,
 )
 
-NO_OBJECT = "answered 'generate' with a line that is no JSON object"
+NO_OBJECT = "answered 'generate' with a line that is not a JSON object"
 # What `generate` does instead of answering -> what is told of it.
 FAILURES = {
     "os._exit(3)": "exited with status 3 before it answered 'generate'; it wrote nothing to its stderr",
@@ -166,7 +166,7 @@ def test_a_hang_ends_with_the_time_limit_and_its_process(
 def test_an_engine_that_does_not_close_is_no_endless_wait(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchproof_engines.adapters.lines.engine.CLOSE_LIMIT_S", 0.2)
+    monkeypatch.setattr("batchproof_engines.adapters.piped.engine.CLOSE_LIMIT_S", 0.2)
     engine = build("def close(question):\n    time.sleep(60)")
     with pytest.raises(ProgramFailed, match=r"did not answer 'close' within 0\.2 s and was killed"):
         engine.close()
@@ -186,9 +186,7 @@ def test_an_interrupt_ends_the_process(build: Build) -> None:
     finally:
         signal.signal(signal.SIGALRM, outer)
     assert not is_there(process_of(engine)._popen.pid)
-    with pytest.raises(
-        ProgramFailed, match="killed by KeyboardInterrupt while it was to answer 'gener"
-    ):
+    with pytest.raises(ProgramFailed, match="killed by KeyboardInterrupt while answering 'gener"):
         engine.generate(REQUESTS)
 
 
@@ -215,9 +213,7 @@ def test_a_long_question_and_a_talkative_program_do_not_wait_for_each_other(buil
 def test_a_line_that_comes_late_is_not_taken_for_an_answer(build: Build) -> None:
     engine = build("def build(question):\n    say('{}\\n')\n    time.sleep(0.1)\n    return {}")
     assert select.select([process_of(engine)._stdout], [], [], 60)[0], "the second line never came"
-    with pytest.raises(
-        ProgramFailed, match="wrote a line that nobody had asked for, before 'generate'"
-    ):
+    with pytest.raises(ProgramFailed, match="wrote an unsolicited line before 'generate'"):
         engine.generate(REQUESTS)
 
 
@@ -239,7 +235,7 @@ def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(
     code = f"""
         import sys
         from batchproof.run.registry import resolve_engine
-        from batchproof_engines.adapters.lines.program import Program
+        from batchproof_engines.adapters.piped.program import Program
         command = {command(generating("pass"))!r}
         resolve_engine("cmd:" + command)
         running = Program(command, command.split(), ".").running()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchproof.errors import UnsupportedModelError, UsageError
-from batchproof_engines.adapters.lines.process import ProgramFailed
+from batchproof_engines.adapters.piped.process import ProgramFailed
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,
