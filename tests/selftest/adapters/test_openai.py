@@ -1,4 +1,5 @@
-"""An OpenAI-compatible server as an engine: over a real socket, with a server that does what we say."""
+"""An OpenAI-compatible server as an engine, over a real socket, with a server whose behaviour is
+scripted."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def server() -> Iterator[StandIn]:
 
 @pytest.fixture
 def build(server: StandIn) -> Iterator[Build]:
-    """`build(options)`: the engine with more options of `--engine`, closed in the end."""
+    """Returns a function that builds an engine with more options of `--engine`, closed at the end."""
     made = []
 
     def build(options: str = "", **config: Any) -> Any:
@@ -72,7 +73,7 @@ def right(requests: list[Request]) -> list[Completion]:
 
 
 def saying(*parts: object) -> Callable[[Handler, Body], None]:
-    """Events and then the end of the stream, or one answer."""
+    """Returns a behaviour that streams these events and then ends, or answers with the first one."""
 
     def behave(handler: Handler, body: Body) -> None:
         if not body.get("stream"):
@@ -136,7 +137,7 @@ def test_an_eos_that_is_counted_but_left_out_is_put_back(
     (completion,) = engine.generate([Request("a", (1,), 5, frozenset({4}))])
     assert completion.token_ids == (7, 4)
     (completion,) = engine.generate([Request("a", (1,), 5, frozenset({9, 4}))])
-    assert completion.token_ids == (7,), "which of the two it was nobody has said"
+    assert completion.token_ids == (7,), "the server has not said which of the two it was"
 
 
 @pytest.mark.parametrize("way", ["", "&stream=true"])
@@ -279,7 +280,7 @@ def test_a_server_that_dies_in_mid_run_is_one_error_that_keeps_the_answers(
     assert "were never sent" in str(caught.value)
 
 
-def test_a_server_that_is_gone_is_said_to_be(build: Build, server: StandIn) -> None:
+def test_a_server_that_is_gone_is_reported(build: Build, server: StandIn) -> None:
     engine = build("&stream=true")
     server.shutdown()
     server.socket.close()

@@ -1,4 +1,5 @@
-"""An engine behind a pipe: however its program fails is told as what it is, and the next one works."""
+"""An engine behind a pipe: each way its program can fail is reported as what it is, and the next one
+works."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ from tests.selftest.adapters.stand_in_program import (
 )
 
 NO_OBJECT = "answered 'generate' with a line that is not a JSON object"
-# What `generate` does instead of answering -> what is told of it.
+# What `generate` does instead of answering -> the message about it.
 FAILURES = {
     "os._exit(3)": "exited with status 3 before it answered 'generate'; it wrote nothing to its stderr",
     "sys.exit('out of cheese')": "exited with status 1 before it answered 'generate'; the last lines "
@@ -84,7 +85,7 @@ def test_requests_go_out_and_completions_come_back(build: Build) -> None:
     engine.close()
 
 
-def test_the_program_is_told_what_it_needs(build: Build, model: PreTrainedModel) -> None:
+def test_the_program_gets_all_it_needs(build: Build, model: PreTrainedModel) -> None:
     body = "return {'error': json.dumps([question, engines[question['engine']]], sort_keys=True)}"
     with pytest.raises(RuntimeError) as caught:
         build(generating(body), max_num_seqs=3).generate(REQUESTS[1:])
@@ -121,7 +122,7 @@ def test_one_process_serves_many_engines_and_outlives_them(build: Build) -> None
 
 
 @pytest.mark.parametrize("body", FAILURES)
-def test_a_failure_is_told_and_the_next_engine_has_a_new_process(body: str, build: Build) -> None:
+def test_a_failure_is_reported_and_the_next_engine_has_a_new_process(body: str, build: Build) -> None:
     once = "not os.path.exists(__file__ + '.once') and open(__file__ + '.once', 'w').close() is None"
     failing = build(f"{PLAIN}\n{generating(f'if {once}:')}\n        {body}\n    return plain(question)")
     bystander = build(None)
@@ -130,7 +131,7 @@ def test_a_failure_is_told_and_the_next_engine_has_a_new_process(body: str, buil
         with pytest.raises(ProgramFailed) as caught:
             engine.generate(REQUESTS)
         told.append(str(caught.value))
-    assert told == told[:1] * 3, "whoever had an engine there hears the same"
+    assert told == told[:1] * 3, "all engines of the process raise the same message"
     assert told[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
     assert FAILURES[body] in told[0]
     assert len(told[0]) < 2000
@@ -190,7 +191,7 @@ def test_an_interrupt_ends_the_process(build: Build) -> None:
         engine.generate(REQUESTS)
 
 
-def test_a_question_that_nobody_reads_is_a_hang(build: Build) -> None:
+def test_a_question_that_is_never_read_is_a_hang(build: Build) -> None:
     stops = "def build(question):\n    say('{}' + chr(10))\n    time.sleep(60)"
     long = Request("a", tuple(range(250)) * 1000, 1)  # more than a pipe holds
     engine = build(stops)

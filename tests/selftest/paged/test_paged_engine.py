@@ -1,4 +1,4 @@
-"""The paged engine's own promises: what its switches change, what they leave, and what it refuses."""
+"""The paged engine's own promises: what its options change, what they preserve, what it refuses."""
 
 from __future__ import annotations
 

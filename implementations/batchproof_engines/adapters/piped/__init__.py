@@ -41,7 +41,7 @@ def command_line(command: str) -> EngineFactory:
     except ValueError as error:  # from shlex, or from unpacking an empty list
         why = str(error) if command.strip() else "it is empty"
         raise UsageError(
-            f"--engine 'cmd:{command}': not a command line ({why}); give a program and its arguments"
+            f"--engine 'cmd:{command}': no command line ({why}); give a program and its arguments"
         ) from error
     found = shutil.which(first)
     if found is None:
