@@ -75,4 +75,4 @@ class IdsAreStripped(RaggedEngine):
 
     def step(self) -> list[TokenEvent]:
         """Returns the events under stripped ids."""
-        return [replace(each, request_id=each.request_id.strip()) for each in super().step()]
+        return [each._replace(request_id=each.request_id.strip()) for each in super().step()]

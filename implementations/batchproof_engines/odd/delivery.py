@@ -183,7 +183,7 @@ class RenamesRequests(RaggedEngine):
         """Returns the events of the step under the users' ids."""
         events = super().step()
         names = self._names([event.request_id for event in events])
-        return [replace(e, request_id=name) for e, name in zip(events, names, strict=True)]
+        return [e._replace(request_id=name) for e, name in zip(events, names, strict=True)]
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
         """Returns the completions under the users' ids."""
