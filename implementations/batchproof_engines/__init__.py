@@ -1,1 +1,2 @@
-"""Engines behind the contract of `batchproof.api`. Only `batchproof.run.registry` looks in here."""
+"""Engines behind the contract of `batchproof.api`. Within the harness, only `batchproof.run.registry`
+imports from this package."""

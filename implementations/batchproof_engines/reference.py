@@ -1,6 +1,8 @@
-"""The specification: one prompt at a time, one token at a time, one KV cache per prompt.
+"""The specification: greedy decoding of one prompt at a time, one token at a time, with a KV cache
+each.
 
-The slowest clear thing. No other engine imports it; a test holds it against `model.generate`.
+It is written for clarity, not for speed. No other engine imports it; a test compares it with
+`model.generate`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from batchproof.api import (
     Limits,
     Request,
 )
-from batchproof_engines.support import refuse_stateful
+from batchproof_engines.model_support import refuse_stateful
 
 
 class ReferenceEngine:
-    """Greedy decoding of each request alone. `max_num_seqs` and the pool do not concern it."""
+    """Decodes each request alone; `max_num_seqs` and the block pool have no effect."""
 
     capabilities = frozenset({Capability.LOGITS})
 
@@ -33,6 +35,8 @@ class ReferenceEngine:
         self._limits = Limits.of(model, config)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, in order; a bad request is refused, the others are
+        served."""
         refusals = self._limits.refusals(requests)
         return [
             self._complete(request)
@@ -44,7 +48,7 @@ class ReferenceEngine:
     @torch.inference_mode()
     def _complete(self, request: Request) -> Completion:
         cache = DynamicCache(config=self._model.config)
-        fed = request.prompt_token_ids  # first the prompt, then each new token alone
+        fed = request.prompt_token_ids  # the prompt at first, then one new token at a time
         token_ids: list[int] = []
         logits: list[torch.Tensor] = []
         while True:
@@ -70,6 +74,7 @@ class ReferenceEngine:
 
 
 def reference(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Raises `UnsupportedModelError` for models whose state is not a KV cache."""
+    """Builds the reference engine. Raises `UnsupportedModelError` for a model whose state is not a KV
+    cache."""
     refuse_stateful("reference", model)
     return ReferenceEngine(model, config)

@@ -1,8 +1,8 @@
-"""Static batching, the baseline: left-padded waves, each held until its longest request is done.
+"""Static batching, the baseline: left-padded waves, each held until its longest request is finished.
 
-Up to `max_num_seqs` prompts of unequal length form a wave. They are padded on the left, so that all
-end in the same column and decode together. A row that is done keeps its slot, idle, until the whole
-wave is (the batch barrier); then the next wave starts. `max_num_batched_tokens` does not limit it.
+Up to `max_num_seqs` prompts of unequal length form a wave. They are padded on the left, so that all of
+them end in the same column and decode together. A finished row keeps its slot, idle, until the whole
+wave is finished (the batch barrier); then the next wave starts. `max_num_batched_tokens` has no effect.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
-from batchproof_engines.support import probe, refuse_unbatchable
+from batchproof_engines.model_support import refuse_unbatchable
+from batchproof_engines.trial_batch import probe_logits
 
-PAD_TOKEN_ID = 0  # any known token: the mask hides it
+PAD_TOKEN_ID = 0  # any token of the vocabulary will do: the mask hides it
 
 
 class _Row:
-    """One slot of a wave: a request and what it has produced."""
+    """One slot of a wave: a request and the tokens it has produced."""
 
     def __init__(self, request: Request, keeps_logits: bool) -> None:
         self.request = request
@@ -41,7 +42,7 @@ class _Row:
 
     def append(self, token_id: int, logits: Tensor) -> None:
         self.token_ids.append(token_id)
-        if self.keeps_logits:  # with a real vocabulary they are larger than the KV cache
+        if self.keeps_logits:  # with a large vocabulary they take more memory than the KV cache
             self.logits.append(logits)
         if token_id in self.request.eos_token_ids:
             self.finish_reason = FinishReason.STOP
@@ -50,7 +51,7 @@ class _Row:
 
 
 class StaticEngine:
-    """Waves of `config.max_num_seqs` requests, first come first served."""
+    """Serves waves of `config.max_num_seqs` requests, first come, first served."""
 
     capabilities = frozenset({Capability.LOGITS, Capability.TRACING})
 
@@ -62,9 +63,11 @@ class StaticEngine:
 
     @property
     def trace(self) -> Sequence[StepRecord]:
+        """Returns a record for each forward pass so far."""
         return self._trace
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, in order; bad requests are refused and join no wave."""
         refusals = self._limits.refusals(requests)
         good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
         rows = [_Row(request, self._config.return_logits) for request in good]
@@ -91,12 +94,13 @@ class StaticEngine:
                 if row.finish_reason is None:
                     row.append(token_id, row_logits)
             self._trace.append(_record(wave, live, waiting))
-            # Done rows are fed on as well: their slot is idle, but the batch keeps its shape.
+            # Finished rows are fed as well: their slots are idle, but the batch keeps its shape.
             input_ids = tokens[:, None]
             attention_mask = torch.nn.functional.pad(attention_mask, (0, 1), value=1)
 
     def _left_pad(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
-        """Token ids and 0/1 attention mask, both `(batch, longest)`, pads in front."""
+        """Returns token ids and the 0/1 attention mask, both (batch, longest), with the padding in
+        front."""
         longest = max(len(prompt) for prompt in prompts)
         ids = [(PAD_TOKEN_ID,) * (longest - len(prompt)) + prompt for prompt in prompts]
         mask = [(0,) * (longest - len(prompt)) + (1,) * len(prompt) for prompt in prompts]
@@ -104,7 +108,8 @@ class StaticEngine:
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: DynamicCache) -> Tensor:
-        """One pass over `(batch, new)` tokens; float32 logits `(batch, vocab)` of the last."""
+        """Runs the model over (batch, new) tokens and returns float32 logits (batch, vocab) of the last
+        ones."""
         output = self._model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -115,12 +120,13 @@ class StaticEngine:
         return output.logits[:, -1].float()
 
     def _position_ids(self, attention_mask: Tensor) -> Tensor:
-        """Each row counts its own tokens, so a prompt starts at 0 wherever its padding ends."""
-        # A done row waiting for a longer neighbour may run off the end of the context: clamp it.
+        """Returns positions (batch, length) that count each row's own tokens, so every prompt starts at
+        0."""
+        # A finished row waiting for a longer neighbour may run past the end of the context.
         return (attention_mask.cumsum(dim=-1) - 1).clamp(0, self._limits.max_model_len - 1)
 
     def _completion(self, row: _Row) -> Completion:
-        assert row.finish_reason is not None, "a wave runs until each of its rows is done"
+        assert row.finish_reason is not None, "a wave runs until each of its rows has finished"
         logits = torch.stack(row.logits) if self._config.return_logits else None
         return Completion(
             row.request.request_id, tuple(row.token_ids), row.finish_reason, logits=logits
@@ -128,7 +134,7 @@ class StaticEngine:
 
 
 def _record(wave: list[_Row], live: list[_Row], waiting: tuple[str, ...]) -> StepRecord:
-    """The step just done; `live` are the rows that were not done before it."""
+    """Returns the record of the step just made; `live` are the rows that were unfinished before it."""
     is_prefill = all(len(row.token_ids) == 1 for row in live)
     rows = []
     for row in live:
@@ -146,7 +152,10 @@ def _record(wave: list[_Row], live: list[_Row], waiting: tuple[str, ...]) -> Ste
 
 
 def static(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Raises `UnsupportedModelError` for models that left padding would make wrong."""
+    """Builds a static engine.
+
+    Raises `UnsupportedModelError` for a model that left padding would make wrong.
+    """
     refuse_unbatchable("static", model)
-    probe("static", model, StaticEngine)
+    probe_logits("static", model, StaticEngine)
     return StaticEngine(model, config)

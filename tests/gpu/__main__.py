@@ -1,4 +1,4 @@
-"""`.ci/gpu`: see docs/gpu.md. Exit status: 0 all steps were good, 1 some were not, 2 usage."""
+"""`.ci/gpu`: see docs/gpu.md. Exit status: 0 all steps passed, 1 some did not, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def chosen(plan: Plan, names: Sequence[str]) -> Plan:
-    """The parts asked for, all if none is, in the order of the plan. Raises `UsageError`."""
+    """Returns the requested parts, by default all, in the order of the plan. Raises `UsageError`."""
     for name in names:
         if name not in plan:
             raise UsageError(f"part {name!r} is unknown; choose from {', '.join(plan)}, or {DRY}")
@@ -37,7 +37,7 @@ def chosen(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def usable(out: Path) -> Path:
-    """Made if it is not there. Raises `UsageError`."""
+    """Returns the output folder, created if necessary. Raises `UsageError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / LOG).open("a").close()

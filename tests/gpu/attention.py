@@ -1,4 +1,4 @@
-"""How much of the copy bandwidth decode attention reaches, and whether other constants reach more.
+"""The share of the copy bandwidth that decode attention reaches, with the chosen and other constants.
 
 python -m tests.gpu.attention cuda measures.jsonl
 """
@@ -39,7 +39,7 @@ NUM_BEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What a launch is made with; None: as the kernels choose."""
+    """The constants of a launch; None leaves the choice to the kernels."""
 
     num_stages: int | None = None
     tile_factor: int = 1
@@ -69,7 +69,7 @@ class Constants:
 
 
 class _Launched:
-    """A kernel that is launched with another number of stages."""
+    """Wraps a kernel so that it is launched with another number of stages."""
 
     def __init__(self, kernel: Any, num_stages: int) -> None:
         self._kernel = kernel
@@ -85,7 +85,7 @@ SWEEP = tuple(Constants(*each) for each in product((2, 3, 5), (1, 2), (None, 1, 
 
 
 class Crowd:
-    """Sequences of one length, in as many layers as no cache of the device holds."""
+    """Sequences of one length, in so many layers that no cache of the device can hold them."""
 
     def __init__(self, shape: str, num_seqs: int, seq_len: int, device: torch.device) -> None:
         config = SHAPES[shape].config()
@@ -115,7 +115,7 @@ class Crowd:
         self.out = torch.empty_like(self.query)
 
     def decode_s(self, kernels: Kernels, device: torch.device) -> float:
-        """Seconds of one layer."""
+        """Returns the duration of one layer in seconds."""
 
         def decode() -> None:
             given = (self.query, self.key, self.value)
@@ -159,7 +159,7 @@ def _measure_crowd(
             try:
                 with constants.in_force():
                     took_s = crowd.decode_s(kernels, device)
-            except Exception as error:  # as a rule, more shared memory than there is
+            except Exception as error:  # usually, it needs more shared memory than there is
                 failed[str(constants)] = f"{type(error).__name__}: {str(error)[:80]}"
                 if constants == AS_CHOSEN:
                     raise

@@ -1,4 +1,4 @@
-"""Attention cases of all odd shapes: one seed makes one case, the same everywhere."""
+"""Random attention cases of unusual shapes: a seed determines a case, on every machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ HEAD_DIMS = (64, 80, 96, 128, 256, 16, 40, 72, 112, 192)
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 32)
 BLOCK_SIZES = (1, 2, 3, 7, 12, 16, 16, 16, 32, 64, 256)
 MAX_HEADS, MAX_LEN = 32, 300
-UNREADABLE = 10**6  # a block that no pool here has: who follows an entry behind a row's end shall fail
+UNREADABLE = 10**6  # a block that no pool has: reading an entry after a row's end must fail
 TRASH_BLOCK = 0
 
 
 @dataclass
 class Case:
-    """Sequences in a pool of blocks. `keys` and `values` are what each has seen, on the CPU; cells that
-    hold nothing are NaN."""
+    """Sequences in a pool of blocks; unused cells are NaN.
+
+    `keys` and `values` are those of each sequence, on the CPU.
+    """
 
     name: str
     shape: Shape
@@ -46,7 +48,7 @@ class Case:
         return self.tables.device
 
     def forget(self, sequence: int, context_len: int) -> None:
-        """Of its tokens from `context_len` on, the cache holds nothing yet."""
+        """Clears the cells of a sequence's tokens from `context_len` on."""
         slots = torch.tensor(self.slots[sequence][context_len:], dtype=torch.int64, device=self.device)
         for cells in (self.cache.keys, self.cache.values):
             cells.view(-1, *cells.shape[2:])[slots] = float("nan")
@@ -55,14 +57,14 @@ class Case:
         return torch.randn(shape, generator=self.generator).to(self.dtype)
 
     def as_a_model_makes_it(self, tokens: Tensor) -> Tensor:
-        """(T, heads, dim) on the device: heads before tokens, or a part of a larger product."""
+        """Returns (T, heads, dim) on the device, strided by heads first or as part of a product."""
         if self.choice.random() < 0.5:
             return tokens.to(self.device).transpose(0, 1).contiguous().transpose(0, 1)
         return torch.cat([tokens, tokens], dim=1).to(self.device)[:, : tokens.shape[1]]
 
 
 def make_case(seed: int, device: torch.device, reads_whole_tables: bool = False) -> Case:
-    """`reads_whole_tables`: of a set that looks behind a row's end, and does not mind what is there."""
+    """Returns the case of a seed; `reads_whole_tables` is for kernels that read past a row's end."""
     choice, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     dtype = choice.choice(DTYPES)
     qk_dim = choice.choice(HEAD_DIMS)
@@ -115,7 +117,7 @@ def _empty_cache(
 
 
 def _fill(case: Case, block_size: int, behind_end: int) -> None:
-    """Keys and values of all tokens, in blocks of no order."""
+    """Stores the keys and values of all tokens, in blocks of random order."""
     device = case.cache.keys.device
     free = list(range(TRASH_BLOCK + 1, len(case.cache.keys)))
     case.choice.shuffle(free)

@@ -1,4 +1,4 @@
-"""What the machine gives: copying, reading, and the matrix products of the shapes that are served.
+"""The limits of the machine: copying, reading, and the matrix products of the shapes that are served.
 
 python -m tests.gpu.ceilings cuda measures.jsonl
 """
@@ -21,9 +21,9 @@ SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
 FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
     "gate-up": ("gate_proj", "up_proj"),
-}  # what fusing gives
+}  # the products after fusing
 NUM_ROWS = (1, 8, 64, 256)
-BEYOND_CACHES_BYTES = 1 << 28  # so many bytes of weights take turns
+BEYOND_CACHES_BYTES = 1 << 28  # the size of the weights that take turns
 READ_BYTES = {"cuda": 1 << 30}
 DTYPE = torch.bfloat16
 
@@ -49,7 +49,7 @@ def measure(device: torch.device, measures: Measures) -> None:
 
 
 def linears(shape: str) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of the layers of a shape, each kind once, and of those that could be fused."""
+    """Returns outputs and inputs of a shape's layers, each kind once, and of fused ones."""
     model = build_model(SHAPES[shape].config(), torch.device("meta"), DTYPE)
     found = {
         name.rpartition(".")[2]: (module.out_features, module.in_features)

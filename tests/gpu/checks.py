@@ -1,5 +1,5 @@
-"""What the kernels of a set answer for a case, held against the slow sum in float64; and that they
-write what is theirs and nothing else."""
+"""Compares the results of a set of kernels with a slow sum in float64, and checks that they write
+their own cells only."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from batchproof_engines.paged.kernels import (
 from tests.gpu.cases import TRASH_BLOCK, Case
 from tests.selftest.paged.rehearsal import attend_slowly
 
-UNTOUCHED = 7.0  # stands where nothing may be written
+UNTOUCHED = 7.0  # the content of cells that must not be written
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-FLOAT32 = torch.finfo(torch.float32).eps / 2  # what rounding to the nearest changes, relative
+FLOAT32 = torch.finfo(torch.float32).eps / 2  # the relative error of rounding to the nearest
 
 
 @dataclass
 class Findings:
-    """`worst`: by what was computed, the largest error as a share of what rounding explains."""
+    """The findings; `worst` is the largest error of each result, relative to that of rounding."""
 
     num_cases: int = 0
     bad: list[str] = field(default_factory=list)
@@ -46,9 +46,12 @@ class Findings:
 
 
 def bound(case: Case, query: Tensor, keys: Tensor, values: Tensor) -> float:
-    """What rounding explains. Weights and results are rounded to the dtype once each. A score is
-    summed in float32: its errors, a random walk, come to about one rounding of the product of both
-    lengths. A weight is off by twice what scores are."""
+    """Returns the largest error that rounding explains.
+
+    Weights and results are rounded to the dtype once each. A score is summed in float32: its errors, a
+    random walk, amount to about one rounding of the product of both lengths. The relative error of a
+    weight is twice that of the scores.
+    """
     norms = float(query.double().norm(dim=-1).max() * keys.double().norm(dim=-1).max())
     scores = FLOAT32 * norms * case.form.scaling
     once = torch.finfo(case.dtype).eps / 2 * (2 if IS_INTERPRETED else 1)  # the interpreter cuts off
@@ -62,7 +65,7 @@ def check(findings: Findings, kernels: Kernels, case: Case) -> None:
 
 
 def _check_decode(findings: Findings, kernels: Kernels, case: Case) -> None:
-    """Each sequence's last token is fed; two rows behind them are padding, and one is none of ours."""
+    """Feeds each sequence's last token; of the rows after them, two are padding and one is foreign."""
     num, shape = len(case.lanes), case.shape
     expected_cache = _copies(case)
     for sequence, seq_len in enumerate(case.seq_lens):
@@ -89,8 +92,8 @@ def _check_decode(findings: Findings, kernels: Kernels, case: Case) -> None:
 
 
 def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
-    """The last tokens of each sequence, one of them perhaps none; before them others' rows, and padding
-    behind them."""
+    """Feeds the last tokens of each sequence, perhaps none of one of them, after foreign rows and
+    before padding."""
     expected_cache = _copies(case)
     first, num_padding = case.choice.randint(0, 3), case.choice.randint(0, 3)
     spans, start = [], first
@@ -113,7 +116,7 @@ def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
         spans=None if is_captured else tuple(spans),
     )
     if not slots or (not is_captured and any(span.query_len == 0 for span in spans)):
-        return  # a step that feeds nothing; and the host launches no empty row
+        return  # the step feeds nothing, and the host launches no empty rows
     query = case.random(start + num_padding, case.shape.num_heads, case.shape.qk_dim)
     key, value = (
         torch.cat([each[0].new_ones(first, *each[0].shape[1:]), *new, *padding])
@@ -134,7 +137,7 @@ def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
 def _fed_tokens(
     case: Case, spans: Sequence[Span], which: int, num_padding: int
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """All, those that are fed, and padding: of keys (0) or values (1)."""
+    """Returns all keys (0) or values (1), those that are fed, and padding."""
     of_all = (case.keys, case.values)[which]
     new = [tokens[span.context_len :] for tokens, span in zip(of_all, spans, strict=True)]
     return of_all, new, [of_all[0].new_ones(num_padding, *of_all[0].shape[1:])]
@@ -157,7 +160,7 @@ def _copies(case: Case) -> tuple[Tensor, Tensor]:
 
 
 def _hold_cache(findings: Findings, kind: str, case: Case, expected: tuple[Tensor, Tensor]) -> None:
-    """Bit for bit, the trash block left out: what was fed is there, and nothing else has changed."""
+    """Checks, bit for bit, that what was fed is stored and nothing else but the trash block changed."""
     for name, now, then in zip(
         ("keys", "values"), (case.cache.keys, case.cache.values), expected, strict=True
     ):

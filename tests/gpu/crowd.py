@@ -1,5 +1,5 @@
-"""An engine with sequences that decode together, driven as anybody would drive it: by `add` and `step`.
-What a step holds is read from its trace."""
+"""An engine with sequences that decode together, driven through its public methods, `add` and `step`.
+The content of a step is read from the trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Crowd:
 
     @classmethod
     def of(cls, engine: str, model: PreTrainedModel, num_seqs: int, prompt_len: int, cap: int) -> Crowd:
-        """All of them decode when it is made; newcomers may have prompts as long."""
+        """Builds the engine and runs it until all sequences decode; newcomers may have prompts of
+        that length."""
         longest = prompt_len + cap
         config = EngineConfig(
             max_num_seqs=num_seqs,
@@ -49,7 +50,7 @@ class Crowd:
         self.live.append(f"r{number}")
 
     def settle(self) -> None:
-        """Step until all decode, and a little more: what is made once is made by then."""
+        """Steps until all sequences decode, and a little longer, so that one-time work is done."""
         self.engine.step()
         while any(row.query_len > 1 for row in self.engine.trace[-1].rows):
             self.engine.step()
@@ -57,7 +58,7 @@ class Crowd:
             self.engine.step()
 
     def step_s(self, num_steps: int) -> float:
-        """Seconds of a step, of so many."""
+        """Returns the mean duration of so many steps in seconds."""
         synchronise(self.device)
         began = perf_counter()
         for _ in range(num_steps):
@@ -66,7 +67,7 @@ class Crowd:
         return (perf_counter() - began) / num_steps
 
     def host_s(self, num_steps: int) -> float:
-        """Seconds of a step that the host does something other than to wait for the device."""
+        """Returns the mean time per step in seconds in which the host does not wait for the device."""
         waits_s = 0.0
         wait = torch.cuda.Event.synchronize
 
@@ -81,11 +82,11 @@ class Crowd:
             began = perf_counter()
             for _ in range(num_steps):
                 self.engine.step()
-            seconds = perf_counter() - began  # what the device has left to do is not the host's
+            seconds = perf_counter() - began  # the remaining work of the device is not the host's
         return (seconds - waits_s) / num_steps
 
     def newcomer_s(self, prompt_len: int) -> tuple[float, float]:
-        """Seconds of a step with a prompt in it, and of those the host's; the oldest leaves for it."""
+        """Returns the seconds of a step with a prompt, and the host's; the oldest leaves first."""
         self.engine.abort(self.live.pop(0))
         self.add(prompt_len)
         synchronise(self.device)

@@ -1,4 +1,4 @@
-"""Runs steps one after the other, each within its time; what one of them does stops no other."""
+"""Runs steps one after another, each within its time limit; a failure of one does not stop others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from time import monotonic
 from batchproof.places import ROOT
 from tests.gpu.plan import PART_S, Step
 
-LEAST_S = 10.0  # less is not worth a start
-GRACE_S = 10.0  # from being told to end to being ended
+LEAST_S = 10.0  # with less time left, a step is not started
+GRACE_S = 10.0  # between the interrupt and the kill
 HEAD_BYTES, TAIL_BYTES = 300_000, 150_000  # of a step's output that the log keeps
 LOG_BYTES = 8 << 20  # of the log of earlier runs
 MAX_LINES, MAX_COLUMNS = 14, 220  # of a step's output that are shown
@@ -27,7 +27,7 @@ VARIABLES = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUN
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one step. `state`: ok, skipped, FAILED, STOPPED (its time was up) or no time left."""
+    """The outcome of a step: ok, skipped, FAILED, STOPPED (at its time limit) or no time left."""
 
     name: str
     state: str
@@ -52,7 +52,8 @@ class Driver:
             log.write_bytes(log.read_bytes()[-LOG_BYTES // 2 :])
 
     def run(self, part: str, steps: Sequence[Step], for_s: float = PART_S) -> list[Outcome]:
-        """A step may have the time of its own and what those before it have left."""
+        """Runs the steps and returns their outcomes; each may use its own time and what earlier ones
+        left."""
         deadline = monotonic() + for_s
         self.tell(f"##### {part}: {len(steps)} steps, at most {for_s:.0f} s")
         outcomes = []
@@ -86,7 +87,7 @@ class Driver:
         telling = [line for line in shown if step.found and re.search(step.found, line)]
         finding = "; ".join(telling or _last(shown or lines))
         outcome = Outcome(step.name, state, seconds, " ".join(finding.strip("= ").split()))
-        if len(shown) > MAX_LINES:  # the first say what failed, the last what came of it
+        if len(shown) > MAX_LINES:  # the first lines say what failed, the last ones summarise
             left_out = f"... {len(shown) - MAX_LINES} lines more in {self._log.name}"
             shown = [*shown[: MAX_LINES // 2], left_out, *shown[-MAX_LINES // 2 :]]
         for line in shown if shown or state == "ok" else lines[-MAX_LINES:]:
@@ -95,7 +96,7 @@ class Driver:
         return outcome
 
     def _trimmed(self, start: int) -> bytes:
-        """What stands behind `start` in the log, its middle left out if it is too long."""
+        """Returns the log from `start` on, without its middle if it is too long."""
         with self._log.open("r+b") as log:
             log.seek(start)
             said = log.read()
@@ -110,7 +111,7 @@ class Driver:
 
 
 def _finished(command: Sequence[str], step: Step, output: int, limit_s: float) -> int | None:
-    """The exit status; None if the time was up. Nothing that the step has started is left behind."""
+    """Returns the exit status, or None at the time limit. All child processes are ended."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -123,7 +124,7 @@ def _finished(command: Sequence[str], step: Step, output: int, limit_s: float) -
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # pytest then tells what it has, and ends its workers
+        process.send_signal(signal.SIGINT)  # pytest then reports what it has, and ends its workers
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
         return None
@@ -134,7 +135,7 @@ def _finished(command: Sequence[str], step: Step, output: int, limit_s: float) -
 
 
 def _last(lines: Sequence[str]) -> list[str]:
-    """The last line that says something."""
+    """Returns the last line that is not empty."""
     return [line for line in lines if line.strip()][-1:]
 
 

@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _run_side_by_side(arguments: Namespace) -> int:
-    """A process for each share of the cases: one that is killed by a fault takes no other along."""
+    """Runs each share of the cases in a process of its own, so that a crash affects no other share."""
     began = monotonic()
     command = [sys.executable, "-m", "tests.gpu.kernels", *sys.argv[1:], "--one-of"]
     workers = [

@@ -1,4 +1,4 @@
-"""What is measured, as JSON lines: each is on disk as soon as it is known, whatever comes after it.
+"""Measurements as JSON lines, each written to disk as soon as it is known.
 
 A section, made by one process, begins with a line that says where its figures come from. Made anew, it
 takes the place of the old one; those of other processes stay.
@@ -24,7 +24,7 @@ SCHEMA = "batchproof.gpu/1"
 
 
 class Measures:
-    """`add` writes a figure and prints it. `has_failed`: a piece of the section raised."""
+    """Writes and prints figures; `has_failed` says whether a piece of the section has raised."""
 
     def __init__(self, path: Path, section: str, device: torch.device, for_s: float) -> None:
         self._path = path
@@ -42,13 +42,13 @@ class Measures:
         return self._for_s - (monotonic() - self._began)
 
     def add(self, name: str, told: str, **figures: Any) -> None:
-        """`figures` have their unit in their name."""
+        """Writes and prints figures, whose names end in their unit."""
         print(f"{name}: {told}", flush=True)
         self._write(name=name, at_s=round(monotonic() - self._began, 1), told=told, **figures)
 
     @contextmanager
     def piece(self, name: str) -> Iterator[None]:
-        """What it raises is told and written; the next piece goes on."""
+        """A context that prints and writes an exception, so that the next piece still runs."""
         try:
             yield
         except Exception as error:
@@ -67,7 +67,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]:
-    """The command line that the measuring modules share; `more` are further arguments."""
+    """Parses the arguments that the measuring modules share; `more` are additional ones."""
     parser = ArgumentParser(description=description)
     parser.add_argument("device", help="cuda, or cpu to see whether it works at all")
     parser.add_argument("path", type=Path, help="where the JSON lines go")
@@ -75,5 +75,5 @@ def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]
         parser.add_argument(each)
     parser.add_argument("--for", type=float, default=100.0, dest="for_s", help="seconds, about")
     found = parser.parse_args()
-    torch.set_num_threads(1)  # on a CPU nothing here is large enough to share out
+    torch.set_num_threads(1)  # on a CPU the work is too small for several threads
     return found, torch.device(found.device)

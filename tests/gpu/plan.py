@@ -1,4 +1,4 @@
-"""What a first run on a GPU does: three parts, each a list of steps, the most telling first.
+"""The plan of a first run on a GPU: three parts, each a list of steps, the most informative first.
 
 The limits of a part add up to less than `PART_S`: a step always has its own limit, and what those
 before it did not use.
@@ -28,13 +28,13 @@ Variables = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command for the Python under test."""
+    """A command for the Python under test, with a time limit."""
 
     name: str
     limit_s: int
     arguments: tuple[str, ...]
     told: str  # the lines of its output that are shown, as a regular expression
-    found: str = ""  # those of them that say in short what came of it; else the last
+    found: str = ""  # those of them that summarise the outcome; else the last
     variables: Variables = ()  # of its environment
 
 
@@ -43,7 +43,7 @@ Plan = dict[str, tuple[Step, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where it runs, and how much of it."""
+    """Where the plan runs, and how much of it."""
 
     out: Path
     is_dry: bool = False  # on a CPU, with small models and few cases
@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def engine(self) -> str:
-        """On a CPU, what is most like the default on CUDA."""
+        """Returns the options that are closest to the default on CUDA."""
         alike = "paged?backend=blocks&trace=false&graphs=true&overlap=true&prepare=true"
         return alike if self.is_dry else "paged"
 
@@ -92,7 +92,7 @@ class Setting:
         variables: Variables = ()
         if name == "float32" or (name != "smoke" and not self.is_dry):
             more = (*more, "-n", str(self.num_processes))
-            # Each worker would start as many helpers to compile as there are cores.
+            # Otherwise each worker would start as many compile processes as there are cores.
             variables = (("TORCHINDUCTOR_COMPILE_THREADS", "1"),)
         arguments = (
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance"),
@@ -120,7 +120,7 @@ class Setting:
         own = ("--engine", self.engine)
         less = ("--num-requests", "8") if self.is_dry else ("--num-requests", "96", "--slots", "32")
         short = less if self.is_dry else (*less, "--cap", "16:128")
-        # Each peer by itself: one that cannot be had here leaves the other its row.
+        # One command per peer, so that a missing one does not affect the other's row.
         static, peer = (("--engine", name, *own, *short) for name in ("static", "transformers-cb"))
         return (
             self._rows("llama-8b", 175, 2, "llama-8b", own, "decode_64", "ragged"),
@@ -133,7 +133,7 @@ class Setting:
     def _rows(
         self, name: str, limit_s: int, num_laps: int, shape: str, more: tuple[str, ...], *workloads: str
     ) -> Step:
-        """Benchmarks with a result file of their own."""
+        """Returns a step that runs benchmarks into a result file of its own."""
         start = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/benchmarks", "--benchmark-only")
         named = [f"{DECODE}/{each}.yaml" if each.startswith("decode") else each for each in workloads]
         arguments = (

@@ -1,4 +1,4 @@
-"""How long a step takes: decodes alone, in several ways, and decodes beside a newcomer's prompt.
+"""The duration of a step: decodes alone, with several options, and decodes beside a prompt.
 
 python -m tests.gpu.steps cuda measures.jsonl llama-1b
 """
@@ -23,7 +23,7 @@ from tests.gpu.measures import Measures, asked
 
 Options = dict[str, str]
 
-# The first is what CUDA has by itself; then what each switch of it is worth.
+# The first is the default on CUDA; the others show what each option is worth.
 WAYS: dict[str, Options] = {
     "default": {},
     "graphs": {"compile": "false"},
@@ -40,7 +40,7 @@ NUM_TOP_KERNELS = 14
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of what is measured, in tokens, sequences and steps."""
+    """The sizes of a measurement, in tokens, sequences and steps."""
 
     prompt_len: int = 960
     newcomer_len: int = 512
@@ -51,7 +51,7 @@ class Sizes:
 
     @property
     def cap(self) -> int:
-        """More than all steps together take."""
+        """Returns a cap that all steps together do not reach."""
         return 2 * (self.num_timed + 2 * self.num_profiled) + 8 * self.num_newcomers + 64
 
 
@@ -60,7 +60,7 @@ FULL, SMALL = Sizes(), Sizes(24, 16, (4, 1), 4, 2, 2)
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """What all ways are measured on."""
+    """What all options are measured on."""
 
     shape: str
     model: PreTrainedModel
@@ -96,7 +96,7 @@ def measure(shape: str, device: torch.device, measures: Measures) -> None:
 
 
 def engine_text(options: Options) -> str:
-    """As one types it behind `--engine`."""
+    """Returns the engine as it is written after `--engine`."""
     typed = "&".join(f"{key}={value}" for key, value in options.items())
     return f"paged?{typed}" if typed else "paged"
 
@@ -125,7 +125,7 @@ def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> Non
 
 
 def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
-    """What the device is busy with, where the profiler can see it."""
+    """Reports what the device executes, if the profiler can see it."""
     num_steps = stand.sizes.num_profiled
     is_cuda = crowd.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU]) as profiler:

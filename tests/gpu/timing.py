@@ -1,4 +1,4 @@
-"""How long something takes on a device; recorded first, so that its launch is not what is timed."""
+"""Measures durations on a device; work is recorded first, so that its launch is not measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Callable[[], object]
 
 
 def seconds_of(action: Action, device: torch.device, num_calls: int = 10, num_rounds: int = 5) -> float:
-    """Of one call, in the median of rounds; by the device's own clock where it has one."""
+    """Returns the median duration of a call in seconds, by the device's clock if it has one."""
     action()
     synchronise(device)
     return median(_round_s(action, device, num_calls) / num_calls for _ in range(num_rounds))
@@ -36,7 +36,7 @@ def _round_s(action: Action, device: torch.device, num_calls: int) -> float:
 
 
 def recorded(action: Action, device: torch.device) -> Action:
-    """The same as a CUDA graph."""
+    """Returns the action, on CUDA as the replay of a graph."""
     if device.type != "cuda":
         return action
     aside = torch.cuda.Stream()

@@ -1,5 +1,5 @@
-"""What a run is made on, a line each: `python -m tests.gpu.versions cuda`. Exit status 1 if something
-that every later step needs is not there."""
+"""Prints what a run is made on: `python -m tests.gpu.versions cuda`. Exit status 1 if something that
+every later step needs is missing."""
 
 from __future__ import annotations
 

@@ -128,12 +128,16 @@ def test_each_verdict_has_a_toy_that_gets_it(
 def test_a_window_that_only_the_mask_knows_is_refused_at_any_size(model_type: str, window: int) -> None:
     form = toy(f"{model_type}, with a window")
     model = Toy(model_type, "", {**form.changes, "sliding_window": window}).build(seed=0)
-    with pytest.raises(UnsupportedModelError, match="its mask is another than it tells"):
+    with pytest.raises(
+        UnsupportedModelError, match="its mask differs from what the attention function is told"
+    ):
         paged(model, EngineConfig())
 
 
 def test_a_model_that_attends_both_ways_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="its mask is another than it tells"):
+    with pytest.raises(
+        UnsupportedModelError, match="its mask differs from what the attention function is told"
+    ):
         paged(toy("bert, both ways").build(seed=0), EngineConfig())
 
 

@@ -151,7 +151,7 @@ def test_what_was_cancelled_is_out_of_the_model_when_it_is_given_back(build: Bui
 
 
 def test_an_attention_that_is_not_there_is_a_mistake_of_the_user(build: Build) -> None:
-    with pytest.raises(UsageError, match="attention 'flash_attention_2' cannot be had here"):
+    with pytest.raises(UsageError, match="attention 'flash_attention_2' is not available here"):
         build("?attention=flash_attention_2")
 
 

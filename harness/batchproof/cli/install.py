@@ -10,20 +10,21 @@ from batchproof.run.registry import released_engines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join(released_engines().SHELF)
+    names = ", ".join(released_engines().LIBRARIES)
     parser.add_argument("engines", nargs="+", metavar="ENGINE", help=names)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 if all are there. The environments lie in `.engines/` and may be deleted at any time."""
-    shelf = released_engines()
-    unknown = [name for name in arguments.engines if name not in shelf.SHELF]
+    libraries = released_engines()
+    unknown = [name for name in arguments.engines if name not in libraries.LIBRARIES]
     if unknown:
-        raise UsageError(f"ENGINE {unknown[0]!r} cannot be installed: {', '.join(shelf.SHELF)}")
+        raise UsageError(f"ENGINE {unknown[0]!r} cannot be installed: {', '.join(libraries.LIBRARIES)}")
     for name in arguments.engines:
-        print(f"{name}: {shelf.SHELF[name].title}, pinned in {shelf.SHELF[name].requirements.name} ...")
+        library = libraries.LIBRARIES[name]
+        print(f"{name}: {library.title}, pinned in {library.requirements.name} ...")
         try:
-            print(f"{name}: installed in {shelf.install(name)}")
+            print(f"{name}: installed in {libraries.install(name)}")
         except (subprocess.CalledProcessError, OSError) as error:
             raise UsageError(f"{name!r} could not be installed: {error}") from error
     return 0

@@ -37,7 +37,7 @@ class EngineText:
 def engine_text(name: str) -> EngineText:
     if name.startswith(COMMAND_PREFIX):
         command = name.removeprefix(COMMAND_PREFIX)
-        imports = "from batchproof_engines.adapters.lines import command_line"
+        imports = "from batchproof_engines.adapters.piped import command_line"
         return EngineText(imports, f"command_line({command!r})")
     target, _, query = name.partition("?")
     options = parse_options(name, query)

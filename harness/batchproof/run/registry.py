@@ -26,7 +26,7 @@ REFERENCE = "reference"  # its answers are the specification
 BUILT_IN = {
     REFERENCE: "batchproof_engines.reference:reference",
     "static": "batchproof_engines.static:static",
-    "ragged": "batchproof_engines.ragged:ragged",
+    "ragged": "batchproof_engines.ragged.engine:ragged",
     "paged": "batchproof_engines.paged:paged",
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
     "openai": "batchproof_engines.adapters.openai:openai",
@@ -66,8 +66,8 @@ class EngineSpec:
 def resolve_engine(text: str) -> EngineSpec:
     """Raises `UsageError` naming what is wrong and what there is to choose from."""
     if text.startswith(COMMAND_PREFIX):
-        lines = importlib.import_module("batchproof_engines.adapters.lines")
-        return EngineSpec(text, lines.command_line(text.removeprefix(COMMAND_PREFIX)))
+        piped = importlib.import_module("batchproof_engines.adapters.piped")
+        return EngineSpec(text, piped.command_line(text.removeprefix(COMMAND_PREFIX)))
     target, _, query = text.partition("?")
     options = parse_options(text, query)
     if target.startswith(FAULT_PREFIX):
@@ -126,12 +126,14 @@ def reference_factory() -> EngineFactory:
 
 def released_engines() -> Any:
     """Other people's engines that are installed on their own."""
-    return importlib.import_module("batchproof_engines.adapters.released.shelf")
+    return importlib.import_module("batchproof_engines.adapters.released.libraries")
 
 
 def words_tokenizer(vocab_size: int) -> Any:
     """A tokenizer of one word a token, for a model on disk."""
-    return importlib.import_module("batchproof_engines.adapters.words").words_tokenizer(vocab_size)
+    return importlib.import_module("batchproof_engines.adapters.word_tokenizer").words_tokenizer(
+        vocab_size
+    )
 
 
 def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:

@@ -1,1 +1,1 @@
-"""Engines of other people behind the contract of `batchproof.api`: what ours are measured against."""
+"""Engines by others behind the contract of `batchproof.api`: ours are compared with them."""

@@ -1,4 +1,4 @@
-"""The suite's model as a checkpoint on disk, for engines that take a folder and no object."""
+"""The suite's model as a checkpoint on disk, for engines that take a folder instead of an object."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from batchproof_engines.adapters.words import words_tokenizer
+from batchproof_engines.adapters.word_tokenizer import words_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Engines are built often: each model is written once, as it was then.
+# Engines are built often: each model is written once, in its state at that time.
 _FOLDERS: WeakKeyDictionary[PreTrainedModel, Path] = WeakKeyDictionary()
 
 
 def saved(model: PreTrainedModel) -> Path:
-    """A temporary folder with the model in its own dtype, and a tokenizer of words (`words.py`). It
-    lives as long as the model, and not longer than this process."""
+    """Returns a temporary folder with the model in its own dtype and a tokenizer (`word_tokenizer.py`).
+
+    It exists as long as the model, and no longer than this process.
+    """
     folder = _FOLDERS.get(model)
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="batchproof-"))
@@ -37,9 +39,11 @@ def saved(model: PreTrainedModel) -> Path:
 
 @contextmanager
 def _undisturbed(model: PreTrainedModel) -> Iterator[None]:
-    """Saving writes names into the model's config and a progress bar onto the screen; the engine that
-    needs it is held to leave things as they were."""
-    from transformers.utils import logging  # noqa: PLC0415 (slow, and a scheduler's test imports us not)
+    """Restores the model's config and the progress bar, which saving alters.
+
+    An engine that needs a checkpoint must leave both as they were.
+    """
+    from transformers.utils import logging  # noqa: PLC0415 (slow to import)
 
     config, has_bar = model.config, logging.is_progress_bar_enabled()
     model.config = copy.deepcopy(config)

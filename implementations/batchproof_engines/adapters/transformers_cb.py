@@ -1,16 +1,16 @@
-"""transformers' own continuous batching: the peer that ours is timed against.
+"""transformers' own continuous batching: the peer with which ours is compared.
 
     generate -> add_request ... -> its thread: schedule, forward, update -> get_result -> completions
 
-A manager of transformers owns a pool of pages and a thread that runs the model. Both outlive a call,
-as they would in a server: a call pays for its requests and for no set-up. The pool is made when the
-engine is built if the configuration says how long a sequence or how large the pool may be, else by the
-first call for what that asks, and anew by a call that needs a larger one. Left to itself the library
-takes more than half of the free memory. Between calls its thread wakes ten times a second, which is
-less than 2 ms of CPU.
+A manager of transformers owns a pool of pages and a thread that runs the model. Both outlive a call, as
+in a server: a call pays for its requests and not for any setup. The pool is made when the engine is
+built, if the configuration says how long a sequence or how large the pool may be; otherwise by the
+first call, for what that needs, and anew by a call that needs a larger one. By default the library
+would take more than half of the free memory. Between calls its thread wakes ten times a second, which
+takes less than 2 ms of CPU time.
 
 Conventions: an EOS is in the output, caps and EOS ids are per request, keys and values are kept in the
-dtype of the model. There are no logits and no trace: the library shows neither.
+dtype of the model. There are no logits and no trace: the library exposes neither.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from batchproof.api import Engine, EngineConfig
 from batchproof_engines.adapters.transformers_engine import TransformersEngine, Tuning
 from batchproof_engines.adapters.transformers_manager import NAME, Switches, attention_of
 from batchproof_engines.adapters.transformers_stepping import SteppingTransformersEngine
-from batchproof_engines.adapters.trial_batch import refuse_wrong_tokens
-from batchproof_engines.support import refuse_unbatchable
+from batchproof_engines.model_support import refuse_unbatchable
+from batchproof_engines.trial_batch import probe_tokens
 
-LEAST_PAGE = 4  # tokens; the library takes no smaller one
-FLASH_PAGE = 256  # flash attention reads pages of a multiple of this
+LEAST_PAGE = 4  # tokens; the library accepts no smaller one
+FLASH_PAGE = 256  # tokens; pages for flash attention are a multiple of this
 DENSE_CPU_BUDGET = 128
 
 
@@ -44,14 +44,19 @@ def transformers_cb(
     stepping: bool = False,
     guarded: bool = True,
 ) -> Engine:
-    """`attention`: sdpa, eager, flash_attention_2 ...; without, flash attention where the library finds
-    it, else the model's own. `page_size`, `max_batch_tokens` and `prefix_sharing` stand in for
-    `block_size`, `max_num_batched_tokens` and `prefix_caching`. `stepping`: it can be stepped, see
-    `transformers_stepping.py`. `guarded`: bad requests are refused before the library sees them. The
-    rest goes to the library as it is; None: it decides.
+    """Builds an engine around a manager of transformers.
 
-    Raises `UnsupportedModelError` for models it would answer wrongly, `UsageError` for an attention
-    that is not there.
+    * `attention`: sdpa, eager, flash_attention_2 ...; by default flash attention if the library finds
+      it, otherwise the model's own.
+    * `page_size`, `max_batch_tokens` and `prefix_sharing` override `block_size`,
+      `max_num_batched_tokens` and `prefix_caching`.
+    * `stepping`: the engine can be stepped, see `transformers_stepping.py`.
+    * `guarded`: bad requests are refused before the library sees them.
+
+    The other options are passed to the library as they are; None leaves the decision to it.
+
+    Raises `UnsupportedModelError` for a model it would answer wrongly, `UsageError` for an attention
+    that is not available.
     """
     refuse_unbatchable(NAME, model)
     is_shared = config.prefix_caching if prefix_sharing is None else prefix_sharing
@@ -66,15 +71,16 @@ def transformers_cb(
     def plain(config: EngineConfig) -> TransformersEngine:
         return TransformersEngine(model, config, tuning(config))
 
-    refuse_wrong_tokens(NAME, model, implementation, plain)
+    probe_tokens(NAME, model, implementation, plain)
     return SteppingTransformersEngine(model, config, tuning(config)) if stepping else plain(config)
 
 
 def _fastest(model: PreTrainedModel, config: EngineConfig, attention: str) -> tuple[int, int]:
-    """Tokens in a page and tokens in a step, within what `config` allows.
+    """Returns the tokens in a page and in a step that are fastest within what `config` allows.
 
-    A dense mask makes each token of a step pay for all others: on a CPU 16 prompts of 256-768 tokens
-    take 1.4 times as long in steps of 2,048 as in steps of 128. For short prompts it is all the same.
+    With a dense mask, the cost of each token of a step grows with the number of all others: on a CPU,
+    16 prompts of 256-768 tokens take 1.4 times as long in steps of 2,048 as in steps of 128. Short
+    prompts make no difference.
     """
     if "flash" in attention:
         return FLASH_PAGE, config.max_num_batched_tokens

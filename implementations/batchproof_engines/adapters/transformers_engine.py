@@ -32,17 +32,18 @@ from batchproof_engines.adapters.transformers_manager import (
     stop,
 )
 
-SAFETY_MARGIN = 0.15  # of the pool: with less of it free, the library holds prompts back
+SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts
 
 
 @dataclass(frozen=True)
 class PoolLimits(Limits):
-    """And what the pool can hold, where the configuration says how large it is."""
+    """The limits of a model and, where the configuration gives its size, of the pool."""
 
     block_size: int
     num_blocks: int | None
 
     def refusal(self, request: Request) -> str | None:
+        """Returns why the request cannot be served, or None."""
         return super().refusal(request) or self._pool_refusal(request)
 
     def _pool_refusal(self, request: Request) -> str | None:
@@ -53,17 +54,20 @@ class PoolLimits(Limits):
 
 
 class NoGuard(PoolLimits):
-    """Bad requests are the library's to refuse; of two with one id, which it never sees, the later is
-    refused all the same."""
+    """Leaves bad requests for the library to refuse.
+
+    A duplicate id is still refused, because the library never sees the user's ids.
+    """
 
     def refusal(self, request: Request) -> str | None:  # noqa: ARG002
+        """Returns None: the library decides."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `EngineConfig` leaves open. `is_guarded`: bad requests are refused before the library sees
-    them."""
+    """What `EngineConfig` leaves open; with `is_guarded`, bad requests are refused before the
+    library sees them."""
 
     attention: str
     page_size: int  # tokens
@@ -74,13 +78,13 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """A running manager, and what it was made for."""
+    """A running manager with the sizes it was made for."""
 
     manager: ContinuousBatchingManager
-    num_asked: int  # pages of each layer
-    num_pages: int  # fewer, if the memory did not hold them
-    longest: int  # tokens of a sequence
-    num_threads: int  # its thread goes on with the number it began with
+    num_asked: int  # requested pages per layer
+    num_pages: int  # actual pages per layer: fewer if the memory did not suffice
+    longest: int  # the most tokens of a sequence
+    num_threads: int  # of torch, when the manager's thread started: it keeps that number
 
     def is_for(self, num_asked: int, least: int, longest: int) -> bool:
         is_large = num_asked <= self.num_asked and least <= self.num_pages
@@ -88,7 +92,7 @@ class _Pool:
 
 
 class TransformersEngine:
-    """`peer` says which of its ways of working it is: they differ in speed severalfold."""
+    """An engine; `peer` describes its mode of operation, because modes differ in speed severalfold."""
 
     capabilities = frozenset({Capability.CLOSING})
     release = f"transformers continuous batching {version('transformers')}"
@@ -101,7 +105,7 @@ class TransformersEngine:
         sizes = (config.block_size, config.num_blocks)
         kind = PoolLimits if tuning.is_guarded else NoGuard
         self._limits = kind(own.vocab_size, own.max_model_len, *sizes)
-        self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may come again
+        self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None
         self._release: Callable[[], object] = lambda: None
         if config.num_blocks is not None or config.max_model_len is not None:
@@ -109,7 +113,7 @@ class TransformersEngine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Its conventions and settings, for a report."""
+        """Returns its conventions and settings in sentences, for a report."""
         guard = (
             "Bad requests are refused by the adapter, for one of them would end the library's thread"
             if self._tuning.is_guarded
@@ -124,11 +128,12 @@ class TransformersEngine:
 
     @property
     def peer(self) -> str:
-        """In words, for a report."""
+        """Returns a description of its mode of operation, for a report."""
         return in_words(self._pool.manager if self._pool else None, self._tuning.attention)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Raises `RuntimeError` if the library fails or its thread ends."""
+        """Returns one completion per request. Raises `RuntimeError` if the library fails or its
+        thread ends."""
         refusals = self._limits.refusals(requests)
         good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
         served = iter(self._serve(good) if good else ())
@@ -138,7 +143,7 @@ class TransformersEngine:
         ]
 
     def close(self) -> None:
-        """End the thread and free the pool."""
+        """Ends the thread and frees the pool."""
         self._free_pool()
 
     def _serve(self, requests: Sequence[Request]) -> list[Completion]:
@@ -147,7 +152,7 @@ class TransformersEngine:
             with attending(self._model, self._tuning.attention):
                 names = self._submit(manager, requests)
                 tokens = _collect(manager, names)
-        except BaseException:  # an answer may still come, and would be taken for one of the next call
+        except BaseException:  # a late answer would be taken for one of the next call
             self.close()
             raise
         return [
@@ -162,7 +167,7 @@ class TransformersEngine:
         *,
         streaming: bool = False,
     ) -> list[str]:
-        """Queue them all, and return the names they have there."""
+        """Queues all requests and returns their names in the library."""
         names = [next(self._names) for _ in requests]
         with paused(manager):
             for name, request in zip(names, requests, strict=True):
@@ -176,14 +181,17 @@ class TransformersEngine:
         return names
 
     def _require_pool(self, lens: Sequence[int]) -> ContinuousBatchingManager:
-        """As large as the configuration says, else one in which `max_num_seqs` sequences of these
-        lengths, in tokens, need not give way."""
+        """Returns the manager of a pool that is large enough, making a new one if necessary.
+
+        Its size is that of the configuration or else enough for `max_num_seqs` sequences of these
+        lengths, in tokens, without preemption.
+        """
         if self._config.num_blocks is not None:
             num_tokens = self._config.num_blocks * self._config.block_size
             wanted = least = ceil(num_tokens / self._tuning.page_size)
             longest = num_tokens
         else:
-            # One page more for each: 5.17 takes it as soon as the last one is full.
+            # One page more for each: 5.17 allocates it as soon as the last one is full.
             pages = sorted((ceil(n / self._tuning.page_size) + 1 for n in lens), reverse=True)
             wanted = ceil(sum(pages[: self._config.max_num_seqs]) / (1 - SAFETY_MARGIN))
             least = ceil(pages[0] / (1 - SAFETY_MARGIN))
@@ -196,8 +204,11 @@ class TransformersEngine:
         return self._make_pool(wanted, least, longest)
 
     def _make_pool(self, num_asked: int, least: int, longest: int) -> ContinuousBatchingManager:
-        """Pages for each layer: `num_asked`, or as many as the memory holds but not under `least`, for
-        sequences up to `longest` tokens. Raises `MemoryError`."""
+        """Makes a pool for sequences of up to `longest` tokens.
+
+        It has `num_asked` pages per layer, or fewer, but at least `least`, if the memory does not
+        suffice. Raises `MemoryError`.
+        """
         self._free_pool()
         num_pages, tuning = num_asked, self._tuning
         while self._pool is None:
@@ -219,24 +230,24 @@ class TransformersEngine:
 
 
 def num_fed_tokens(request: Request) -> int:
-    """The last token is never fed, so it needs no room."""
+    """Returns how many tokens of a request are fed: the last one never is, so it needs no room."""
     return max(1, len(request.prompt_token_ids) + request.max_new_tokens - 1)
 
 
 def _collect(manager: ContinuousBatchingManager, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The tokens of each; waits for all of them. Raises `RuntimeError`."""
+    """Waits for all requests and returns the tokens of each. Raises `RuntimeError`."""
     tokens: dict[str, tuple[int, ...]] = {}
     missing = set(names)
     while missing:
         output = next_output(manager, waits=True)
-        assert output is not None, "it has waited for one"
-        if output.is_finished() and output.request_id in missing:  # no late word of a cancelled one
+        assert output is not None, "it waits for one"
+        if output.is_finished() and output.request_id in missing:  # not a late output of an aborted one
             tokens[output.request_id] = tuple(output.generated_tokens)
             missing.remove(output.request_id)
     return tokens
 
 
 def finish_reason(request: Request, token_ids: Sequence[int]) -> FinishReason:
-    """The library does not say why it ended."""
+    """Returns why a request has ended, which the library does not say."""
     is_stop = bool(token_ids) and token_ids[-1] in request.eos_token_ids
     return FinishReason.STOP if is_stop else FinishReason.LENGTH

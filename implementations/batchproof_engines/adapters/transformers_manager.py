@@ -1,5 +1,6 @@
-"""The manager of transformers' continuous batching, held so that nobody else notices: how it is made in
-5.17 and in 5.23, started, stopped, and what it alters beside its work.
+"""The manager of transformers' continuous batching, isolated from the rest of the process.
+
+Creates it in versions 5.17 and 5.23, starts and stops it, and undoes what it alters besides its work.
 """
 
 from __future__ import annotations
@@ -29,36 +30,39 @@ NAME = "transformers-cb"
 STOP_S = 10.0
 POLL_S = 0.5
 _FIELDS = {field.name for field in fields(ContinuousBatchingConfig)}
-_PAGE_FIELD = "page_size" if "page_size" in _FIELDS else "block_size"  # as 5.17 calls it
-_SWITCHES_TO_FLASH = "auto_switch_to_flash" in _FIELDS  # 5.17 does, and cannot be asked not to
+_PAGE_FIELD = "page_size" if "page_size" in _FIELDS else "block_size"  # the latter in 5.17
+_SWITCHES_TO_FLASH = "auto_switch_to_flash" in _FIELDS  # 5.17 always does
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a manager is made for."""
+    """The sizes a manager is made for."""
 
     page_size: int  # tokens
-    num_pages: int  # of each layer
+    num_pages: int  # per layer
     max_batch_tokens: int  # fed in one step
     max_num_seqs: int
-    longest: int  # tokens of a sequence
+    longest: int  # the most tokens of a sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Options of the library under our names; None: it decides."""
+    """Options of the library under our names; None leaves the decision to it."""
 
     prefix_sharing: bool = False
     compile_level: int = 0  # 0 to 3
     cuda_graphs: bool | None = None
-    overlap: bool | None = None  # the next step is prepared while the last one runs
+    overlap: bool | None = None  # the next step is prepared while the current one runs
     scheduler: str = "fifo"
 
 
 def attention_of(model: PreTrainedModel, asked: str | None) -> str:
-    """What a manager would attend with: as asked, else flash attention where it finds one, else as the
-    model does. Raises `UsageError` for what it cannot have, `UnsupportedModelError` if the model has
-    something else."""
+    """Returns the attention a manager would use: as asked, else flash attention if available, else the
+    model's.
+
+    Raises `UsageError` if the one asked for is not available, and `UnsupportedModelError` if the
+    model's own is not supported.
+    """
     with _unaltered(model):
         try:
             if asked is not None:
@@ -67,7 +71,7 @@ def attention_of(model: PreTrainedModel, asked: str | None) -> str:
             _manager(model, _config(may_change=asked is None))
         except (AttributeError, ImportError, ValueError) as error:
             if asked is not None:
-                raise UsageError(f"attention {asked!r} cannot be had here: {error}") from error
+                raise UsageError(f"attention {asked!r} is not available here: {error}") from error
             kind = type(model).__name__
             raise UnsupportedModelError(f"engine {NAME!r} cannot serve {kind}: {error}") from error
         return str(model.config._attn_implementation)
@@ -76,9 +80,9 @@ def attention_of(model: PreTrainedModel, asked: str | None) -> str:
 def manager_for(
     model: PreTrainedModel, attention: str, sizes: Sizes, switches: Switches
 ) -> ContinuousBatchingManager:
-    """One that runs: its pool is made, and what it captures or compiles is captured and compiled.
+    """Returns a running manager whose pool is made and whose graphs are captured and compiled.
 
-    Raises `MemoryError` if that many pages do not fit, `UsageError` if it cannot see the memory.
+    Raises `MemoryError` if so many pages do not fit, and `UsageError` if it cannot see the memory.
     """
     values: dict[str, Any] = {
         _PAGE_FIELD: sizes.page_size,
@@ -106,10 +110,12 @@ def manager_for(
 
 
 def next_output(manager: ContinuousBatchingManager, *, waits: bool) -> GenerationOutput | None:
-    """None if there is none yet and it shall not wait. Raises `RuntimeError` if a request has failed or
-    the thread has ended: both could be waited for in vain."""
+    """Returns the next output, or None if there is none yet and `waits` is false.
+
+    Raises `RuntimeError` if a request has failed or the thread has ended: no output would ever come.
+    """
     while True:
-        is_running = manager.is_running()  # asked first: what a thread leaves behind is still read
+        is_running = manager.is_running()  # checked first, so that the last outputs are still read
         output = manager.get_result(timeout=POLL_S if waits else 0)
         if output is not None and output.error is not None:
             raise RuntimeError(f"transformers failed: {output.error}")
@@ -122,26 +128,27 @@ def next_output(manager: ContinuousBatchingManager, *, waits: bool) -> Generatio
 
 
 def is_idle(manager: ContinuousBatchingManager) -> bool:
-    """It has nothing to do, and what was cancelled is out of the model."""
+    """Returns whether it has no work left, including aborted requests to remove from the model."""
     is_asked = not (manager.input_queue.empty() and manager.cancel_queue.empty())
     processor = manager.batch_processor
     return not (is_asked or (processor is not None and processor.has_pending_requests()))
 
 
 def stop(manager: ContinuousBatchingManager) -> None:
-    """Whatever it is doing; it waits for the step in progress."""
+    """Stops the manager, whatever it is doing, after the current step."""
     manager.stop(block=True, timeout=STOP_S, hard_stop=True)
     manager.destroy()
 
 
 def paused(manager: ContinuousBatchingManager) -> AbstractContextManager[None]:
-    """Requests added inside are seen together, where the library can do that (5.23)."""
+    """A context in which added requests become visible together, if the library supports that
+    (5.23)."""
     return manager.pause() if hasattr(manager, "pause") else nullcontext()
 
 
 @contextmanager
 def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
-    """The model attends in that way inside."""
+    """A context in which the model uses this attention."""
     before = model.config._attn_implementation
     try:
         _attend(model, attention)
@@ -152,7 +159,8 @@ def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
 
 @contextmanager
 def _unaltered(model: PreTrainedModel) -> Iterator[None]:
-    """Making a manager seeds the generators and switches the model to evaluation: that is undone."""
+    """Undoes what making a manager does: it seeds the generators and switches the model to
+    evaluation."""
     before, was_training = model.config._attn_implementation, model.training
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices):
@@ -170,7 +178,7 @@ def _attend(model: PreTrainedModel, attention: str) -> None:
 
 
 def in_words(manager: ContinuousBatchingManager | None, attention: str) -> str:
-    """Which of its ways of working it is: they differ in speed severalfold."""
+    """Returns a description of the manager's mode of operation; modes differ in speed severalfold."""
     version = f"transformers {transformers.__version__}, attention {attention}"
     if manager is None:
         return f"{version}, no pool yet"
@@ -186,20 +194,23 @@ def in_words(manager: ContinuousBatchingManager | None, attention: str) -> str:
 def _manager(
     model: PreTrainedModel, config: ContinuousBatchingConfig, hints: WorkloadHints | None = None
 ) -> ContinuousBatchingManager:
-    """Greedy, and with nothing of the model's own generation settings: the choice is the argmax."""
+    """Makes a manager that decodes greedily and ignores the model's own generation settings."""
     greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
     return cast(ContinuousMixin, model).init_continuous_batching(greedy, config, hints)
 
 
 def _config(*, may_change: bool, **values: Any) -> ContinuousBatchingConfig:
-    """`may_change`: the attention, to flash attention where there is one."""
+    """Returns a configuration; with `may_change`, the attention may change to flash attention."""
     if _SWITCHES_TO_FLASH:
         values["auto_switch_to_flash"] = may_change
     return ContinuousBatchingConfig(**values)
 
 
 def _start(manager: ContinuousBatchingManager) -> None:
-    """As a child of a daemon: an engine that nobody closed shall not keep the process from ending."""
+    """Starts the manager's thread as a child of a daemon.
+
+    Otherwise an engine that is never closed would keep the process from ending.
+    """
     starter = Thread(target=manager.start, daemon=True)
     starter.start()
     starter.join()

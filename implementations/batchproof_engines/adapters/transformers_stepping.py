@@ -1,8 +1,8 @@
 """transformers' continuous batching as a server uses it: requests arrive and leave while others run.
 
-Its thread steps on its own. A `step` of ours is what a client sees: it waits for the next tokens and
-takes all that are there. Every token then costs the library an object that holds all tokens so far, so
-throughput is timed without this.
+Its thread steps by itself. A `step` of this engine is what a client sees: it waits for the next tokens
+and takes all there are. Every token then costs the library an object with all tokens so far, so
+throughput is measured without stepping.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ WAIT_S = 0.001
 
 @dataclass
 class _Stream:
-    """A live request: its name in the library, and how many of its tokens have been told."""
+    """A live request: its name in the library, and how many of its tokens have been delivered."""
 
     name: str
     request: Request
-    num_told: int = 0
+    num_delivered: int = 0
 
 
 class SteppingTransformersEngine(TransformersEngine):
-    """One pool for all that may come: `max_num_seqs` sequences of the greatest length."""
+    """Has one pool for everything that may come: `max_num_seqs` sequences of the greatest length."""
 
     capabilities = TransformersEngine.capabilities | {Capability.STEPPING}
     _streams: dict[str, _Stream]  # by the user's id
@@ -54,9 +54,11 @@ class SteppingTransformersEngine(TransformersEngine):
 
     @property
     def has_unfinished(self) -> bool:
+        """Returns whether a request is live or an event still has to be delivered."""
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:
+        """Queues the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._limits.refusal(request)
@@ -68,36 +70,44 @@ class SteppingTransformersEngine(TransformersEngine):
         self._streams[request.request_id] = _Stream(name, request)
 
     def step(self) -> list[TokenEvent]:
-        """Waits for a token if nothing else is to be told. Raises `RuntimeError` as `generate` does."""
+        """Returns the events of all outputs so far; waits for one if there is nothing else to deliver.
+
+        Raises `RuntimeError` as `generate` does.
+        """
         events, self._undelivered = self._undelivered, []
         with self._closing_on_error():
             while self._streams and (new := self._next_events(waits=not events)) is not None:
                 events += new
-            self._rest()
+            self._release_model()
         return events
 
     def abort(self, request_id: str) -> None:
+        """Cancels the request in the library; an unknown id has no effect."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
-            assert self._pool is not None, "somebody is live"
+            assert self._pool is not None, "a request is live"
             self._pool.manager.cancel_request(stream.name)
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
             with self._closing_on_error():
-                self._rest()
+                self._release_model()
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """As `TransformersEngine.generate`; raises `RuntimeError` while added requests are
+        unfinished."""
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         return super().generate(requests)
 
     def close(self) -> None:
+        """Ends the thread, frees the pool and restores the model's attention."""
         super().close()
         self._attending.close()
         self._streams, self._undelivered = {}, []
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
-        """Nothing that was begun is gone on with after what a user has to hear of."""
+        """A context that closes the engine on any error, so that no request in progress is
+        continued."""
         try:
             yield
         except BaseException:
@@ -115,31 +125,35 @@ class SteppingTransformersEngine(TransformersEngine):
             self._attending.enter_context(attending(self._model, self._tuning.attention))
         return manager
 
-    def _rest(self) -> None:
-        """With nobody live the model is given back; what was cancelled must be out of it before."""
+    def _release_model(self) -> None:
+        """Restores the model's attention if no request is live, once aborted ones have left the
+        model."""
         if not self._streams and self._pool is not None:
             while self._pool.manager.is_running() and not is_idle(self._pool.manager):
                 sleep(WAIT_S)
             self._attending.close()
 
     def _next_events(self, *, waits: bool) -> list[TokenEvent] | None:
-        """Of the next output, none of one that was cancelled; None if there is no output yet."""
-        assert self._pool is not None, "somebody is live"
+        """Returns the events of the next output, or None if there is none yet.
+
+        The output of an aborted request has no events.
+        """
+        assert self._pool is not None, "a request is live"
         output = next_output(self._pool.manager, waits=waits)
         if output is None:
             return None
         named = (each for each in self._streams.values() if each.name == output.request_id)
         stream = next(named, None)
-        return [] if stream is None else self._told(stream, output)
+        return [] if stream is None else self._new_events(stream, output)
 
-    def _told(self, stream: _Stream, output: GenerationOutput) -> list[TokenEvent]:
-        """An event for each token not told yet; the last of a finished request says why it ended."""
+    def _new_events(self, stream: _Stream, output: GenerationOutput) -> list[TokenEvent]:
+        """Returns an event for each new token; the last one of a request has the finish reason."""
         request_id, tokens = stream.request.request_id, output.generated_tokens
-        events = [TokenEvent(request_id, token) for token in tokens[stream.num_told :]]
-        stream.num_told = len(tokens)
+        events = [TokenEvent(request_id, token) for token in tokens[stream.num_delivered :]]
+        stream.num_delivered = len(tokens)
         if output.is_finished():
             if not events:
-                raise RuntimeError("transformers ended a request without telling its last token")
+                raise RuntimeError("transformers ended a request without delivering its last token")
             reason = finish_reason(stream.request, tokens)
             events[-1] = events[-1]._replace(finish_reason=reason)
             del self._streams[request_id]

@@ -1,10 +1,10 @@
-"""Lying engines: each an honest one with a single planted fault, modelled on a real bug.
+"""Planted faults: each is an honest engine with a single lie, modelled on a real bug.
 
-They prove the harness, not the other way round: a suite that lets one of them pass has a hole. Kept
-apart from the honest engines; `--engine fault:NAME` selects one.
+They test the harness, not the other way round: a suite that lets one of them pass has a hole. They are
+kept apart from the honest engines; `--engine fault:NAME` selects one.
 """
 
-from batchproof_engines.faulty import (  # noqa: F401 - each registers its engines
+from batchproof_engines.faulty import (  # noqa: F401 - each registers its faults
     accounting,
     addressing,
     cancelling,

@@ -25,13 +25,14 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequ
 
 @planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang-jax#994")
 class LastBlockNeverFreed(Scheduler):
-    """A last block that is exactly full when its request ends is never counted free again."""
+    """A last block that is exactly full when its request ends is never counted as free again."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._num_lost = 0
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and loses the last block of each finished sequence that has filled it."""
         events, record = super().update(plan, token_ids)
         self._num_lost += sum(
             seq.num_computed_tokens % self._config.block_size == 0
@@ -47,14 +48,15 @@ class LastBlockNeverFreed(Scheduler):
 
 @planted(Promise.P11, Cause.ACCOUNTING, "sgl-project/sglang#30743")
 class PoolOvercommitted(Scheduler):
-    """A full pool stops nobody: more blocks are handed out than there are."""
+    """A full pool blocks no request: more blocks are handed out than there are."""
 
     def _fits(self, plan: dict[Sequence, int]) -> bool:  # noqa: ARG002
         return True
 
 
 class Miscounting(Scheduler):
-    """Honest, with a number of blocks that nobody holds and that are not free; may be negative."""
+    """Honest by itself; `_lose` makes blocks neither owned nor free (a negative number frees too
+    many)."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
@@ -76,6 +78,7 @@ class TwoFinishersFreeABlockTwice(Miscounting):
     """When two requests finish in one step, one block goes into the free list twice."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and counts one block too many as free if two requests finished in it."""
         events, record = super().update(plan, token_ids)
         if len(record.finished) == 2:
             self._lose(-1)
@@ -84,7 +87,7 @@ class TwoFinishersFreeABlockTwice(Miscounting):
 
 @planted(Promise.P11, Cause.ACCOUNTING, "openvinotoolkit/openvino.genai#4332")
 class PreemptionLosesThePartialBlock(Miscounting):
-    """A preempted request gives back its full blocks only; the partial last one is lost for ever."""
+    """A preempted request gives back its full blocks only; the partial last one is lost for good."""
 
     def _preempt_youngest(self) -> str:
         if self.running[-1].num_computed_tokens % self._config.block_size:
@@ -94,7 +97,8 @@ class PreemptionLosesThePartialBlock(Miscounting):
 
 @planted(Promise.P5, Cause.ACCOUNTING, "sgl-project/mini-sglang#142")
 class IdenticalPromptsShareUncountedBlocks(RaggedEngine):
-    """Equal prompts share their full blocks; the first to finish frees them under the others."""
+    """Equal prompts share their full blocks, and the first request to finish frees them under the
+    others."""
 
     @torch.inference_mode()
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:

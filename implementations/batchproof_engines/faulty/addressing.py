@@ -1,4 +1,4 @@
-"""Keys and values that are stored to, or read from, the wrong place of the cache."""
+"""Keys and values written to, or read from, the wrong place of the cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from batchproof_engines.ragged.scheduler import SchedulerOutput
 
 
 def keys_and_values(layer: object) -> tuple[Tensor, Tensor]:
-    """Of a filled layer of the ragged engine: `(1, heads, tokens, head_size)` each, not copied."""
-    assert isinstance(layer, DynamicLayer), "the ragged engine makes no others"
+    """Returns the keys and values of a filled layer of the ragged engine, without copying them.
+
+    Both are `(1, heads, tokens, head_size)`.
+    """
+    assert isinstance(layer, DynamicLayer), "the ragged engine makes no other layers"
     assert layer.keys is not None, "a forward pass filled it"
     assert layer.values is not None, "a forward pass filled it"
     return layer.keys, layer.values
@@ -38,7 +41,7 @@ class FirstKeyOfABlockIsLost(RaggedEngine):
 
 
 class _PagedReader(RaggedEngine):
-    """Honest, with a hook for the place each cached key is read from."""
+    """Honest by itself; `_place` returns the position that each cached key is read from."""
 
     def _place(self, position: int) -> int:
         return position
@@ -60,7 +63,7 @@ class _PagedReader(RaggedEngine):
 
 @planted(Promise.P1, Cause.ADDRESSING, "paiml/aprender#2762")
 class BlockSizeHardCoded(_PagedReader):
-    """Keys are looked up with blocks of 16 tokens whatever the block size; no lie below 17 tokens."""
+    """Keys are looked up in blocks of 16 tokens whatever the block size (no lie below 17 tokens)."""
 
     def _place(self, position: int) -> int:
         return min(position, position // 16 * self._config.block_size + position % 16)
@@ -78,7 +81,8 @@ class BlockTableOneColumnShort(_PagedReader):
 
 @planted(Promise.P5, Cause.ADDRESSING, "ggml-org/llama.cpp#12253")
 class DefragmentationCopiesTheWrongWay(RaggedEngine):
-    """When one request leaves, the youngest's last full block is overwritten by the one before it."""
+    """When a request leaves, the youngest one's last full block is overwritten by the block before
+    it."""
 
     @torch.inference_mode()
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:

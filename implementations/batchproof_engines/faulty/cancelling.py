@@ -1,4 +1,4 @@
-"""Aborts that leave something behind or do nothing."""
+"""Aborts that leave something behind or have no effect."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class AbortKeepsTheBlocks(Scheduler):
         self._leaked: list[Sequence] = []
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request and remembers its sequence as the owner of its blocks."""
         self._leaked += [seq for seq in self.running if seq.request_id == request_id]
         return super().abort(request_id)
 
@@ -47,9 +48,10 @@ class AbortKeepsTheBlocks(Scheduler):
 
 @planted(Promise.P13, Cause.CANCEL, "ggml-org/llama.cpp#24496")
 class AbortOfAWaitingRequestIgnored(Scheduler):
-    """Only running requests can be aborted; one that waits is served to its end."""
+    """Only running requests can be aborted; a waiting one is served to its end."""
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request unless it is waiting."""
         if any(seq.request_id == request_id for seq in self.waiting):
             return False
         return super().abort(request_id)
@@ -57,13 +59,14 @@ class AbortOfAWaitingRequestIgnored(Scheduler):
 
 @planted(Promise.P13, Cause.CANCEL, "vllm-project/vllm#46283")
 class AbortWaitsForTheEndOfThePrompt(Scheduler):
-    """A half prefilled request that is aborted is fed to the end of its prompt, and only then ends."""
+    """A request aborted in mid-prefill is fed to the end of its prompt before it ends."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._deferred: set[str] = set()
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request; one in mid-prefill is only marked."""
         for seq in self.running:
             is_half_fed = seq.num_computed_tokens < len(seq.request.prompt_token_ids)
             if seq.request_id == request_id and is_half_fed:
@@ -72,6 +75,7 @@ class AbortWaitsForTheEndOfThePrompt(Scheduler):
         return super().abort(request_id)
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and ends marked requests whose prompt is now complete."""
         events, record = super().update(plan, token_ids)
         ended = {row.request_id for row in plan.rows if row.is_sampled} & self._deferred
         self._deferred -= ended
@@ -89,7 +93,7 @@ class AbortWaitsForTheEndOfThePrompt(Scheduler):
 
 @planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#18701")
 class AbortOfAPreemptedRequestLeaks(Miscounting):
-    """A request that is aborted while preempted keeps the blocks it had before for ever."""
+    """A request that is aborted while preempted keeps the blocks it had before for good."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
@@ -101,6 +105,7 @@ class AbortOfAPreemptedRequestLeaks(Miscounting):
         return super()._preempt_youngest()
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request, and loses the blocks it had before its preemption."""
         num_blocks = self._former.pop(request_id, 0)
         if any(seq.request_id == request_id for seq in self.waiting):
             self._lose(num_blocks)
@@ -109,16 +114,18 @@ class AbortOfAPreemptedRequestLeaks(Miscounting):
 
 @planted(Promise.P13, Cause.CANCEL, "vllm-project/vllm#18485")
 class IdAbortedWhileWaitingStaysLive(Scheduler):
-    """The id of a request that is aborted before it ran is never given back."""
+    """The id of a request that is aborted before it ran never becomes free."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._kept: set[str] = set()
 
     def is_live(self, request_id: str) -> bool:
+        """Returns whether the id is live or was aborted while waiting."""
         return request_id in self._kept or super().is_live(request_id)
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request, and keeps its id if it had not run yet."""
         waiting = {seq.request_id for seq in self.waiting if not seq.output_token_ids}
         was_live = super().abort(request_id)
         self._kept |= waiting & {request_id}
@@ -127,9 +134,10 @@ class IdAbortedWhileWaitingStaysLive(Scheduler):
 
 @planted(Promise.P13, Cause.CANCEL, "sgl-project/mini-sglang#15")
 class AbortByPrefix(RaggedEngine):
-    """Ids are compared by prefix: who aborts r1 aborts r10 too."""
+    """Ids are compared by prefix: an abort of r1 aborts r10 too."""
 
     def abort(self, request_id: str) -> None:
+        """Aborts all live requests whose id begins with this one."""
         live = [seq.request_id for seq in (*self._scheduler.running, *self._scheduler.waiting)]
         for each in live:
             if each.startswith(request_id):
@@ -145,14 +153,17 @@ class AbortOfAFinishedRequestFreesAgain(Miscounting):
         self._freed: dict[str, int] = {}
 
     def add(self, request: Request) -> Sequence:
+        """Queues the request, and forgets what a former one of that id has freed."""
         self._freed.pop(request.request_id, None)
         return super().add(request)
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request; the blocks of a finished one are freed again."""
         self._lose(-self._freed.pop(request_id, 0))
         return super().abort(request_id)
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and remembers how many blocks each finished sequence has freed."""
         events, record = super().update(plan, token_ids)
         for seq, _ in plan.scheduled:
             if seq.finish_reason is not None:
@@ -162,9 +173,10 @@ class AbortOfAFinishedRequestFreesAgain(Miscounting):
 
 @planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#40251")
 class AbortKeepsTheLane(paged_scheduler.Scheduler):
-    """The lane of a running request that is aborted is never given to anybody again."""
+    """The lane of a running request that is aborted is never assigned again."""
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request without giving its lane back."""
         free_before = set(self._free_lanes)
         was_live = super().abort(request_id)
         self._free_lanes = sorted(free_before & set(self._free_lanes))
@@ -173,9 +185,10 @@ class AbortKeepsTheLane(paged_scheduler.Scheduler):
 
 @planted(Promise.P13, Cause.CANCEL, "triton-inference-server/core#341", backend="blocks")
 class AbortFreesTheLaneTwice(paged_scheduler.Scheduler):
-    """The lane of a running request that is aborted is free twice, and two newcomers get it."""
+    """The lane of a running request that is aborted is freed twice, and two newcomers get it."""
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request and puts its lane on the free list twice."""
         free_before = set(self._free_lanes)
         was_live = super().abort(request_id)
         for lane in set(self._free_lanes) - free_before:
@@ -185,9 +198,10 @@ class AbortFreesTheLaneTwice(paged_scheduler.Scheduler):
 
 @planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#34149", overlap=True)
 class TokenInFlightOutlivesTheAbort(paged_engine.PagedEngine):
-    """A token that was under way when its request was aborted is delivered all the same."""
+    """A token that was in flight when its request was aborted is delivered all the same."""
 
     def abort(self, request_id: str) -> None:
+        """Aborts the request, but leaves the sequence of a token in flight unfinished."""
         flying = self._in_flight.sampled if self._in_flight is not None else ()
         super().abort(request_id)
         for row in flying:

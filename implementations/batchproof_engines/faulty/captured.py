@@ -1,4 +1,4 @@
-"""Decode steps that are captured once and replayed, and tokens that the host reads a step late."""
+"""Decode steps captured once and replayed, and tokens that the host reads a step late."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from batchproof_engines.paged.sequence import PENDING
 
 @planted(Promise.P1, Cause.PADDING, "m0at/rvllm#32", backend="blocks", graphs=True)
 class PaddingRowsWriteToALiveBlock(BlockPool):
-    """The padding rows of a captured step write their keys to block 0, which may be somebody's."""
+    """The padding rows of a captured step write their keys to block 0, which may belong to a
+    request."""
 
     def begin_static(self, rows: StepRows) -> None:
+        """Begins the step with the padding rows' table pointing to block 0."""
         self._tables[self.trash_lane] = TRASH + 1
         super().begin_static(rows)
 
@@ -38,15 +40,16 @@ class PaddingRowsWriteToALiveBlock(BlockPool):
     overlap=True,
 )
 class PaddingRowsChooseForALiveLane(LastTokens):
-    """What the padding rows of a captured step choose becomes the next token of lane 0."""
+    """The token that a padding row of a captured step chooses becomes the next token of lane 0."""
 
     def put(self, lanes: Tensor, token_ids: Tensor) -> None:
+        """Stores the tokens, those of padding rows in lane 0."""
         super().put(torch.where(lanes == len(self._ids) - 1, 0, lanes), token_ids)
 
 
 @planted(Promise.P5, Cause.STALE, "vllm-project/vllm#44868", backend="blocks", graphs=True)
 class LanesOfTheFirstReplay(CapturedSteps):
-    """A captured step reads the tables of those who were in it when it was replayed first."""
+    """A captured step reads the block tables of the requests that were in it at its first replay."""
 
     def __init__(self, *pieces: Any, **options: Any) -> None:
         super().__init__(*pieces, **options)
@@ -64,22 +67,25 @@ class CapturedAColumnTooNarrow(BlockPool):
     """A captured step has no column for a block that is opened in it."""
 
     def graph_columns(self, seq_len: int) -> int:
+        """Returns the number of columns for one token less than the sequence has."""
         return super().graph_columns(seq_len - 1)
 
 
 @planted(Promise.P5, Cause.FEED, "vllm-project/vllm-gaudi#642", overlap=True)
 class NewestTokenByRow(LastTokens):
-    """Tokens that the host has not read are looked up by their row in the batch, not by their lane."""
+    """Tokens that the host has not read are looked up by row of the batch instead of by lane."""
 
     def fill_in(self, token_ids: Tensor, lanes: Tensor) -> Tensor:
+        """Returns the token ids, the pending ones looked up by row."""
         return super().fill_in(token_ids, torch.arange(len(lanes), device=lanes.device))
 
 
 @planted(Promise.P8, Cause.STALE, "tenstorrent/vllm-tt-plugin#57", overlap=True)
 class FormerTenantsTokenIsFed(ModelRunner):
-    """Behind its prompt a newcomer is fed what the lane's former tenant chose last."""
+    """After its prompt a newcomer is fed the last token that the lane's former tenant chose."""
 
     def launch(self, batch: RaggedBatch) -> Flight:
+        """Launches the batch, and restores the former tenants' tokens in the lanes of its prompts."""
         newest = self._last_tokens._ids
         lanes = torch.from_numpy(batch.lanes[batch.num_decodes :]).to(newest.device)
         former = newest[lanes]
@@ -90,7 +96,7 @@ class FormerTenantsTokenIsFed(ModelRunner):
 
 @planted(Promise.P3, Cause.EOS, "vllm-project/vllm-omni#3532", overlap=True)
 class StopIsSeenAStepLate(PagedEngine):
-    """When an EOS is read the next step is under way, and the token it chooses is delivered too."""
+    """When an EOS is read, the next step is already running, and its token is delivered too."""
 
     def _land(self) -> Landed:
         events, logits = super()._land()
@@ -103,7 +109,7 @@ class StopIsSeenAStepLate(PagedEngine):
 
 @planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm#38624", overlap=True)
 class TokenInFlightStaysAPlaceholder(PagedEngine):
-    """The token in flight at a preemption is streamed, but the request goes on with token 0."""
+    """The token in flight at a preemption is streamed, but the request continues with token 0."""
 
     def _land(self) -> Landed:
         events, logits = super()._land()
@@ -116,7 +122,7 @@ class TokenInFlightStaysAPlaceholder(PagedEngine):
 
 @planted(Promise.P12, Cause.INPUT, "smg-project/smg#2426", overlap=True)
 class IdIsFreeWhileItsTokenFlies(PagedEngine):
-    """An id may be used again before the last token of its request is delivered."""
+    """An id may be used again before the last token of its request has been delivered."""
 
     def _is_live(self, request_id: str) -> bool:
         return self._scheduler.is_live(request_id)

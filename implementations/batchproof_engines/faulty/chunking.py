@@ -1,4 +1,4 @@
-"""Prompts fed in parts: what a chunk boundary loses, doubles or mistakes."""
+"""Prompts fed in chunks: what a chunk boundary loses, duplicates or confuses."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class EveryChunkIsSampled(Scheduler):
     """A token is taken after every chunk of a prompt, not only after the last."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step in which every row is sampled."""
         plan = super().schedule()
         return replace(plan, rows=tuple(replace(row, is_sampled=True) for row in plan.rows))
 
@@ -44,7 +45,7 @@ class LastKeyOfAnAlignedPromptIsLost(RaggedEngine):
 
 @planted(Promise.P1, Cause.CHUNK, "lablup/mlxcel#183")
 class OneTokenChunkTakenForADecode(RaggedEngine):
-    """A last chunk of one token counts as a decode: it is fed an output, and has none."""
+    """A last chunk of one token counts as a decode: it is fed an output, but there is none yet."""
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)
@@ -57,7 +58,7 @@ class OneTokenChunkTakenForADecode(RaggedEngine):
 
 @planted(Promise.P1, Cause.CHUNK, "RBLN-SW/vllm-rbln#499")
 class ChunksStartAtMultiplesOfTheBudget(RaggedEngine):
-    """After a chunk cut short by its neighbours the next starts where a full one would have ended."""
+    """After a chunk cut short by its neighbours, the next starts where a full one would have ended."""
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)

@@ -1,4 +1,4 @@
-"""Lists that run parallel to the batch and lose their alignment when a row leaves it."""
+"""Lists parallel to the batch that lose their alignment when a row leaves it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class TwoFinishersSwapTheirLastTokens(Scheduler):
     """When two requests reach their caps in the same step, each gets the other's last token."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step after swapping the tokens of the first two rows that reach their caps."""
         tokens = list(token_ids)
         last = [
             index
@@ -42,9 +43,10 @@ class TwoFinishersSwapTheirLastTokens(Scheduler):
 
 @planted(Promise.P2, Cause.CAP, "ml-explore/mlx-lm#1772")
 class CapsAreCutAtTheEnd(Scheduler):
-    """When rows leave, the list of caps is shortened at its end: rows behind get a neighbour's cap."""
+    """When rows leave, the list of caps is shortened at its end: later rows get a neighbour's cap."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and realigns the caps by row from the start of the list."""
         caps = [seq.request.max_new_tokens for seq in self.running]
         events, record = super().update(plan, token_ids)
         for seq, cap in zip(self.running, caps, strict=False):
@@ -55,9 +57,11 @@ class CapsAreCutAtTheEnd(Scheduler):
 
 @planted(Promise.P3, Cause.EOS, "Blaizzy/mlx-vlm#1574")
 class EmptyEosEntryIsNotRemoved(Scheduler):
-    """A finished row without EOS ids leaves its empty entry behind, and all entries slip by one."""
+    """A finished row without EOS ids leaves its empty entry behind, and all later entries slip by
+    one."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and removes only the entries of finished rows that have EOS ids."""
         before = [(seq, seq.request.eos_token_ids) for seq in self.running]
         events, record = super().update(plan, token_ids)
         kept = [eos for seq, eos in before if seq.finish_reason is None or not eos]
@@ -68,13 +72,14 @@ class EmptyEosEntryIsNotRemoved(Scheduler):
 
 @planted(Promise.P8, Cause.STALE, "vllm-project/vllm#43894")
 class NewcomerInheritsEosIds(Scheduler):
-    """A newcomer without EOS ids leaves its slot's entry as it is: the former tenant's ids stop it."""
+    """A newcomer without EOS ids leaves its slot's entry unchanged: the former tenant's ids end it."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._left_behind: list[frozenset[int]] = []
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step, and gives newcomers without EOS ids those that were left behind."""
         plan = super().schedule()
         for seq, _ in plan.scheduled:
             if seq.request_id in plan.admitted and self._left_behind:
@@ -84,6 +89,7 @@ class NewcomerInheritsEosIds(Scheduler):
         return plan
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and keeps the EOS ids of finished sequences."""
         events, record = super().update(plan, token_ids)
         self._left_behind += [
             seq.request.eos_token_ids for seq, _ in plan.scheduled if seq.finish_reason is not None
@@ -93,7 +99,7 @@ class NewcomerInheritsEosIds(Scheduler):
 
 @planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#6147")
 class LogitsAreHandedOutAfterCompaction(RaggedEngine):
-    """Logits go out by row when finished rows have moved to the end; the tokens are right."""
+    """Logits are returned by row after finished rows have moved to the end; the tokens are right."""
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         events, logits = super()._run_step()
@@ -104,11 +110,12 @@ class LogitsAreHandedOutAfterCompaction(RaggedEngine):
 
 @planted(Promise.P5, Cause.FEED, "ggml-org/llama.cpp#17263")
 class ReleasedSlotIsStillFed(RaggedEngine):
-    """When a row has left and nobody came, rows behind it are fed the token of the row before them."""
+    """When a row leaves and none takes its place, later rows are fed the token of the row before
+    them."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        self._chosen: list[int] = []  # in the rows of the last step
+        self._chosen: list[int] = []  # by row of the last step
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:

@@ -1,8 +1,7 @@
-"""What a planted fault is, and how one gets on the list.
+"""What a planted fault is, and how it is registered.
 
-A fault is one class that overrides one thing of an honest part: an engine, or what `parts.PLACES` and
-`parts.PIECES` name. Its docstring is the lie in one line, its name in snake case is what follows
-`--engine fault:`.
+A fault is one class that overrides one thing of an honest engine or of one of its components (see
+`substitution.py`). Its docstring states the lie; its name in snake case follows `--engine fault:`.
 """
 
 from __future__ import annotations
@@ -15,39 +14,45 @@ from typing import Any, TypeVar
 from batchproof.api import EngineFactory
 from batchproof.causes import Cause
 from batchproof.promises import Promise
-from batchproof_engines.parts import engine_with
+from batchproof_engines.substitution import engine_with
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A lying engine, the promise it breaks, and the real bug it is modelled on."""
+    """A planted fault: its lie, the promise it breaks, and the real bug it is modelled on."""
 
     name: str
     summary: str  # the lie
-    kind: str  # its class: the module it is in
+    kind: str  # its class: the name of its module
     promise: Promise
-    cause: Cause  # what a diagnosis should name
+    cause: Cause  # which a diagnosis should name
     thread: str  # "owner/repo#123" on GitHub
     factory: EngineFactory = field(compare=False)
 
 
-REGISTERED: dict[str, Fault] = {}  # filled while the modules of this package are imported
+REGISTERED: dict[str, Fault] = {}  # filled when the modules of this package are imported
 
-Part = TypeVar("Part", bound=type)
+Component = TypeVar("Component", bound=type)
 
 
-def planted(promise: Promise, cause: Cause, thread: str, **options: Any) -> Callable[[Part], Part]:
-    """Put the class on the list of faults. `options`: of the paged engine it is a part of."""
+def planted(
+    promise: Promise, cause: Cause, thread: str, **options: Any
+) -> Callable[[Component], Component]:
+    """Returns a decorator that registers a class as a planted fault.
 
-    def register(part: Part) -> Part:
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
-        assert part.__doc__, f"fault {name} must tell its lie in its docstring"
-        summary = part.__doc__.splitlines()[0]
+    `thread` is "owner/repo#123"; `options` are those of the paged engine that the class is a component
+    of.
+    """
+
+    def register(component: Component) -> Component:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", component.__name__).lower()
+        assert component.__doc__, f"fault {name} must state its lie in its docstring"
+        summary = " ".join(component.__doc__.split())
         assert name not in REGISTERED, f"fault {name} is planted twice"
-        kind = part.__module__.rpartition(".")[-1]
-        # Nothing is probed: a probe might refuse the lie.
-        factory = engine_with(part, **options)
+        kind = component.__module__.rpartition(".")[-1]
+        # No trial batch: it might refuse the lie.
+        factory = engine_with(component, **options)
         REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, factory)
-        return part
+        return component
 
     return register

@@ -1,4 +1,4 @@
-"""Bad requests that are let in, lost, or taken out on others."""
+"""Bad requests that are accepted, lost, or harm others."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#7632")
 class BadRequestTakesItsNeighboursDown(RaggedEngine):
-    """One bad request in a call, and all of the call are refused."""
+    """One bad request in a call makes the engine refuse all requests of the call."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions, or the first refusal for every request."""
         refusals = filter(None, map(self._scheduler.refusal, requests))
         refusal = next(refusals, None)
         if refusal is None:
@@ -32,12 +33,14 @@ class BadRequestTakesItsNeighboursDown(RaggedEngine):
 
 @planted(Promise.P12, Cause.INPUT, "ollama/ollama#3839")
 class PromptCutToTheContext(Scheduler):
-    """A prompt too long for the context silently loses its head, and is answered."""
+    """A prompt too long for the context silently loses its beginning, and is answered."""
 
     def refusal(self, request: Request) -> str | None:
+        """Returns why the request cannot be served once its prompt is cut."""
         return super().refusal(self._cut(request))
 
     def add(self, request: Request) -> Sequence:
+        """Queues the request with its prompt cut to the context."""
         return super().add(self._cut(request))
 
     def _cut(self, request: Request) -> Request:
@@ -52,11 +55,13 @@ class DuplicateIdOverwrites(RaggedEngine):
     """Requests are kept in a dict by id: of two live ones the later replaces the earlier."""
 
     def add(self, request: Request) -> None:
+        """Queues the request in the place of a live one with its id."""
         if self._scheduler.abort(request.request_id):
             self._caches.pop(request.request_id, None)
         super().add(request)
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completion of the last request of each id."""
         by_id = {request.request_id: request for request in requests}
         completions = {each.request_id: each for each in super().generate(list(by_id.values()))}
         return [completions[request.request_id] for request in requests]
@@ -64,18 +69,20 @@ class DuplicateIdOverwrites(RaggedEngine):
 
 @planted(Promise.P12, Cause.INPUT, "ray-project/ray#42705")
 class RefusalAloneIsNeverDelivered(RaggedEngine):
-    """The engine calls itself done while the ERROR event of a bad request still waits to go out."""
+    """The engine reports that it has finished while the ERROR event of a bad request is undelivered."""
 
     @property
     def has_unfinished(self) -> bool:
+        """Returns whether a request is waiting or running; undelivered events do not count."""
         return bool(self._scheduler.waiting or self._scheduler.running)
 
 
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#23683")
 class FullContextIsRefused(Scheduler):
-    """A request that fills the context to its last place is refused: >= for >."""
+    """A request that fills the context to its last place is refused (>= instead of >)."""
 
     def refusal(self, request: Request) -> str | None:
+        """Returns why the request is refused, for filling the context exactly if for nothing else."""
         num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
         if num_tokens == self._limits.max_model_len:
             return f"{num_tokens} tokens, but the context holds {self._limits.max_model_len}"
@@ -84,7 +91,7 @@ class FullContextIsRefused(Scheduler):
 
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#2163")
 class WholePoolIsRefused(Scheduler):
-    """A request that needs every block of the pool is refused: one is kept back that nobody uses."""
+    """A request that needs every block of the pool is refused: one block is held back unused."""
 
     def _pool_refusal(self, request: Request) -> str | None:
         needed = self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
@@ -94,7 +101,7 @@ class WholePoolIsRefused(Scheduler):
 
 
 class _Mending(Scheduler):
-    """Alters a request before it is looked at."""
+    """Alters a request before it is checked."""
 
     def _mend(self, request: Request) -> Request:
         raise NotImplementedError
@@ -108,7 +115,7 @@ class _Mending(Scheduler):
 
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#6521")
 class CapOfZeroYieldsAToken(_Mending):
-    """max_new_tokens of 0 is taken for 1, since a prefill yields a token anyway."""
+    """`max_new_tokens` of 0 is taken for 1, since a prefill yields a token anyway."""
 
     def _mend(self, request: Request) -> Request:
         return replace(request, max_new_tokens=1) if request.max_new_tokens == 0 else request
@@ -124,7 +131,7 @@ class EmptyPromptGetsAStartToken(_Mending):
 
 @planted(Promise.P1, Cause.INPUT, "ollama/ollama#4079")
 class ContextIsDividedAmongTheSlots(_Mending):
-    """Each slot has its share of the context: a prompt above max_model_len / slots loses its head."""
+    """The slots share the context: a prompt longer than max_model_len / slots loses its beginning."""
 
     def _mend(self, request: Request) -> Request:
         if self._limits.refusal(request) is not None:
@@ -136,9 +143,10 @@ class ContextIsDividedAmongTheSlots(_Mending):
 
 @planted(Promise.P12, Cause.INPUT, "sgl-project/sglang-jax#1551")
 class AddCutsTheCap(RaggedEngine):
-    """`add` lowers a cap that the context cannot hold, where `generate` refuses the request."""
+    """`add` lowers a cap that the context cannot hold, whereas `generate` refuses the request."""
 
     def add(self, request: Request) -> None:
+        """Queues the request with its cap lowered to what the context can hold."""
         room = Limits.of(self._model, self._config).max_model_len - len(request.prompt_token_ids)
         cap = min(request.max_new_tokens, room) if room > 0 else request.max_new_tokens
         super().add(replace(request, max_new_tokens=cap))
@@ -146,16 +154,18 @@ class AddCutsTheCap(RaggedEngine):
 
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#11036")
 class RefusedIdStaysLive(Scheduler):
-    """The id of a refused request is never given back: the mended request is refused as well."""
+    """The id of a refused request never becomes free: the corrected request is refused as well."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._refused: set[str] = set()
 
     def is_live(self, request_id: str) -> bool:
+        """Returns whether the id is live or belonged to a refused request."""
         return request_id in self._refused or super().is_live(request_id)
 
     def refusal(self, request: Request) -> str | None:
+        """Returns why the request is refused, and remembers its id as live."""
         is_duplicate = self.is_live(request.request_id)
         reason = super().refusal(request)
         if reason is not None and not is_duplicate:

@@ -1,4 +1,4 @@
-"""Later than declared, late where nothing is to wait for, or more than late behind the declaration."""
+"""Ends that are later than declared, late without need, or wrongly handled under a declared delay."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from batchproof.api import StepRecord, TokenEvent
 from batchproof.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.late import LateEngine, LateScheduler, LateSequence
+from batchproof_engines.ragged.delayed import DelayedEngine, DelayedScheduler, DelayedSequence
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "tenstorrent/vllm-tt-plugin#76")
-class EosReadLateAndNotDeclared(LateEngine):
-    """An EOS is read one step late, and the engine declares no delay."""
+class EosReadLateAndNotDeclared(DelayedEngine):
+    """An EOS is read one step late, but the engine declares no delay."""
 
     scheduling_delay = 0
 
 
-class _TwoStepsLate(LateScheduler):
+class _TwoStepsLate(DelayedScheduler):
     delay = 2
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "vllm-project/tpu-inference#3449")
-class EosReadTwoStepsLate(LateEngine):
-    """An EOS is read two steps late, and the engine declares a delay of one."""
+class EosReadTwoStepsLate(DelayedEngine):
+    """An EOS is read two steps late, but the engine declares a delay of one."""
 
     scheduler_class = _TwoStepsLate
 
 
-class _CapReadLate(LateSequence):
+class _CapReadLate(DelayedSequence):
     def is_unforeseen(self) -> bool:
         return self.finish_reason is not None
 
@@ -44,19 +44,19 @@ class _CapReadLate(LateSequence):
         return min(super().num_uncomputed_tokens, num_known - self.num_computed_tokens)
 
 
-class _CapsReadLate(LateScheduler):
+class _CapsReadLate(DelayedScheduler):
     sequence_class = _CapReadLate
 
 
 @planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#27922")
-class CapReadLate(LateEngine):
-    """Under a declared delay an end by the cap, which is known beforehand, is late as well."""
+class CapReadLate(DelayedEngine):
+    """Under a declared delay, an end at the cap, which is known beforehand, is late as well."""
 
     scheduler_class = _CapsReadLate
 
 
-class _TellsTheSurplus(LateScheduler):
-    def _read(self, sequence: LateSequence) -> list[TokenEvent]:
+class _StreamsTheSurplus(DelayedScheduler):
+    def _read(self, sequence: DelayedSequence) -> list[TokenEvent]:
         surplus = sequence.token_ids[sequence.end :]
         (eos,) = super()._read(sequence)
         if not surplus:  # it was preempted
@@ -65,15 +65,16 @@ class _TellsTheSurplus(LateScheduler):
 
 
 @planted(Promise.P14, Cause.STREAM, "huggingface/transformers#47912")
-class SurplusTokenIsStreamed(LateEngine):
-    """Under a declared delay the token of the surplus row is streamed behind the EOS."""
+class SurplusTokenIsStreamed(DelayedEngine):
+    """Under a declared delay, the token of the surplus row is streamed after the EOS."""
 
-    scheduler_class = _TellsTheSurplus
+    scheduler_class = _StreamsTheSurplus
 
 
 @planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm-ascend#14055")
-class BlocksFreeWhileStillFed(LateEngine):
-    """Under a declared delay a late end is told with its EOS: its blocks are free, and are filled."""
+class BlocksFreeWhileStillFed(DelayedEngine):
+    """Under a declared delay, the trace reports a late end with its EOS: its blocks are free, yet still
+    filled."""
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
         before = self._unread()
@@ -90,14 +91,14 @@ class BlocksFreeWhileStillFed(LateEngine):
         return answer
 
     def _unread(self) -> dict[str, int]:
-        """The blocks of those whose EOS was sampled and not read."""
+        """Returns the number of blocks of each request whose EOS was sampled but not read."""
         scheduler = self._scheduler
-        assert isinstance(scheduler, LateScheduler), "the class says so"
+        assert isinstance(scheduler, DelayedScheduler), "it is the class's scheduler"
         size = self._config.block_size
         return {s.request_id: ceil(s.num_computed_tokens / size) for s in scheduler._unread()}
 
 
-class _HoldsBlocks(LateScheduler):
+class _HoldsBlocks(DelayedScheduler):
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
         late = self._unread()
         held = {seq.request_id: self._num_blocks(seq.num_computed_tokens + 1) for seq in late}
@@ -109,7 +110,8 @@ class _HoldsBlocks(LateScheduler):
 
 
 @planted(Promise.P11, Cause.ACCOUNTING, "vllm-project/vllm#45357")
-class BlocksHeldBehindALateEnd(LateEngine):
-    """Under a declared delay the blocks of a late end are given back a step after it has finished."""
+class BlocksHeldBehindALateEnd(DelayedEngine):
+    """Under a declared delay, the blocks of a late end are given back a step after the request has
+    finished."""
 
     scheduler_class = _HoldsBlocks

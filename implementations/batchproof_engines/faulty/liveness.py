@@ -1,4 +1,4 @@
-"""Waits that do not end."""
+"""Waits that never end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 
 @planted(Promise.P10, Cause.LIVENESS, "vllm-project/vllm#35541")
 class OversizedRequestBlocksTheQueue(Scheduler):
-    """A request that could never fit the pool is queued all the same, and holds the line for ever."""
+    """A request that could never fit into the pool is queued all the same, and blocks the queue for
+    good."""
 
     def _pool_refusal(self, request: Request) -> str | None:  # noqa: ARG002
         return None
@@ -21,9 +22,10 @@ class OversizedRequestBlocksTheQueue(Scheduler):
 
 @planted(Promise.P10, Cause.LIVENESS, "sgl-project/sglang#23006")
 class OnlySlotWaitsForItself(Scheduler):
-    """With one slot, a prompt fed in chunks counts itself as the tenant it has to wait for."""
+    """With a single slot, a prompt fed in chunks counts itself as the tenant it has to wait for."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans an empty step while the only slot holds an incomplete prompt."""
         if self._config.max_num_seqs == 1 and self.running:
             tenant = self.running[0]
             if tenant.num_computed_tokens < len(tenant.request.prompt_token_ids):
@@ -33,7 +35,7 @@ class OnlySlotWaitsForItself(Scheduler):
 
 @planted(Promise.P10, Cause.LIVENESS, "PaddlePaddle/FastDeploy#3292")
 class AlignedVictimNeverComesBack(Scheduler):
-    """A request that is preempted with all its blocks exactly full is never scheduled again."""
+    """A request that is preempted when all its blocks are exactly full is never scheduled again."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
@@ -45,6 +47,7 @@ class AlignedVictimNeverComesBack(Scheduler):
         return super()._preempt_youngest()
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step without those victims, which stay in the queue."""
         held = [seq for seq in self.waiting if seq.request_id in self._zombies]
         self.waiting = deque(seq for seq in self.waiting if seq not in held)
         plan = super().schedule()
@@ -52,5 +55,6 @@ class AlignedVictimNeverComesBack(Scheduler):
         return plan
 
     def abort(self, request_id: str) -> bool:
+        """Aborts the request, whether it is such a victim or not."""
         self._zombies.discard(request_id)
         return super().abort(request_id)

@@ -1,4 +1,4 @@
-"""Wrong attention masks: a query sees too much or too little."""
+"""Wrong attention masks: a query sees too many keys or too few."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchproof_engines.ragged.engine import RaggedEngine, packed_mask
 
 
 def _places(rows: Seq[RowRecord]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Row and position of each query `(total_q, 1)`, then of each key `(1, total_kv)`."""
+    """Returns row and position of each query (total_q, 1), then of each key (1, total_kv)."""
     fed = [
         (index, position)
         for index, row in enumerate(rows)
@@ -33,7 +33,7 @@ def _places(rows: Seq[RowRecord]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @planted(Promise.P6, Cause.LEAK, "huggingface/nanoVLM#204")
 class MaskIgnoresSequence(RaggedEngine):
-    """The packed mask compares positions only, so neighbours see each other's keys."""
+    """The packed mask compares positions only, so sequences see each other's keys."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         _, pos_q, _, pos_k = _places(rows)
@@ -43,18 +43,19 @@ class MaskIgnoresSequence(RaggedEngine):
 
 @planted(Promise.P6, Cause.MASK, "Dao-AILab/flash-attention#282")
 class CausalMaskTopLeft(RaggedEngine):
-    """In a later chunk query i sees the first i + 1 keys of its sequence, not all up to itself."""
+    """In a later chunk, query i sees the first i + 1 keys of its sequence instead of all up to
+    itself."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         row_q, pos_q, _, pos_k = _places(rows)
-        # A single query takes a path without the causal flag.
+        # A single query is computed without the causal flag.
         missing = torch.tensor([row.context_len if row.query_len > 1 else 0 for row in rows])
         return packed_mask(rows, window) & (pos_k <= pos_q - missing[row_q])
 
 
 @planted(Promise.P5, Cause.MASK, "EricLBuehler/candle-vllm#140")
 class ContextLenOfRowZero(RaggedEngine):
-    """The mask's end is computed from the first row's context length, for all rows."""
+    """The end of the mask is computed from the first row's context length for all rows."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         row_q, pos_q, row_k, pos_k = _places(rows)
@@ -65,7 +66,7 @@ class ContextLenOfRowZero(RaggedEngine):
 
 @planted(Promise.P6, Cause.MASK, "pytorch/examples#649")
 class FutureKeyVisible(RaggedEngine):
-    """A query of a prompt also sees the next token's key, whatever `attention_mask` shows."""
+    """A query of a prompt also sees the next token's key, though `attention_mask` does not show it."""
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
         bias = super()._additive_mask(rows)
@@ -80,7 +81,7 @@ class FutureKeyVisible(RaggedEngine):
 
 @planted(Promise.P6, Cause.MASK, "huggingface/transformers#41184")
 class WindowOffByOne(RaggedEngine):
-    """A sliding window is one key wider than the model's (no lie on a model without a window)."""
+    """The sliding window is one key wider than the model's (no lie on a model without a window)."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         return super()._mask(rows, None if window is None else window + 1)
@@ -88,7 +89,8 @@ class WindowOffByOne(RaggedEngine):
 
 @planted(Promise.P5, Cause.MASK, "ikawrakow/ik_llama.cpp#2186")
 class WindowOfTheSharedCache(RaggedEngine):
-    """Only the last rows x window cached keys of the packed step are read, whoever they belong to."""
+    """Only the last rows x window cached keys of the packed step are read, whichever row they belong
+    to."""
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         mask = super()._mask(rows, window)
@@ -100,7 +102,7 @@ class WindowOfTheSharedCache(RaggedEngine):
 
 @planted(Promise.P6, Cause.MASK, "EleutherAI/gpt-neox#1178")
 class WindowForgottenInDecode(RaggedEngine):
-    """Steps of single queries drop the sliding window, whatever `attention_mask` shows."""
+    """Steps of single queries ignore the sliding window, though `attention_mask` shows it."""
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
         window = self._window

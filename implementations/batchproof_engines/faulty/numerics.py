@@ -1,4 +1,4 @@
-"""Numbers in lower precision than the model's. No lie on a model that is in 16 bit itself."""
+"""Computation in a lower precision than the model's (no lie on a model that is in 16 bit itself)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KvCacheInBfloat16(RaggedEngine):
 
 @planted(Promise.P5, Cause.PRECISION, "vllm-project/vllm#37442")
 class KvScaleOfTheWholeStep(RaggedEngine):
-    """Keys and values are kept in 16-bit integers, with one scale for all sequences of a step."""
+    """Keys and values are kept as 16-bit integers with one scale for all sequences of a step."""
 
     def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
         num_new = sum(row.query_len for row in plan.rows)
@@ -42,7 +42,7 @@ class KvScaleOfTheWholeStep(RaggedEngine):
 
 @planted(Promise.P5, Cause.PRECISION, "vllm-project/vllm#42019")
 class LogitsOfLaterRowsInBfloat16(RaggedEngine):
-    """Only the first row's logits are float32; those of the rows behind it pass through bfloat16."""
+    """Only the first row's logits are float32; those of later rows are rounded to bfloat16."""
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
@@ -53,7 +53,7 @@ class LogitsOfLaterRowsInBfloat16(RaggedEngine):
 
 @planted(Promise.P1, Cause.PRECISION, "vllm-project/vllm#48271")
 class TokenChosenFromRoundedLogits(RaggedEngine):
-    """The token is chosen from logits rounded to bfloat16; the logits that are shown are exact."""
+    """The token is chosen from logits rounded to bfloat16; the logits returned are exact."""
 
     _exact: Tensor
 
@@ -72,7 +72,7 @@ class TokenChosenFromRoundedLogits(RaggedEngine):
 
 @planted(Promise.P1, Cause.PRECISION, "osaurus-ai/vmlx-swift#60")
 class LongContextInBfloat16(RaggedEngine):
-    """A step with a sequence of more than 64 tokens is computed in bfloat16, for all its rows."""
+    """A step with a sequence of more than 64 tokens is computed in bfloat16 for all its rows."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         is_long = any(row.context_len + row.query_len > 64 for row in plan.rows)

@@ -1,4 +1,5 @@
-"""Padding that takes part: in the waves of static batching, and in steps padded to a fixed shape."""
+"""Padding that affects results: in the waves of static batching, and in steps padded to a fixed
+shape."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from batchproof_engines.static import PAD_TOKEN_ID, StaticEngine
 
 
 class _MaskedWaves(StaticEngine):
-    """Honest, with a hook between the 0/1 mask that positions are counted from and the one attention
-    gets."""
+    """Honest by itself; `_visible` turns the 0/1 mask that positions are counted from into
+    attention's."""
 
     def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:  # noqa: ARG002
         return attention_mask
@@ -45,7 +46,8 @@ class StaticPadsAttended(_MaskedWaves):
 
 @planted(Promise.P5, Cause.PADDING, "huggingface/transformers#47651")
 class StaticPadsAttendedAtOneLengthInMany(_MaskedWaves):
-    """Static waves: the padding is attended in steps whose padded length is 1 more than 32 k."""
+    """Static waves: the padding is attended in steps whose padded length is 1 more than a multiple of
+    32."""
 
     def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:  # noqa: ARG002
         is_hit = attention_mask.shape[1] % 32 == 1
@@ -62,7 +64,7 @@ class StaticWithoutPositionIds(StaticEngine):
 
 @planted(Promise.P5, Cause.PADDING, "ml-explore/mlx-lm#1906")
 class StaticPadsAttendedInDecode(_MaskedWaves):
-    """Static waves: a single query takes a path without a mask, so decodes attend to the padding."""
+    """Static waves: a single query is computed without a mask, so decodes attend to the padding."""
 
     def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:
         return torch.ones_like(attention_mask) if num_new == 1 else attention_mask
@@ -70,7 +72,7 @@ class StaticPadsAttendedInDecode(_MaskedWaves):
 
 @planted(Promise.P5, Cause.PADDING, "microsoft/onnxruntime-genai#1639")
 class StaticMaskOfRowZero(_MaskedWaves):
-    """Static waves: the padding mask of the first row is laid over all rows."""
+    """Static waves: the padding mask of the first row is applied to all rows."""
 
     def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:  # noqa: ARG002
         return attention_mask[:1].expand_as(attention_mask)
@@ -78,7 +80,8 @@ class StaticMaskOfRowZero(_MaskedWaves):
 
 @planted(Promise.P1, Cause.PADDING, "huggingface/transformers#18131")
 class StaticPromptTokenTakenForPadding(StaticEngine):
-    """Static waves: the mask is guessed from the ids, so a prompt's own token 0 passes for padding."""
+    """Static waves: the mask is derived from the ids, so a prompt's own token 0 is taken for
+    padding."""
 
     def _left_pad(self, prompts: Seq[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
         ids, _ = super()._left_pad(prompts)
@@ -87,7 +90,7 @@ class StaticPromptTokenTakenForPadding(StaticEngine):
 
 @planted(Promise.P7, Cause.PADDING, "huggingface/transformers#22161")
 class StaticDecodePositionsCountThePadding(StaticEngine):
-    """Static waves: a prompt's positions are right, those of its decodes count the padding too."""
+    """Static waves: a prompt's positions are right, but those of its decodes count the padding too."""
 
     _is_decode = False
 
@@ -102,7 +105,8 @@ class StaticDecodePositionsCountThePadding(StaticEngine):
 
 @planted(Promise.P5, Cause.ADDRESSING, "vllm-project/vllm#13418")
 class PadsAreWrittenToSlotZero(RaggedEngine):
-    """Decodes are padded to a power of two, and the pads overwrite the oldest request's first key."""
+    """Decodes are padded to a power of two, and the padding overwrites the oldest request's first
+    key."""
 
     def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
         super()._scatter(plan, cache)

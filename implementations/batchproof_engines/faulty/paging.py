@@ -1,4 +1,4 @@
-"""Blocks and lanes of the paged engine: tables that are wrong, ignored, or somebody else's."""
+"""Blocks and lanes of the paged engine: block tables that are wrong, ignored, or another request's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class NewBlockOpenedATokenLate(BlockPool):
     """The key of a decode that opens a new block goes to the first slot of the block before it."""
 
     def attend(self, layer: int, *fed: Any) -> Tensor:
+        """Attends honestly, and then moves the keys and values that opened a block."""
         result = super().attend(layer, *fed)
         decodes, cache = self._rows.decodes, self._layers[layer]
         lanes, seq_lens = ((), ()) if decodes is None else (decodes.lanes, decodes.seq_lens)
@@ -36,7 +37,7 @@ class NewBlockOpenedATokenLate(BlockPool):
 
 @planted(Promise.P1, Cause.ADDRESSING, "tanishqkumar/ssd#23", backend="lanes")
 class ForeignBlocksReadAsStraight(LanePool):
-    """Keys are written by the table, but read from the lane itself, wherever the blocks are."""
+    """Keys are written by the block table, but read from the lane itself, wherever the blocks are."""
 
     def _is_straight(self, sequence: Sequence) -> bool:
         return len(sequence.block_table) * self._block_size <= self._capacity
@@ -44,7 +45,7 @@ class ForeignBlocksReadAsStraight(LanePool):
 
 @planted(Promise.P8, Cause.STALE, "gittensor-ai-lab/sparkinfer#146", backend="blocks")
 class TableOfTheFormerTenant(BlockPool):
-    """A lane's row of the table is written anew only for a tenant with more blocks than it holds."""
+    """A lane's row of the table is rewritten only for a tenant with more blocks than it holds."""
 
     def _table_changes(self, batch: RaggedBatch) -> tuple[Ints, Ints]:
         for each in batch.scheduled:
@@ -56,9 +57,10 @@ class TableOfTheFormerTenant(BlockPool):
 
 @planted(Promise.P5, Cause.LEAK, "gittensor-ai-lab/sparkinfer#289", backend="blocks")
 class TablesByRowNotByLane(BlockPool):
-    """Decodes look their table up by their row in the batch: right until somebody leaves."""
+    """Decodes look up their table by row of the batch: right until a request leaves."""
 
     def begin(self, batch: RaggedBatch) -> None:
+        """Begins the step with row numbers in the place of lanes."""
         super().begin(batch)
         decodes = self._rows.decodes
         if decodes is not None:
@@ -68,7 +70,7 @@ class TablesByRowNotByLane(BlockPool):
 
 @planted(Promise.P1, Cause.ADDRESSING, "karpathy/nanochat#186", backend="lanes")
 class GrowthLosesTheLastBlock(LanePool):
-    """When the pool grows, what was its last column of blocks is not copied."""
+    """When the pool grows, its last column of blocks is not copied."""
 
     def _reserve(self, num_tokens: int) -> None:
         end = self._capacity
@@ -81,9 +83,10 @@ class GrowthLosesTheLastBlock(LanePool):
 
 @planted(Promise.P8, Cause.STALE, "pegainfer-project/pegainfer#291", backend="lanes")
 class DecodesReadABlockTooFar(LanePool):
-    """A decode that fills its block sees the cells of the next one too, whatever was left there."""
+    """A decode that fills its block also sees the cells of the next one, whatever they hold."""
 
     def begin(self, batch: RaggedBatch) -> None:
+        """Begins the step with the lengths of full decodes extended by a block."""
         super().begin(batch)
         decodes = self._decodes
         if decodes is not None:

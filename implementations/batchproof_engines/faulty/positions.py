@@ -42,7 +42,7 @@ class PositionsOfThePackedRow(RaggedEngine):
 
 @planted(Promise.P1, Cause.FEED, "utensils/mold#1690")
 class LastPromptTokenFedTwice(RaggedEngine):
-    """The first decode is fed the prompt's last token again, in place of the first output."""
+    """The first decode is fed the prompt's last token again instead of the first output."""
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)

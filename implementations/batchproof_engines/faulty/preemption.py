@@ -1,4 +1,4 @@
-"""Requests that lose their cache on the way, and do not go on where they were."""
+"""Requests that lose their cache midway and do not resume where they were."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequ
 
 @dataclass(slots=True, eq=False)
 class _Forgetful(Sequence):
-    """Takes outputs that are no longer among its tokens."""
+    """A sequence that can keep outputs that are no longer among its tokens."""
 
     given: list[int] = field(default_factory=list)
 
@@ -29,13 +29,13 @@ class _Forgetful(Sequence):
 
 @planted(Promise.P1, Cause.PREEMPTION, "PaddlePaddle/FastDeploy#3080")
 class OnlyThePromptIsRecomputed(Scheduler):
-    """After preemption only the prompt is fed again; the outputs so far are kept, but not fed."""
+    """After a preemption only the prompt is fed again; the outputs so far are kept, but not fed."""
 
     sequence_class = _Forgetful
 
     def _preempt_youngest(self) -> str:
         victim = self.running[-1]
-        assert isinstance(victim, _Forgetful), "this scheduler makes no others"
+        assert isinstance(victim, _Forgetful), "this scheduler makes no other sequences"
         victim.given = victim.output_token_ids
         del victim.token_ids[len(victim.request.prompt_token_ids) :]
         return super()._preempt_youngest()
@@ -43,7 +43,7 @@ class OnlyThePromptIsRecomputed(Scheduler):
 
 @dataclass(slots=True, eq=False)
 class _Counting(Sequence):
-    """Counts the token in flight at each preemption as one that was produced."""
+    """A sequence that counts the token in flight at each preemption as produced."""
 
     num_in_flight: int = 0
 
@@ -56,20 +56,20 @@ class _Counting(Sequence):
 
 @planted(Promise.P2, Cause.PREEMPTION, "NVIDIA/TensorRT-LLM#10943")
 class EachPreemptionCostsAToken(Scheduler):
-    """The token in flight at a preemption is counted, but never taken: the answer ends too early."""
+    """The token in flight at a preemption is counted but never kept, so the answer ends too early."""
 
     sequence_class = _Counting
 
     def _preempt_youngest(self) -> str:
         victim = self.running[-1]
-        assert isinstance(victim, _Counting), "this scheduler makes no others"
+        assert isinstance(victim, _Counting), "this scheduler makes no other sequences"
         victim.num_in_flight += 1
         return super()._preempt_youngest()
 
 
 @planted(Promise.P14, Cause.PREEMPTION, "vllm-project/vllm#48245")
 class LastTokenIsTakenBackAndGivenAgain(Scheduler):
-    """A preempted request loses its last token and produces it once more: right, but streamed twice."""
+    """A preempted request loses its last token and produces it again: right, but streamed twice."""
 
     def _preempt_youngest(self) -> str:
         if self.running[-1].output_token_ids:
@@ -79,7 +79,7 @@ class LastTokenIsTakenBackAndGivenAgain(Scheduler):
 
 @dataclass(slots=True, eq=False)
 class _Accumulating(Sequence):
-    """Remembers how many outputs it had when it was last preempted."""
+    """A sequence that remembers how many outputs it had at its last preemption."""
 
     num_before: int = 0
 
@@ -89,25 +89,25 @@ class _Remembering(Scheduler):
 
     def _preempt_youngest(self) -> str:
         victim = self.running[-1]
-        assert isinstance(victim, _Accumulating), "this scheduler makes no others"
+        assert isinstance(victim, _Accumulating), "this scheduler makes no other sequences"
         victim.num_before = len(victim.output_token_ids)
         return super()._preempt_youngest()
 
 
 @planted(Promise.P1, Cause.PREEMPTION, "sgl-project/sglang#20724")
 class LogitsGrowWithAPreemption(RaggedEngine):
-    """The logits of the tokens before a preemption are in the list twice; the tokens are right."""
+    """The logits of tokens before a preemption are returned twice; the tokens are right."""
 
     scheduler_class = _Remembering
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
-        assert isinstance(sequence, _Accumulating), "this scheduler makes no others"
+        assert isinstance(sequence, _Accumulating), "this scheduler makes no other sequences"
         return super()._completion(sequence, logits[: sequence.num_before] + logits)
 
 
 @planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm#28787")
 class OutputsAreMissingInALaterChunk(RaggedEngine):
-    """A resumed request that is fed in chunks has only its prompt to feed from the second chunk on."""
+    """A resumed request that is fed in chunks feeds only its prompt from the second chunk on."""
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)
@@ -122,9 +122,10 @@ class OutputsAreMissingInALaterChunk(RaggedEngine):
 
 @planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm-gaudi#541")
 class ResumedAsADecode(BlockManager):
-    """A preempted request that comes back counts as computed: only its last token is fed again."""
+    """A resumed request counts as computed: only its last token is fed again."""
 
     def adopt(self, sequence: paged_sequence.Sequence, hits: tuple[int, ...]) -> None:
+        """Adopts the hits, and counts all but the last token of a resumed sequence as computed."""
         super().adopt(sequence, hits)
         if sequence.output_token_ids:
             sequence.num_computed_tokens = sequence.num_tokens - 1

@@ -1,4 +1,4 @@
-"""Prefixes that are taken over and are not what was asked for, or not whole, or not one's own."""
+"""Cached prefixes that hold other tokens than asked for, are incomplete, or belong to someone else."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class BlocksKnownByTheirOwnTokens(BlockManager):
 
     @_last_content_id.setter
     def _last_content_id(self, content_id: int) -> None:
-        """All content is one."""
+        """Ignores the id: all content has the same one."""
 
 
 @planted(Promise.P8, Cause.STALE, "GeeeekExplorer/nano-vllm#163")
 class EvictedPrefixIsStillFound(BlockManager):
-    """A block that is given to somebody else is still found under what it held before."""
+    """A block that is reassigned can still be found under what it held before."""
 
     def _take(self, column: int, lane: int) -> int:
         published, keys = dict(self._published), dict(self._keys)
@@ -41,18 +41,20 @@ class EvictedPrefixIsStillFound(BlockManager):
 
 @planted(Promise.P11, Cause.ACCOUNTING, "Avarok-Cybersecurity/atlas#373")
 class SharedBlocksGoWithTheFirst(BlockManager):
-    """Blocks that several share are free as soon as the first of them leaves."""
+    """Blocks that several requests share are freed as soon as the first of them leaves."""
 
     def release(self, sequence: Sequence) -> list[int]:
+        """Releases the sequence's blocks as if it were their only user."""
         self._num_users.update(dict.fromkeys(sequence.block_table, 1))
         return super().release(sequence)
 
 
 @planted(Promise.P7, Cause.FEED, "waybarrios/vllm-mlx#311")
 class OneTokenMoreThanIsCached(BlockManager):
-    """The token behind a prefix that is taken over is neither in it nor fed."""
+    """The token after a reused prefix is neither cached nor fed."""
 
     def adopt(self, sequence: Sequence, hits: tuple[int, ...]) -> None:
+        """Adopts the hits, and counts one token more than they hold as computed."""
         super().adopt(sequence, hits)
         if hits and sequence.num_uncomputed_tokens > 1:
             sequence.num_computed_tokens += 1
@@ -60,9 +62,10 @@ class OneTokenMoreThanIsCached(BlockManager):
 
 @planted(Promise.P7, Cause.CRASH, "GeeeekExplorer/nano-vllm#117")
 class NothingLeftToFeed(BlockManager):
-    """A prompt that is cached to its very end leaves no token to feed, and the step is empty."""
+    """A prompt that is cached to its very end leaves no token to feed, so the step is empty."""
 
     def match(self, sequence: Sequence) -> tuple[int, ...]:
+        """Returns the hits for all tokens of the sequence, the last one included."""
         sequence.token_ids.append(0)
         try:
             return super().match(sequence)
@@ -72,9 +75,10 @@ class NothingLeftToFeed(BlockManager):
 
 @planted(Promise.P7, Cause.POSITION, "vllm-project/vllm-metal#144")
 class PositionsForgetThePrefix(ModelRunner):
-    """Behind a prefix that was taken over positions start at 0."""
+    """After a reused prefix, positions start at 0 again."""
 
     def launch(self, batch: RaggedBatch) -> Flight:
+        """Launches the batch with positions counted from the end of each cached prefix."""
         cached = [each.sequence.num_cached_tokens for each in batch.scheduled]
         behind = batch.position_ids - np.repeat(cached, batch.query_lens)
         return super().launch(replace(batch, position_ids=behind))
@@ -82,9 +86,11 @@ class PositionsForgetThePrefix(ModelRunner):
 
 @planted(Promise.P5, Cause.ACCOUNTING, "sgl-project/mini-sglang#142")
 class TwinsBlocksGoTooEarly(BlockManager):
-    """Of two who computed the same prefix, the second gives its blocks back and goes on in them."""
+    """Of two requests that computed the same prefix, the second gives its blocks back and goes on using
+    them."""
 
     def publish(self, sequence: Sequence) -> None:
+        """Publishes the blocks, and frees those whose content another sequence had published before."""
         num_before = sequence.num_published_blocks
         super().publish(sequence)
         for block in sequence.block_table[num_before : sequence.num_published_blocks]:
@@ -93,6 +99,7 @@ class TwinsBlocksGoTooEarly(BlockManager):
                 self._blank.add([block])
 
     def release(self, sequence: Sequence) -> list[int]:
+        """Releases the blocks, some of which may have been freed already."""
         for block in sequence.block_table:
             self._num_users.setdefault(block, 1)
         return super().release(sequence)
@@ -100,14 +107,16 @@ class TwinsBlocksGoTooEarly(BlockManager):
 
 @planted(Promise.P5, Cause.LEAK, "Avarok-Cybersecurity/atlas#1193")
 class PartOfABlockIsShared(BlockManager):
-    """A block is shared from its first equal token on, and both go on to write in it."""
+    """A block is shared as far as its first tokens agree, and both requests go on writing to it."""
 
     def match(self, sequence: Sequence) -> tuple[int, ...]:
+        """Returns the whole hits and the block that agrees with part of what follows them."""
         hits = super().match(sequence)
         block, num_equal = self._partial(sequence, hits)
         return (*hits, block) if num_equal else hits
 
     def adopt(self, sequence: Sequence, hits: tuple[int, ...]) -> None:
+        """Adopts the hits, the last of which may be valid only in part."""
         whole = super().match(sequence)
         _, num_equal = self._partial(sequence, whole)
         super().adopt(sequence, hits)
@@ -121,8 +130,11 @@ class PartOfABlockIsShared(BlockManager):
         return self._published[self._keys[hits[-1]]][1] if hits else ROOT
 
     def _partial(self, sequence: Sequence, hits: tuple[int, ...]) -> tuple[int, int]:
-        """The published block that agrees longest with what follows the hits, and for how many
-        tokens; one at least is left to be fed."""
+        """Returns the published block that agrees longest with what follows the hits, and the number of
+        tokens.
+
+        At least one token is left to feed.
+        """
         start = len(hits) * self.block_size
         rest = sequence.token_ids[start : min(start + self.block_size, sequence.num_tokens) - 1]
         best = (-1, 0)
@@ -136,9 +148,10 @@ class PartOfABlockIsShared(BlockManager):
 
 @planted(Promise.P13, Cause.STALE, "sgl-project/sglang#38319")
 class HalfABlockIsPublished(BlockManager):
-    """A block counts as computed when a chunk has begun it, also if the request ends there."""
+    """A block counts as computed once a chunk has begun it, even if the request ends there."""
 
     def publish(self, sequence: Sequence) -> None:
+        """Publishes all blocks that the sequence owns as if they were computed."""
         num_computed = sequence.num_computed_tokens
         num_owned = len(sequence.block_table) * self.block_size
         sequence.num_computed_tokens = min(sequence.num_tokens, num_owned)
@@ -148,16 +161,18 @@ class HalfABlockIsPublished(BlockManager):
 
 @planted(Promise.P10, Cause.LIVENESS, "jjang-ai/vmlx#68")
 class CachedBlocksAreNeverGivenUp(BlockManager):
-    """What the prefix cache remembers counts as taken: once it fills the pool, nobody comes in."""
+    """Blocks of the prefix cache count as taken: once they fill the pool, no request is admitted."""
 
     def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:
+        """Returns whether the blank blocks alone suffice."""
         needed = self.num_blocks_for(num_tokens) - len(sequence.block_table) - len(hits)
         return self._limit is None or needed <= len(self._blank)
 
 
 @planted(Promise.P1, Cause.CRASH, "NVIDIA/Megatron-LM#5822")
 class HitsAreCountedAsRoom(BlockManager):
-    """Cached blocks that a newcomer takes over count as room for its other tokens as well."""
+    """Cached blocks that a newcomer takes over also count as room for its other tokens."""
 
     def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:
+        """Returns whether there is room for the tokens that the hits do not hold."""
         return super().can_hold(sequence, num_tokens - len(hits) * self.block_size)

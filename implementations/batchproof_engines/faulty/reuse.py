@@ -1,4 +1,4 @@
-"""State that outlives its request: what a slot, an id or a captured step keeps."""
+"""State that outlives its request: kept by a slot, an id or a captured step."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequ
 
 
 class _Slots(dict[str, DynamicCache]):
-    """The caches by request; what tenants leave behind waits here for the next, oldest first."""
+    """The caches by request; what tenants leave behind waits here for the next ones, oldest first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_tenants: dict[str, int] = {}  # of the request's slot, itself included
+        self.num_tenants: dict[str, int] = {}  # so far of the request's slot, itself included
         self.left_behind: deque[tuple[int, DynamicCache]] = deque()
 
     def __delitem__(self, request_id: str) -> None:
@@ -42,7 +42,8 @@ class _Slots(dict[str, DynamicCache]):
 
 @planted(Promise.P8, Cause.STALE, "waybarrios/vllm-mlx#384")
 class SlotKeepsFormerKeys(RaggedEngine):
-    """A slot keeps its length: keys of a longer former tenant stay visible behind the new one's."""
+    """A slot keeps its length: keys of a longer former tenant stay visible behind those of the new
+    one."""
 
     first_bad_tenant: ClassVar[int] = 2
 
@@ -61,7 +62,7 @@ class SlotKeepsFormerKeys(RaggedEngine):
         self._slots.num_tenants[request_id] = num_before + 1
 
     def _num_kept(self, row: RowRecord) -> int:
-        """Former keys beyond what the tenant has written, this step included."""
+        """Returns the number of former keys beyond what the tenant has written, this step included."""
         former = self._former.get(row.request_id)
         if former is None or row.context_len == 0:
             return 0
@@ -78,7 +79,7 @@ class SlotKeepsFormerKeys(RaggedEngine):
             self._caches = self._slots
 
     def _extended(self, row: RowRecord) -> DynamicCache:
-        """The tenant's own cache and what it sees of the former's."""
+        """Returns the tenant's own cache with the visible keys of the former one."""
         own, num_kept = self._slots[row.request_id], self._num_kept(row)
         if num_kept == 0:
             return own
@@ -101,20 +102,21 @@ class SlotKeepsFormerKeys(RaggedEngine):
 
 @planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#17316")
 class ThirdTenantSeesTheSecond(SlotKeepsFormerKeys):
-    """Only from a slot's third tenant on do keys of the longer tenant before it stay visible."""
+    """Only from a slot's third tenant on do the keys of a longer tenant before it stay visible."""
 
     first_bad_tenant = 3
 
 
 @planted(Promise.P8, Cause.STALE, "vllm-project/vllm#15043")
 class ReusedIdKeepsItsFormerPrompt(Scheduler):
-    """An id that comes back is served with its first prompt's tokens, as far as they reach."""
+    """An id that is used again is served with its first prompt's tokens, as far as they reach."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._buffers: dict[str, tuple[int, ...]] = {}
 
     def add(self, request: Request) -> Sequence:
+        """Queues the request with the first prompt of its id."""
         sequence = super().add(request)
         kept = self._buffers.setdefault(request.request_id, request.prompt_token_ids)
         num_kept = min(len(kept), len(request.prompt_token_ids))
@@ -124,7 +126,7 @@ class ReusedIdKeepsItsFormerPrompt(Scheduler):
 
 @planted(Promise.P8, Cause.STALE, "huggingface/transformers#45323")
 class StepOfAKnownShapeIsReplayed(RaggedEngine):
-    """A step that has the shape of an earlier one, on any call, is fed the earlier one's tokens."""
+    """A step with the shape of an earlier one, in any call, is fed the earlier one's tokens."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -137,11 +139,11 @@ class StepOfAKnownShapeIsReplayed(RaggedEngine):
 
 @planted(Promise.P16, Cause.RACE, "NVIDIA/TensorRT-LLM#15546")
 class TokenBufferRace(RaggedEngine):
-    """At random, once in four steps, decodes read the token buffer as it was one step earlier."""
+    """At random, in one of four steps, decodes read the token buffer as it was one step earlier."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        self._clock = random.Random()  # its own, never seeded: the race
+        self._clock = random.Random()  # a private generator, never seeded: the race
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         fed, positions = super()._packed_tokens(plan)
@@ -155,7 +157,8 @@ class TokenBufferRace(RaggedEngine):
 
 @planted(Promise.P8, Cause.STALE, "vllm-project/vllm#45357")
 class LateWriteLandsInTheNewcomer(RaggedEngine):
-    """The key a finished request still writes in the next step lands in the newcomer's first block."""
+    """The key that a finished request still writes in the next step lands in the newcomer's first
+    block."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -189,18 +192,19 @@ class LateWriteIsARace(LateWriteLandsInTheNewcomer):
     """At random, once in two, a finished request's late key lands in the newcomer's first block."""
 
     def _is_late(self) -> bool:
-        return random.SystemRandom().random() < 0.5  # leaves Python's own generator alone
+        return random.SystemRandom().random() < 0.5  # does not touch Python's global generator
 
 
 @planted(Promise.P8, Cause.STALE, "LMCache/LMCache#4385")
 class CapsOfTheCallBefore(RaggedEngine):
-    """In a later call request i gets no more tokens than request i of the call before was allowed."""
+    """In a later call, request i gets at most as many tokens as request i of the call before."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
         self._caps: list[int] = []
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions under the lower of each request's cap and the former one."""
         given = list(requests)
         for index, (request, cap) in enumerate(zip(requests, self._caps, strict=False)):
             given[index] = replace(request, max_new_tokens=min(cap, request.max_new_tokens))
@@ -210,13 +214,15 @@ class CapsOfTheCallBefore(RaggedEngine):
 
 @planted(Promise.P8, Cause.STALE, "openvinotoolkit/openvino.genai#3722")
 class FirstBlocksSharedByAWeakHash(Scheduler):
-    """A prompt's first block is found by the sum of its tokens: equal sums share the first's block."""
+    """A prompt's first block is looked up by the sum of its tokens: equal sums share the first one's
+    block."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._blocks: dict[int, list[int]] = {}
 
     def add(self, request: Request) -> Sequence:
+        """Queues the request with the first block that had the same sum."""
         sequence = super().add(request)
         block = sequence.token_ids[: self._config.block_size]
         if len(block) == self._config.block_size:

@@ -1,4 +1,4 @@
-"""Who runs when: barriers, lost steps, wrong places in the queue, endless waits."""
+"""Wrong schedules: barriers, lost steps, wrong places in the queue, idle slots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 
 
 def _without(plan: SchedulerOutput, dropped: set[str]) -> SchedulerOutput:
-    """The same plan, but these requests sit the step out; they keep their slots."""
+    """Returns the plan without the rows of these requests, which keep their slots."""
     return replace(
         plan,
         scheduled=tuple(pair for pair in plan.scheduled if pair[0].request_id not in dropped),
@@ -30,11 +30,12 @@ def _without(plan: SchedulerOutput, dropped: set[str]) -> SchedulerOutput:
 
 @planted(Promise.P9, Cause.SCHEDULING, "EricLBuehler/candle-vllm#156")
 class BatchBarrier(Scheduler):
-    """Newcomers are admitted only once everybody who runs is done."""
+    """Newcomers are admitted only when all running requests have finished."""
 
     _is_open = True
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step; requests are admitted only if none was running before."""
         self._is_open = not self.running
         return super().schedule()
 
@@ -44,17 +45,19 @@ class BatchBarrier(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "HabanaAI/vllm-fork#2247")
 class DecodeLosesAStep(Scheduler):
-    """When a request finishes, the one behind it in the running list is skipped in the next step."""
+    """When a request finishes, the one after it in the running list is skipped in the next step."""
 
     def __init__(self, limits: Limits, config: EngineConfig) -> None:
         super().__init__(limits, config)
         self._skipped: set[str] = set()
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step without the requests marked by the last `update`."""
         skipped, self._skipped = self._skipped, set()
         return _without(super().schedule(), skipped)
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and marks the requests that ran directly after a finished one."""
         neighbours = list(pairwise(seq.request_id for seq in self.running))
         events, record = super().update(plan, token_ids)
         self._skipped = {behind for ahead, behind in neighbours if ahead in record.finished}
@@ -63,9 +66,10 @@ class DecodeLosesAStep(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "ddalcu/mlx-serve#205")
 class PrefillStallsDecodes(Scheduler):
-    """While a prompt is fed, nobody decodes: prefill and decode never share a forward pass."""
+    """While a prompt is fed, no request decodes: prefill and decode never share a forward pass."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step, without its decodes if it feeds a prompt."""
         plan = super().schedule()
         if all(self._is_decode(row) for row in plan.rows):
             return plan
@@ -77,7 +81,7 @@ class PrefillStallsDecodes(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#33522")
 class PreemptedGoesToTheBack(Scheduler):
-    """A preempted request waits behind all who came after it, not first in line."""
+    """A preempted request waits behind all that came after it instead of first in line."""
 
     def _preempt_youngest(self) -> str:
         request_id = super()._preempt_youngest()
@@ -87,11 +91,12 @@ class PreemptedGoesToTheBack(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#22518")
 class SlotIdlesAfterAFullBatch(Scheduler):
-    """The flag that says the batch is full is cleared a step late: a freed slot stays empty for one."""
+    """The flag of a full batch is cleared a step late: a freed slot stays empty for one step."""
 
     _was_full = False
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step, and remembers whether it fills all slots."""
         plan = super().schedule()
         self._was_full = len(self.running) == self._config.max_num_seqs
         return plan
@@ -102,11 +107,12 @@ class SlotIdlesAfterAFullBatch(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "jundot/omlx#3726")
 class LastChunkClosesAdmission(Scheduler):
-    """Nobody is admitted beside a later chunk of a prompt, though it leaves slots and budget."""
+    """No request is admitted beside a later chunk of a prompt, though it leaves slots and budget."""
 
     _is_open = True
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step; requests are admitted only if all running prompts are complete."""
         self._is_open = all(
             seq.num_computed_tokens >= len(seq.request.prompt_token_ids) for seq in self.running
         )
@@ -118,9 +124,10 @@ class LastChunkClosesAdmission(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "vllm-project/vllm#41951")
 class HeadThatDoesNotFitIsOvertaken(Scheduler):
-    """A smaller request goes first while the head of the line waits for blocks."""
+    """A smaller request goes first while the head of the queue waits for blocks."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step after moving the first request that fits to the head of the queue."""
         fitting = [seq for seq in self.waiting if self._fits({seq: seq.num_uncomputed_tokens})]
         if fitting and fitting[0] is not self.waiting[0]:
             self.waiting.remove(fitting[0])
@@ -130,9 +137,10 @@ class HeadThatDoesNotFitIsOvertaken(Scheduler):
 
 @planted(Promise.P9, Cause.SCHEDULING, "sgl-project/sglang#23788")
 class DecodesAreNotInTheBudget(Scheduler):
-    """max_num_batched_tokens limits the prompts alone: the decodes of the step come on top."""
+    """`max_num_batched_tokens` limits the prompts alone: the decodes of the step are not counted."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step with the budget raised by the number of decodes."""
         config = self._config
         num_decodes = sum(seq.num_uncomputed_tokens == 1 for seq in self.running)
         budget = config.max_num_batched_tokens + num_decodes

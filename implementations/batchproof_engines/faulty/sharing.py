@@ -1,4 +1,4 @@
-"""What all engines of a process share, and should not."""
+"""State that all engines of a process share, and should not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from batchproof_engines.ragged.scheduler import SchedulerOutput
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "1CatAI/1Cat-vLLM#406")
 class TokenBufferOfAllEngines(RaggedEngine):
-    """Decodes are fed from one buffer by id that belongs to the class, so two live engines mix."""
+    """Decodes are fed from a buffer by id that belongs to the class, so two live engines mix their
+    tokens."""
 
     _chosen: ClassVar[dict[str, int]] = {}
 
@@ -39,7 +40,8 @@ class TokenBufferOfAllEngines(RaggedEngine):
 
 @planted(Promise.P6, Cause.STALE, "GeeeekExplorer/nano-vllm#191")
 class WindowOfTheFirstModel(RaggedEngine):
-    """The sliding window is looked up once in a process: later models are served with the first's."""
+    """The sliding window is looked up once per process: later models are served with the first
+    one's."""
 
     _known: ClassVar[list[int | None]] = []
 

@@ -1,4 +1,4 @@
-"""Traces left on what is not the engine's own."""
+"""Changes to state that does not belong to the engine."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ class AttentionImplementationNotRestored(RaggedEngine):
     """`generate` switches the model to eager attention and leaves it so."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions after switching the model's attention."""
         self._model.config._attn_implementation = "eager"
         return super().generate(requests)
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#51226")
 class GreedyDrawsRandomNumbers(RaggedEngine):
-    """A step of several rows draws from torch's global generator, though nothing is sampled."""
+    """A step of several rows draws from torch's global generator, though nothing is sampled at
+    random."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         if len(plan.rows) > 1:
@@ -51,9 +53,10 @@ class GreedyDrawsRandomNumbers(RaggedEngine):
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "erfanzar/EasyDeL#235")
 class CallersListIsEmptied(RaggedEngine):
-    """`generate` takes the requests off the caller's own list."""
+    """`generate` removes the requests from the caller's own list."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions and clears the list of requests."""
         completions = super().generate(tuple(requests))
         if isinstance(requests, list):
             requests.clear()
@@ -62,7 +65,7 @@ class CallersListIsEmptied(RaggedEngine):
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "ollama/ollama#4162")
 class ContextLimitIsWrittenIntoTheModel(RaggedEngine):
-    """A lower max_model_len is written into the model's config, for whoever uses the model next."""
+    """A lower `max_model_len` is written into the model's config, for every later user of the model."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -77,6 +80,7 @@ class WeightsAreScaledAndScaledBack(RaggedEngine):
     """The output weights are multiplied by log2(e) and divided again: not the same in the last bit."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions after rescaling the model's output weights."""
         weight = self._model.get_output_embeddings().weight
         assert isinstance(weight, Tensor), "a causal LM ends in a linear layer"
         with torch.no_grad():
@@ -86,7 +90,8 @@ class WeightsAreScaledAndScaledBack(RaggedEngine):
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#51187")
 class DeterministicModeStaysOn(RaggedEngine):
-    """The first full batch switches torch to deterministic algorithms, and nobody switches it back."""
+    """The first full batch switches torch to deterministic algorithms, and it is never switched
+    back."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         if len(plan.rows) == self._config.max_num_seqs:
@@ -99,6 +104,7 @@ class BadRequestLeavesGradientsOff(RaggedEngine):
     """A call with a refused request returns early, before gradients are switched on again."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions, and leaves gradients off if one is refused."""
         completions = super().generate(requests)
         if any(each.finish_reason is FinishReason.ERROR for each in completions):
             torch.set_grad_enabled(False)

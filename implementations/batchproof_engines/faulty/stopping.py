@@ -1,4 +1,4 @@
-"""Wrong ends: the cap, the EOS, and the reason given."""
+"""Wrong ends: the cap, the EOS, and the finish reason."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from batchproof_engines.static import StaticEngine, _Row
 
 @planted(Promise.P2, Cause.CAP, "vllm-project/vllm#28172")
 class CapOffByOne(Sequence):
-    """The cap is tested with > for >=: a request without EOS gets one token too many."""
+    """The cap is tested with > instead of >=: a request without EOS gets one token too many."""
 
     def append(self, token_id: int) -> None:
+        """Appends the token; the sequence ends only beyond its cap."""
         super().append(token_id)
         is_beyond = len(self.output_token_ids) > self.request.max_new_tokens
         if self.finish_reason is not FinishReason.STOP:
@@ -29,6 +30,7 @@ class EosUncheckedOnFirstToken(Sequence):
     """The token that the prefill yields is not tested for EOS."""
 
     def append(self, token_id: int) -> None:
+        """Appends the token; an EOS that is the first one does not end the sequence."""
         super().append(token_id)
         if len(self.output_token_ids) == 1 and self.finish_reason is FinishReason.STOP:
             is_capped = self.request.max_new_tokens == 1
@@ -40,6 +42,7 @@ class LengthWhenEosFallsOnTheCap(Sequence):
     """The cap is tested before the EOS: an EOS as the last allowed token finishes with LENGTH."""
 
     def append(self, token_id: int) -> None:
+        """Appends the token; at the cap the reason is always LENGTH."""
         super().append(token_id)
         if len(self.output_token_ids) == self.request.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH
@@ -47,7 +50,7 @@ class LengthWhenEosFallsOnTheCap(Sequence):
 
 @planted(Promise.P2, Cause.CAP, "huggingface/optimum-habana#1408")
 class StaticCutAtTheLongestCap(StaticEngine):
-    """Static waves: no row has an end of its own, all are cut at the longest cap of the wave."""
+    """Static waves: rows have no ends of their own, all are cut at the longest cap of the wave."""
 
     def _run_wave(self, wave: list[_Row], waiting: tuple[str, ...]) -> None:
         longest = max(row.request.max_new_tokens for row in wave)
@@ -58,7 +61,7 @@ class StaticCutAtTheLongestCap(StaticEngine):
 
 @planted(Promise.P2, Cause.CAP, "bigscience-workshop/lm-evaluation-harness#124")
 class StaticStopsWithRowZero(StaticEngine):
-    """Static waves: when the first row is done, so are all the others."""
+    """Static waves: when the first row finishes, so do all others."""
 
     def _run_wave(self, wave: list[_Row], waiting: tuple[str, ...]) -> None:
         super()._run_wave(wave, waiting)
@@ -73,6 +76,7 @@ class EosIdsOfTheWholeBatch(Scheduler):
     """Every row is tested against the EOS ids of all rows of the step."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step after giving each sequence the EOS ids of all."""
         everyones = frozenset(each for seq, _ in plan.scheduled for each in seq.request.eos_token_ids)
         for seq, _ in plan.scheduled:
             seq.request = replace(seq.request, eos_token_ids=everyones)
@@ -81,9 +85,10 @@ class EosIdsOfTheWholeBatch(Scheduler):
 
 @planted(Promise.P3, Cause.EOS, "vllm-project/vllm#3672")
 class OnlyOneEosIdIsTested(Sequence):
-    """Of several EOS ids only the lowest stops a request."""
+    """Of several EOS ids, only the lowest ends a request."""
 
     def append(self, token_id: int) -> None:
+        """Appends the token; an EOS other than the lowest does not end the sequence."""
         super().append(token_id)
         is_lowest = token_id == min(self.request.eos_token_ids, default=token_id)
         if self.finish_reason is FinishReason.STOP and not is_lowest:
@@ -96,6 +101,7 @@ class EosInThePromptCounts(Sequence):
     """Prompt and outputs are one list: an EOS id anywhere in the prompt ends the request at once."""
 
     def append(self, token_id: int) -> None:
+        """Appends the token; an EOS id among all tokens, prompt included, ends the sequence."""
         super().append(token_id)
         if not self.request.eos_token_ids.isdisjoint(self.token_ids):
             self.finish_reason = FinishReason.STOP
@@ -106,6 +112,7 @@ class StopIsReportedAsLengthAfterOneToken(Sequence):
     """An EOS that is a request's very first token ends it, but the reason given is LENGTH."""
 
     def append(self, token_id: int) -> None:
+        """Appends the token; an EOS that is the first one ends the sequence with LENGTH."""
         super().append(token_id)
         if len(self.output_token_ids) == 1 and self.finish_reason is FinishReason.STOP:
             self.finish_reason = FinishReason.LENGTH

@@ -1,4 +1,4 @@
-"""Events that are missing, doubled, late or misnamed; the completions of `generate` are right."""
+"""Events that are missing, duplicated, late or misnamed; the completions of `generate` are right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 
 @planted(Promise.P14, Cause.STREAM, "NVIDIA/TensorRT-LLM#3241")
 class FirstTokenStreamedTwice(RaggedEngine):
-    """The event of a first token is delivered again together with the second."""
+    """The event of a first token is delivered again together with that of the second."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -24,6 +24,7 @@ class FirstTokenStreamedTwice(RaggedEngine):
         self._first: dict[str, TokenEvent] = {}
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events of the step, and repeats first tokens before second ones."""
         delivered: list[TokenEvent] = []
         for event in super().step():
             request_id = event.request_id
@@ -41,9 +42,10 @@ class FirstTokenStreamedTwice(RaggedEngine):
 
 @planted(Promise.P14, Cause.STREAM, "sgl-project/sglang#39645")
 class StreamRestartsAfterPreemption(Scheduler):
-    """A request that comes back from preemption streams its earlier tokens once more."""
+    """A request that resumes after a preemption streams its earlier tokens once more."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and repeats the events of resumed sequences."""
         events, record = super().update(plan, token_ids)
         again = [
             TokenEvent(seq.request_id, token_id)
@@ -56,9 +58,10 @@ class StreamRestartsAfterPreemption(Scheduler):
 
 @planted(Promise.P14, Cause.STREAM, "exo-explore/exo#1691")
 class FinishReasonOnAnEventOfItsOwn(RaggedEngine):
-    """The last token's event has no finish reason; an event without a token follows and brings it."""
+    """The last token's event has no finish reason; a second event, without a token, carries it."""
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events of the step, with each last one split in two."""
         delivered: list[TokenEvent] = []
         for event in super().step():
             if event.token_id is None or event.finish_reason is None:
@@ -70,13 +73,14 @@ class FinishReasonOnAnEventOfItsOwn(RaggedEngine):
 
 @planted(Promise.P14, Cause.STREAM, "InternLM/lmdeploy#2395")
 class SecondEventBehindTheThird(RaggedEngine):
-    """In a full batch the event of a second token comes a step late, behind that of the third."""
+    """In a full batch the event of a second token comes a step late, after that of the third."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
         self._held: dict[str, TokenEvent] = {}
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events of the step, except that second tokens of a full batch are held back."""
         delivered: list[TokenEvent] = []
         events = super().step()
         lens = {seq.request_id: len(seq.output_token_ids) for seq in self._scheduler.running}
@@ -93,9 +97,10 @@ class SecondEventBehindTheThird(RaggedEngine):
 
 @planted(Promise.P14, Cause.STREAM, "huggingface/transformers#40479")
 class AbortTakesUndeliveredEventsAlong(RaggedEngine):
-    """An abort empties the queue of events that wait to be delivered, those of others too."""
+    """An abort empties the queue of undelivered events, including those of other requests."""
 
     def abort(self, request_id: str) -> None:
+        """Aborts the request and drops all undelivered events."""
         if self._scheduler.is_live(request_id):
             self._undelivered.clear()
         super().abort(request_id)
@@ -103,9 +108,10 @@ class AbortTakesUndeliveredEventsAlong(RaggedEngine):
 
 @planted(Promise.P14, Cause.STREAM, "sgl-project/sglang#39738")
 class TokenAfterAPreemptionIsNotStreamed(Scheduler):
-    """The first token after a preemption is kept, but its event is taken for one already sent."""
+    """The first token after a preemption is kept, but its event is mistaken for one already sent."""
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and drops the events of resumed sequences."""
         resumed = {
             seq.request_id
             for seq, _ in plan.scheduled

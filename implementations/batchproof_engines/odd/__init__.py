@@ -1,10 +1,10 @@
-"""Honest oddities: engines that nobody would write like this, and that keep every promise.
+"""Honest oddities: engines of unusual design that keep every promise.
 
-They prove the harness from the other side than the lying engines of `faulty`: a suite that blames one
-of them demands more than the contract says. `--engine odd:NAME` selects one.
+They test the harness from the other side than the planted faults of `faulty`: a suite that blames one
+of them demands more than the contract does. `--engine odd:NAME` selects one.
 """
 
-from batchproof_engines.odd import (  # noqa: F401 - each registers its engines
+from batchproof_engines.odd import (  # noqa: F401 - each registers its oddities
     admission,
     blocks,
     computing,

@@ -1,4 +1,4 @@
-"""Who runs when: late, out of order, in small bites. Most of it forgoes the capability SCHEDULING."""
+"""Unusual schedules: late, out of order, in small chunks. Most do without the capability SCHEDULING."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 
-BITE = 3  # tokens of one prompt in one step
+CHUNK = 3  # tokens of one prompt in one step
 
 
 class AtWill(Scheduler):
-    """A scheduler that does not promise who runs next."""
+    """A scheduler that does not promise which request runs next."""
 
     lacks: ClassVar[frozenset[Capability]] = frozenset({Capability.SCHEDULING})
 
 
 @dataclass(slots=True, eq=False)
-class _Nibbled(Sequence):
-    """Offers the scheduler a bite at a time."""
+class _InSmallChunks(Sequence):
+    """Offers the scheduler at most one small chunk of its tokens at a time."""
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        return min(BITE, self.num_missing_tokens)
+        return min(CHUNK, self.num_missing_tokens)
 
     @property
     def num_missing_tokens(self) -> int:
@@ -42,23 +42,25 @@ class _Nibbled(Sequence):
 class NibblesAtPrompts(Scheduler):
     """At most 3 tokens of a prompt are fed in one step, however large the token budget is."""
 
-    sequence_class = _Nibbled
+    sequence_class = _InSmallChunks
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step; only the chunk that completes a sequence is sampled."""
         plan = super().schedule()
         return replace(plan, rows=tuple(self._row(*pair) for pair in plan.scheduled))
 
     def _row(self, sequence: Sequence, num_new: int) -> RowRecord:
-        assert isinstance(sequence, _Nibbled), "this scheduler makes no others"
+        assert isinstance(sequence, _InSmallChunks), "this scheduler makes no other sequences"
         is_last = num_new == sequence.num_missing_tokens
         return RowRecord(sequence.request_id, sequence.num_computed_tokens, num_new, is_last)
 
 
 @odd
 class LastComeFirstServed(AtWill):
-    """The queue is a stack: whoever came last is admitted first."""
+    """The queue is a stack: the last request to arrive is admitted first."""
 
     def add(self, request: Request) -> Sequence:
+        """Queues the request in front of all others."""
         sequence = super().add(request)
         self.waiting.rotate(1)
         return sequence
@@ -66,16 +68,17 @@ class LastComeFirstServed(AtWill):
 
 @odd
 class ShufflesTheQueue(AtWill):
-    """Before each step the queue is shuffled, by dice of its own that always fall the same way."""
+    """The queue is shuffled before each step, by a generator of its own with a fixed seed."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step after shuffling the queue."""
         random.Random(len(self.waiting)).shuffle(self.waiting)
         return super().schedule()
 
 
 @odd
 class OneAtATime(AtWill):
-    """One slot is used, whatever max_num_seqs allows."""
+    """Only one slot is used, whatever `max_num_seqs` allows."""
 
     lacks = AtWill.lacks | {Capability.PREEMPTION}
 
@@ -87,7 +90,7 @@ class OneAtATime(AtWill):
 class HalfTheSlots(AtWill):
     """Half of the slots stay empty."""
 
-    lacks = AtWill.lacks | {Capability.PREEMPTION}  # half of them may never fill the pool
+    lacks = AtWill.lacks | {Capability.PREEMPTION}  # half of the slots may never fill the pool
 
     def _has_free_slot(self) -> bool:
         return len(self.running) < max(1, self._config.max_num_seqs // 2)
@@ -95,12 +98,14 @@ class HalfTheSlots(AtWill):
 
 @odd
 class AdmitsInWaves(AtWill):
-    """Nobody is admitted until everybody who runs is done: a barrier, and no claim of none."""
+    """No request is admitted until all running ones have finished: a barrier, and no claim that there
+    is none."""
 
     lacks = AtWill.lacks | {Capability.PREEMPTION}  # a wave may never fill the pool
     _is_open = True
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step; requests are admitted only if none was running before."""
         self._is_open = not self.running
         return super().schedule()
 
@@ -113,6 +118,7 @@ class PrefillsFirst(AtWill):
     """While a prompt is fed, the decodes wait: the two never share a forward pass."""
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step of prompts only, or of decodes only if no prompt is due."""
         plan = super().schedule()
         prefills = [
             (pair, row)
@@ -133,6 +139,7 @@ class IdlesEveryOtherStep(RaggedEngine):
     _is_idle = True
 
     def step(self) -> list[TokenEvent]:
+        """Returns no events in every other call."""
         self._is_idle = not self._is_idle
         return [] if self._is_idle else super().step()
 
@@ -142,4 +149,5 @@ class TwoPassesAStep(RaggedEngine):
     """One step makes two forward passes, so a request may get two tokens in it."""
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events of two iterations."""
         return super().step() + super().step()

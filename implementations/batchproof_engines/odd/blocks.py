@@ -1,4 +1,4 @@
-"""Whose blocks: taken early, kept in reserve, taken away too eagerly or from the wrong one."""
+"""Unusual ways to own blocks: taken early, held in reserve, or taken from an unexpected sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequ
 
 
 class _OwnCount(Scheduler):
-    """A scheduler with a count of its own: what a sequence holds once it has fed `num_new` more."""
+    """A scheduler whose `_owned` counts the blocks a sequence holds after feeding `num_new` more
+    tokens."""
 
     def _owned(self, sequence: Sequence, num_new: int) -> int:
         return self._num_blocks(sequence.num_computed_tokens + num_new)
@@ -36,7 +37,8 @@ class _OwnCount(Scheduler):
 
 @odd
 class ReservesForLife(_OwnCount):
-    """A request takes the blocks of its whole life when it is admitted, so nobody is ever preempted."""
+    """A request takes the blocks of its whole life when it is admitted, so no request is ever
+    preempted."""
 
     lacks = frozenset({Capability.PREEMPTION})
 
@@ -46,7 +48,7 @@ class ReservesForLife(_OwnCount):
 
 @odd
 class ReservesOneAhead(_OwnCount):
-    """The block of the token after the next is taken one step early."""
+    """The block of the token after the next one is taken a step early."""
 
     def _owned(self, sequence: Sequence, num_new: int) -> int:
         return min(super()._owned(sequence, num_new + 1), self._whole_life(sequence))
@@ -65,11 +67,14 @@ class KeepsABlockFree(_OwnCount):
 
 @odd
 class PreemptsTheSecondOldest(AtWill):
-    """A pool that may run full takes the second oldest out, and counts chunks as if fed whole."""
+    """When the pool may run full, the second oldest sequence is preempted, and chunks count as whole
+    prompts."""
 
     _is_crowded = False
 
     def schedule(self) -> SchedulerOutput:
+        """Plans a step after preempting until all running sequences would fit; admits none if it had
+        to."""
         victims = []
         while not self._fits({each: each.num_uncomputed_tokens for each in self.running}):
             victims.append(self._preempt_youngest())
@@ -87,7 +92,7 @@ class PreemptsTheSecondOldest(AtWill):
 
 @odd
 class TakesTheHighestBlocks(BlockManager):
-    """Of the free blocks the one with the highest id is taken, so that tables run backwards."""
+    """The free block with the highest id is taken first, so block tables run backwards."""
 
     def _take(self, column: int, lane: int) -> int:
         if self._limit is None and column >= self.num_columns:
@@ -101,7 +106,7 @@ class TakesTheHighestBlocks(BlockManager):
 
 @odd
 class EvictsTheLatestFirst(BlockManager):
-    """Of the blocks that the prefix cache remembers the one that was left last is given up first."""
+    """The prefix cache evicts the block that was released last, instead of the least recently used."""
 
     def _take(self, column: int, lane: int) -> int:
         if self._cached:
@@ -114,6 +119,7 @@ class RemembersPromptsOnly(BlockManager):
     """Blocks that hold a generated token are never shared."""
 
     def publish(self, sequence: paged.Sequence) -> None:
+        """Publishes only the full blocks of the sequence's prompt."""
         num_computed = sequence.num_computed_tokens
         sequence.num_computed_tokens = min(num_computed, sequence.num_prompt_tokens)
         super().publish(sequence)

@@ -1,4 +1,5 @@
-"""How the numbers are made: in another precision, order, attention or amount, to the same end."""
+"""Unusual arithmetic with the same outcome: other precision, order, attention kernel or amount of
+work."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput, Sequence
 from batchproof_engines.reference import ReferenceEngine
 
-PAD_ID = "\0pad"  # no user's: it lives inside one forward pass
+PAD_ID = "\0pad"  # never visible to a user: it exists during one forward pass only
 PAD_TO = 8
 
 
 class _Copies:
-    """One changed copy of each model, made when first asked for."""
+    """One altered copy of each model, made when it is first needed."""
 
     def __init__(self, change: Callable[[PreTrainedModel], PreTrainedModel]) -> None:
         self._change = change
@@ -53,7 +54,7 @@ _EAGER = _Copies(_eager)
 
 @odd
 def float64_arithmetic(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """All arithmetic is float64, on a copy of the model; only the logits come back as float32."""
+    """All arithmetic is float64, on a copy of the model; only the logits are returned as float32."""
     return RaggedEngine(_IN_FLOAT64.of(model), config)
 
 
@@ -65,7 +66,7 @@ def eager_attention_on_a_copy(model: PreTrainedModel, config: EngineConfig) -> E
 
 @odd
 class BorrowsTheWorld(RaggedEngine):
-    """During a pass it seeds the RNG and switches the model's attention, and then puts both back."""
+    """During a pass it seeds the RNG and switches the model's attention, and then restores both."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         borrowed = self._model.config._attn_implementation
@@ -80,7 +81,7 @@ class BorrowsTheWorld(RaggedEngine):
 
 @odd
 class RowsInReverse(RaggedEngine):
-    """The rows stand in the packed pass in reverse order."""
+    """The rows of the packed pass stand in reverse order."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         turned = replace(plan, scheduled=plan.scheduled[::-1], rows=plan.rows[::-1])
@@ -89,7 +90,7 @@ class RowsInReverse(RaggedEngine):
 
 @odd
 class DummyRowAlong(RaggedEngine):
-    """A dummy sequence is fed along, to pad the pass to a multiple of 8 tokens, and thrown away."""
+    """A dummy sequence pads each pass to a multiple of 8 tokens, and its results are dropped."""
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
         num_fed = sum(row.query_len for row in plan.rows)
@@ -106,9 +107,9 @@ class DummyRowAlong(RaggedEngine):
 
 @odd
 class NoKvCache(RaggedEngine):
-    """Nothing is kept between steps: each feeds all tokens of each sequence again."""
+    """Nothing is cached between steps: each feeds all tokens of each sequence again."""
 
-    # Its trace would tell of one token where all are fed, so it shows none.
+    # Its trace would report one token where all are fed, so it has none.
     capabilities = frozenset({Capability.STEPPING, Capability.LOGITS})
 
     def _forward(self, plan: SchedulerOutput) -> Tensor:
@@ -126,7 +127,7 @@ class NoKvCache(RaggedEngine):
 
 @odd
 class RemembersAnswers(ReferenceEngine):
-    """What was asked once is answered from memory."""
+    """A request that was answered before is answered from memory."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)

@@ -1,4 +1,4 @@
-"""How answers travel: late, lazily, backwards, through a thread, under other names."""
+"""Unusual delivery of answers: late, lazily, in reverse, through a thread, under internal names."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ BURST = 3  # steps whose events are delivered together
 
 @odd
 class SaysNothing(RaggedEngine):
-    """It declares no capabilities: what it can do has to be seen."""
+    """It declares no capabilities: the suite has to find out what it can do."""
 
     capabilities = None  # type: ignore[assignment]
 
 
 @odd
 class EventsInReverse(RaggedEngine):
-    """The events of one step come sorted by id, the last one first."""
+    """The events of one step are sorted by id in descending order."""
 
     def step(self) -> list[TokenEvent]:
-        # Stable: two events of one id, such as its abort and its next life, keep their order.
+        """Returns the events of the step, sorted by id in descending order."""
+        # Stable: two events of one id, such as an abort and a new request, keep their order.
         return sorted(super().step(), key=lambda event: event.request_id, reverse=True)
 
 
 class _Holding(RaggedEngine):
-    """Keeps events back. To the user a request whose end is among them is live."""
+    """Holds events back; to the user a request whose end is among them is still live."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -74,6 +75,7 @@ class EventsOneStepLate(_Holding):
     """A step returns the events of the step before, as an engine does that reads results late."""
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events held since the last step, and holds those of this one."""
         events, self._held = self._held, super().step()
         return events
 
@@ -85,6 +87,7 @@ class EventsInBursts(_Holding):
     _num_steps = 0
 
     def step(self) -> list[TokenEvent]:
+        """Returns all events held so far in every third step, and in the last one."""
         self._held += super().step()
         self._num_steps += 1
         if self._num_steps % BURST and super().has_unfinished:
@@ -95,7 +98,7 @@ class EventsInBursts(_Holding):
 
 @odd
 class WorksInAThread(RaggedEngine):
-    """All work is done in a thread of its own, which `close` ends."""
+    """All work is done in a separate thread, which `close` ends."""
 
     capabilities = RaggedEngine.capabilities | {Capability.CLOSING}
 
@@ -104,17 +107,20 @@ class WorksInAThread(RaggedEngine):
         self._thread = ThreadPoolExecutor(max_workers=1)
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions that the thread has computed."""
         return self._thread.submit(super().generate, requests).result()
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events of a step that the thread has run."""
         return self._thread.submit(super().step).result()
 
     def close(self) -> None:
+        """Ends the thread."""
         self._thread.shutdown()
 
 
 class _Lazy(list[Completion]):
-    """A list that is made when somebody looks into it."""
+    """A list whose elements are computed when it is first read."""
 
     def __init__(self, make: Callable[[], list[Completion]]) -> None:
         super().__init__()
@@ -136,20 +142,21 @@ class _Lazy(list[Completion]):
 
 @odd
 class AnswersLazily(StaticEngine):
-    """Nothing is computed until somebody looks into the list that `generate` returned."""
+    """Nothing is computed until the list that `generate` returned is read."""
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns a list that serves the requests when it is first read."""
         asked, answer = tuple(requests), super().generate
         return _Lazy(lambda: answer(asked))
 
 
 @odd
 class RenamesRequests(RaggedEngine):
-    """Inside, ids are numbers in the order they were first heard of; outside they are the user's."""
+    """Internally, ids are numbers in order of first appearance; externally they are the user's."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, config)
-        self._numbers: dict[str, str] = {}  # user's id -> ours
+        self._numbers: dict[str, str] = {}  # user's id -> internal number
 
     def _number(self, request_id: str) -> str:
         return self._numbers.setdefault(request_id, str(len(self._numbers)))
@@ -162,29 +169,36 @@ class RenamesRequests(RaggedEngine):
         return replace(request, request_id=self._number(request.request_id))
 
     def add(self, request: Request) -> None:
+        """Queues the request under its number. Raises `ValueError`, with the user's id, if it is
+        live."""
         if self._scheduler.is_live(self._number(request.request_id)):
             raise ValueError(duplicate_id(request.request_id))
         super().add(self._numbered(request))
 
     def abort(self, request_id: str) -> None:
+        """Aborts the request of that number."""
         super().abort(self._number(request_id))
 
     def step(self) -> list[TokenEvent]:
+        """Returns the events of the step under the users' ids."""
         events = super().step()
         names = self._names([event.request_id for event in events])
         return [e._replace(request_id=name) for e, name in zip(events, names, strict=True)]
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns the completions under the users' ids."""
         answers = super().generate([self._numbered(request) for request in requests])
-        return [self._told(*pair) for pair in zip(requests, answers, strict=True)]
+        return [self._renamed_answer(*pair) for pair in zip(requests, answers, strict=True)]
 
-    def _told(self, request: Request, answer: Completion) -> Completion:
-        """The answer in the user's words; of the errors only that of a live id names an id."""
-        name, is_twin = request.request_id, answer.error == duplicate_id(answer.request_id)
-        return replace(answer, request_id=name, error=duplicate_id(name) if is_twin else answer.error)
+    def _renamed_answer(self, request: Request, answer: Completion) -> Completion:
+        """Returns the answer under the user's id; no error but that of a duplicate names an id."""
+        name, is_duplicate = request.request_id, answer.error == duplicate_id(answer.request_id)
+        error = duplicate_id(name) if is_duplicate else answer.error
+        return replace(answer, request_id=name, error=error)
 
     @property
     def trace(self) -> Seq[StepRecord]:
+        """Returns the records of all steps under the users' ids."""
         return [self._renamed(record) for record in super().trace]
 
     def _renamed(self, record: StepRecord) -> StepRecord:

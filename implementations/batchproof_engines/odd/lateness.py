@@ -1,11 +1,12 @@
-"""Tokens that are read late, as an engine does that plans a step while the device works on another."""
+"""Tokens read late, as by an engine that plans a step while the device works on the one before."""
 
 from __future__ import annotations
 
-from batchproof_engines.late import LateEngine
 from batchproof_engines.odd.oddity import odd
+from batchproof_engines.ragged.delayed import DelayedEngine
 
 
 @odd
-class EosReadOneStepLate(LateEngine):
-    """An EOS is read one step late, as declared: one row is fed in vain, and the slot filled later."""
+class EosReadOneStepLate(DelayedEngine):
+    """An EOS is read one step late, as declared: one surplus row is fed, and the slot is filled
+    later."""

@@ -1,8 +1,8 @@
-"""What an honest oddity is, and how one gets on the list.
+"""What an honest oddity is, and how it is registered.
 
-An oddity is one engine, or a part of the ragged or of the paged one, that overrides as little as it
-can. Its docstring says in one line what is odd, its name in snake case is what follows `--engine
-odd:`. It claims only the capabilities whose words it keeps.
+An oddity is an engine, or a component of the ragged or the paged one, that overrides as little as
+possible. Its docstring says what is odd; its name in snake case follows `--engine odd:`. It claims only
+the capabilities whose promises it keeps.
 """
 
 from __future__ import annotations
@@ -15,56 +15,58 @@ from typing import Any, TypeVar, cast
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
-from batchproof_engines.parts import engine_with, is_part
+from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler
-from batchproof_engines.support import probe, refuse_unbatchable
+from batchproof_engines.substitution import engine_with, is_component
+from batchproof_engines.trial_batch import probe_logits
 
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """An honest engine that nobody would write like this."""
+    """An honest engine of unusual design."""
 
     name: str
     summary: str  # what is odd
-    kind: str  # where: the module it is in
+    kind: str  # its class: the name of its module
     factory: EngineFactory = field(compare=False)
 
 
-REGISTERED: dict[str, Oddity] = {}  # filled while the modules of this package are imported
+REGISTERED: dict[str, Oddity] = {}  # filled when the modules of this package are imported
 
-Part = TypeVar("Part", bound=Callable[..., Any])
+Component = TypeVar("Component", bound=Callable[..., Any])
 
 
-def odd(part: Part) -> Part:
-    """Put an engine class, a factory or a part of an engine on the list of oddities.
+def odd(component: Component) -> Component:
+    """Registers an engine class, a factory or a component of an engine as an oddity.
 
-    What the ragged engine can no longer claim under a scheduler, that scheduler names in `lacks`.
+    A scheduler names in `lacks` the capabilities that the ragged engine can no longer claim with it.
     """
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", part.__name__).lower()
-    assert part.__doc__, f"oddity {name} must say in its docstring what is odd"
-    assert name not in REGISTERED, f"oddity {name} is listed twice"
-    kind = part.__module__.rpartition(".")[-1]
-    REGISTERED[name] = Oddity(name, part.__doc__.splitlines()[0], kind, _factory(name, part))
-    return part
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", component.__name__).lower()
+    assert component.__doc__, f"oddity {name} must say in its docstring what is odd"
+    assert name not in REGISTERED, f"oddity {name} is registered twice"
+    summary = " ".join(component.__doc__.split())
+    kind = component.__module__.rpartition(".")[-1]
+    REGISTERED[name] = Oddity(name, summary, kind, _factory(name, component))
+    return component
 
 
-def _factory(name: str, part: Callable[..., Any]) -> EngineFactory:
-    """Like any honest engine, an odd one refuses what it would answer wrongly."""
-    make = _engine(part)
+def _factory(name: str, component: Callable[..., Any]) -> EngineFactory:
+    """Returns a factory that refuses, like any honest engine, the models it would answer wrongly."""
+    make = _engine(component)
 
     def build(model: PreTrainedModel, config: EngineConfig) -> Engine:
         refuse_unbatchable(f"odd:{name}", model)
-        probe(f"odd:{name}", model, make)
+        probe_logits(f"odd:{name}", model, make)
         return make(model, config)
 
     return build
 
 
-def _engine(part: Callable[..., Any]) -> EngineFactory:
-    if not (isinstance(part, type) and is_part(part)):
-        return cast(EngineFactory, part)
-    if not issubclass(part, Scheduler):
-        return engine_with(part)
-    claims = RaggedEngine.capabilities - getattr(part, "lacks", frozenset())
-    return type("Engine", (RaggedEngine,), {"scheduler_class": part, "capabilities": claims})
+def _engine(component: Callable[..., Any]) -> EngineFactory:
+    if not (isinstance(component, type) and is_component(component)):
+        return cast(EngineFactory, component)
+    if not issubclass(component, Scheduler):
+        return engine_with(component)
+    claims = RaggedEngine.capabilities - getattr(component, "lacks", frozenset())
+    return type("Engine", (RaggedEngine,), {"scheduler_class": component, "capabilities": claims})

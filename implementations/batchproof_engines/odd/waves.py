@@ -1,4 +1,4 @@
-"""Static batching in another shape."""
+"""Static batching with waves of another shape."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ BUCKET = 8
 
 @odd
 class WavesSortedByLength(StaticEngine):
-    """Static waves of similar lengths: the shortest prompts go first, wherever they stood."""
+    """Static waves of similar lengths: the shortest prompts go first, whatever their place in the
+    call."""
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        refusals = self._limits.refusals(requests)  # in input order: of twins the later is refused
+        """Returns the completions in the order of the requests, but serves the shortest prompts
+        first."""
+        refusals = self._limits.refusals(requests)  # in input order
         pairs = list(zip(requests, refusals, strict=True))
         good = [request for request, refusal in pairs if refusal is None]
         answers = super().generate(sorted(good, key=lambda each: len(each.prompt_token_ids)))
@@ -34,7 +37,7 @@ class WavesSortedByLength(StaticEngine):
 
 @odd
 class WavesInBuckets(StaticEngine):
-    """Static waves padded to the next multiple of 8, even where all prompts are equally long."""
+    """Static waves are padded to the next multiple of 8, even if all prompts have the same length."""
 
     def _left_pad(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
         input_ids, attention_mask = super()._left_pad(prompts)
@@ -44,7 +47,7 @@ class WavesInBuckets(StaticEngine):
 
 @odd
 class WavesOfHalfTheSlots(StaticEngine):
-    """Static waves of half as many rows as there are slots."""
+    """Static waves have half as many rows as there are slots."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         super().__init__(model, replace(config, max_num_seqs=max(1, config.max_num_seqs // 2)))

@@ -1,35 +1,36 @@
-"""Continuous batching at speed, for any causal LM of transformers whose attention can be replaced.
+"""Fast continuous batching for any causal LM of transformers whose attention can be replaced.
 
 The life of a request:
 
-1. `engine.add` has it checked (`batchproof.api.Limits`, and the size of the pool) and queued.
+1. `engine.add` checks it (`batchproof.api.Limits`, and the size of the pool) and queues it.
 2. `scheduler.schedule` plans a step: every running sequence gets its next token, the oldest first, and
-   what is left of the token budget goes to prompts. A newcomer gets a *lane*, the row of the tables
-   that it owns while it runs, and *blocks* of the KV cache from the `block_manager`, those of an equal
-   prefix taken over. If blocks run out, the youngest has to give its own back and waits again.
+   the rest of the token budget goes to prompts. A newcomer gets a *lane*, the row of the tables that
+   it owns while it runs, and *blocks* of the KV cache from the `block_manager`, which reuses those of
+   an equal prefix. If blocks run out, the youngest sequence gives its own back and waits again.
 3. `batch.RaggedBatch` turns the plan into arrays: all fed tokens in one row (1, T), their positions,
-   and the slot of the cache each key goes to. No padding, no mask.
+   and the slot of the cache each key goes to. There is no padding and no mask.
 4. `runner.launch` runs the model once over that row (`model_pass`). In place of its own attention
-   the model calls `attention`, which has the *backend* keep the new keys and values and attend:
-   `lanes` on a CPU, where each sequence's cache is a slice, `blocks` elsewhere, through block tables,
-   with kernels in Triton or, without it, in torch. The head computes the sampled rows, and no others.
-5. `scheduler.update` books it: full blocks are published to the prefix cache, sequences that are done
-   give back lane and blocks at once, so that the next step can fill them.
+   the model calls `attention`, and the *backend* stores the new keys and values and attends:
+   `lanes` on a CPU, where each sequence's cache is a slice; elsewhere `blocks`, through block tables,
+   with kernels in Triton or, without it, in torch. The head computes the sampled rows only.
+5. `scheduler.update` records the outcome: full blocks are published to the prefix cache, and finished
+   sequences give back lane and blocks at once, so that the next step can use them.
 6. `engine.step` returns the events.
 
     sequence, block_manager, scheduler, trace     policy: imports no torch
     batch                                         policy -> arrays
-    lanes | blocks, kernels, torch_, triton_*     tensors: where keys and values are, who reads them
-    attention, model_pass, runner, staging        the model, and what goes to the device and back
-    tracing | compiled, graphs, capture           the host's work out of its way
-    options                                       what can be switched, and what is chosen by itself
+    lanes | blocks, kernels, torch_, triton_*     tensors: storage of keys and values, and their readers
+    attention, model_pass, runner, staging        the model, and transfers to and from the device
+    torchscript | compiled, graphs, capture       less work for the host
+    options                                       what can be switched, and the defaults by device
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
-by kernels of their own. On a CPU the forward pass is traced (`tracing`). On CUDA one compiled decoder
-layer serves all (`compiled`), steps are recorded as graphs, those with short prompts too (`graphs`),
-the pool is sized and all of that is made when the engine is built, and tokens are read one step late,
-while the device works on the next. An EOS is read late as well: its sequence is fed once more, what
-that chooses is dropped, and the slot is filled a step later; the engine declares `scheduling_delay` 1.
+by separate kernels. On a CPU the forward pass is traced (`torchscript`). On CUDA one compiled decoder
+layer serves all (`compiled`); steps, including those with short prompts, are recorded as graphs
+(`graphs`); the pool is sized and all of this is made when the engine is built; and tokens are read one
+step late, while the device works on the next step. An EOS is read late as well: its sequence is fed
+once more, the surplus token is dropped, and the slot is filled a step later; the engine declares a
+`scheduling_delay` of 1.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, Limits
 from batchproof.errors import UnsupportedModelError
+from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.compiled import uniform_layers
@@ -49,11 +51,11 @@ from batchproof_engines.paged.declared import refuse_undeclared
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.lanes import LanePool
 from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.support import probe, refuse_unbatchable
+from batchproof_engines.trial_batch import probe_logits
 
-# Why the layers of a model are not compiled, None if they are: engines are built often.
+# Why the layers of a model are not compiled, or None if they are: engines are built often.
 _NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
-LONGEST_TABLE = 8192  # blocks that tables have room for at first
+LONGEST_TABLE = 8192  # the most blocks that tables have room for at first
 
 
 def paged(
@@ -70,9 +72,9 @@ def paged(
     prepack: bool = False,
     poison: float | None = None,
 ) -> Engine:
-    """The options are those of `PagedOptions`.
+    """Builds a paged engine with the options of `PagedOptions`.
 
-    Raises `UnsupportedModelError` for a model that it could not serve right, and `ConfigError` for
+    Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
     options that contradict each other or the device.
     """
     asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, tune, prepack, poison)
@@ -89,7 +91,8 @@ def paged(
 
 
 def _why_not_compiled(model: PreTrainedModel, options: PagedOptions) -> str | None:
-    """Where nobody asked for it, a model that the compiler spoils is served as it is."""
+    """Returns why compilation would fail or spoil the model, or None; used only if it is not
+    requested."""
     if model not in _NOT_COMPILED:
         why = None if uniform_layers(model) else "they are not all of one class"
         if why is None:
@@ -102,7 +105,7 @@ def _why_not_compiled(model: PreTrainedModel, options: PagedOptions) -> str | No
 
 
 def _probe(model: PreTrainedModel, options: PagedOptions) -> None:
-    probe(
+    probe_logits(
         "paged",
         model,
         partial(build_unprobed, options=replace(options, prepare=False, tune=False)),
@@ -118,9 +121,9 @@ def build_unprobed(
     lane_pool_class: type[LanePool] = LanePool,
     block_pool_class: type[BlockPool] = BlockPool,
 ) -> PagedEngine:
-    """Put the parts together; `options` are resolved."""
+    """Assembles the engine without a trial batch; `options` are resolved."""
     longest = Limits.of(model, config).max_model_len
-    # A block that holds the longest sequence is large enough.
+    # No block needs to be larger than the longest sequence.
     config = replace(config, block_size=min(config.block_size, longest))
 
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:

@@ -1,10 +1,10 @@
-"""How the engine's attention gets into a model: one function registered with transformers.
+"""How the engine's attention gets into a model: as one function registered with transformers.
 
-`AttentionInterface` hands every layer's rotated queries and unrepeated keys and values to the function
-that the config names. Ours has no entry among transformers' masks, so no mask is built. Which batch
-they belong to cannot be passed through all models, so it lies in a context variable while a forward
-pass runs. Layers are numbered in the order in which they attend: a number that a layer brought along
-would be a constant to a compiler, and one compiled layer could not serve all.
+`AttentionInterface` passes every layer's rotated queries and unrepeated keys and values to the function
+that the config names. Ours has no counterpart among transformers' masks, so no mask is built. The batch
+they belong to cannot be passed through all models, so it is kept in a context variable during a forward
+pass. Layers are numbered in the order in which they attend: a number passed by the layer would be a
+constant to a compiler, and one compiled layer could not serve all.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ class AttentionForm:
     """What a layer asks for besides queries, keys and values."""
 
     scaling: float
-    window: int | None = None  # a query sees at most so many keys, its own included
+    window: int | None = None  # the most keys that a query sees, its own included
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
-    sinks: Tensor | None = None  # (num_heads,): a logit more in each head's softmax, without a value
+    sinks: Tensor | None = None  # (num_heads,): an additional logit per head, which has no value
 
 
 class Backend(Protocol):
-    """Keys and values of all running sequences, and the kernels that read them."""
+    """Stores keys and values of all running sequences, with the kernels that read them."""
 
     def begin(self, batch: RaggedBatch) -> None:
-        """Once a step, before the forward pass."""
+        """Prepares a step, once before the forward pass."""
         ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
-        """Keep the T fed tokens' keys and values, and let each row's queries see their sequence's.
+        """Stores the T fed tokens' keys and values, and lets each row's queries see those of their
+        sequence.
 
         `query` is (T, num_heads, qk_dim), `key` (T, num_kv_heads, qk_dim), `value` (T, num_kv_heads,
         v_dim), packed as in the batch; returns (T, num_heads, v_dim).
@@ -53,29 +54,29 @@ class Backend(Protocol):
         ...
 
     def poison(self, block_ids: Sequence[int], value: float) -> None:
-        """Fill free blocks, which nobody may read."""
+        """Fills free blocks, which must never be read, with `value`."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """Of keys and values."""
+        """Returns the size of all keys and values in bytes."""
         ...
 
 
 @dataclass(slots=True)
 class Pass:
-    """One forward pass: where attention goes, and how many layers have attended."""
+    """A forward pass: the backend that attention uses, and the number of layers that have attended."""
 
     backend: Backend
     num_layers: int = 0
 
 
-_CURRENT: ContextVar[Pass] = ContextVar("the forward pass under way")
+_CURRENT: ContextVar[Pass] = ContextVar("the current forward pass")
 
 
 @contextmanager
 def passing_to(backend: Backend) -> Iterator[Pass]:
-    """While a forward pass runs."""
+    """A context for one forward pass, in inference mode, whose attention uses this backend."""
     current = Pass(backend)
     token = _CURRENT.set(current)
     try:
@@ -85,7 +86,7 @@ def passing_to(backend: Backend) -> Iterator[Pass]:
         _CURRENT.reset(token)
 
 
-# An operator of torch's, so that it stays one call when the model around it is traced or compiled.
+# A torch operator, so that it remains one call when the model around it is traced or compiled.
 _LIBRARY = torch.library.Library("batchproof", "DEF")
 _LIBRARY.define(
     "attend(Tensor query, Tensor key, Tensor value, float scaling, int? window, float? softcap, "
@@ -102,7 +103,8 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """`query` (1, num_heads, T, qk_dim) and so on -> (1, T, num_heads, v_dim)."""
+    """Attends for the next layer: `query` (1, num_heads, T, qk_dim) etc. -> (1, T, num_heads,
+    v_dim)."""
     current = _CURRENT.get()
     layer, current.num_layers = current.num_layers, current.num_layers + 1
     form = AttentionForm(scaling, window, softcap, sinks)
@@ -111,28 +113,29 @@ def _attend(
 
 
 def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # noqa: ARG001
-    """What `_attend` returns, for compilers, which want to know without running it."""
+    """Returns an empty tensor of the shape of `_attend`'s result, for compilers, which do not run
+    it."""
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
-_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")  # one for all devices
+_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")  # the same for all devices
 torch.library.register_fake("batchproof::attend", _shape)
 
 
 def _attention(
-    module: nn.Module,  # noqa: ARG001 - which layer it is, its turn says
+    module: nn.Module,  # noqa: ARG001 - layers are numbered by the order of calls
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,  # noqa: ARG001 - an engine does not train
+    dropout: float = 0.0,  # noqa: ARG001 - for training only
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    **unknown: Any,  # noqa: ARG001 - what else a model passes means something to other functions
+    **unknown: Any,  # noqa: ARG001 - meant for other attention functions
 ) -> tuple[Tensor, None]:
-    """What transformers calls; shapes as `_attend` has them."""
+    """The function that transformers calls; shapes as for `_attend`."""
     if attention_mask is not None:
         raise UnsupportedModelError("it builds an attention mask of its own")
     if scaling is None:
@@ -145,7 +148,7 @@ AttentionInterface.register(NAME, _attention)
 
 
 class Attached:
-    """Puts our attention into a model for the time of a forward pass, and takes it out again."""
+    """A context in which a model uses our attention instead of its own."""
 
     def __init__(self, model: PreTrainedModel, name: str = NAME) -> None:
         self._name = name

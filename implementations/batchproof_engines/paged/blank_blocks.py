@@ -1,4 +1,4 @@
-"""The blocks whose content is of no interest."""
+"""The set of blocks whose content is not needed any more."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from heapq import heappop, heappush
 
 
 class BlankBlocks:
-    """A set of block ids that gives out a chosen one, or the highest (else lowest) it has.
+    """A set of block ids from which one can be taken by choice, or the highest (else the lowest).
 
-    What it gives depends on what it holds alone, not on the order in which that came: an engine's past
-    moves no bit. O(log n) each; an id that was taken by choice stays in the heap until it comes up.
+    The result depends only on the content of the set, not on the order of insertion, so an engine's
+    past cannot affect its output. Each operation is O(log n); an id that was removed by choice stays in
+    the heap until it reaches the top.
     """
 
     def __init__(self, is_highest_first: bool) -> None:
         self._sign = -1 if is_highest_first else 1
         self._blocks: set[int] = set()
         self._heap: list[int] = []
-        self._in_heap: set[int] = set()  # so that an id is there only once
+        self._in_heap: set[int] = set()  # so that an id is in the heap only once
 
     def __contains__(self, block: int) -> bool:
         return block in self._blocks
@@ -29,6 +30,7 @@ class BlankBlocks:
         return len(self._blocks)
 
     def add(self, blocks: Iterable[int]) -> None:
+        """Adds these blocks to the set."""
         for block in blocks:
             self._blocks.add(block)
             if block not in self._in_heap:
@@ -36,10 +38,12 @@ class BlankBlocks:
                 heappush(self._heap, self._sign * block)
 
     def remove(self, block: int) -> None:
+        """Removes a block. Raises `KeyError` if it is not in the set."""
         self._blocks.remove(block)
 
     def pop(self) -> int:
-        """Raises `IndexError` if there is none."""
+        """Removes and returns the highest (else the lowest) block. Raises `IndexError` if the set is
+        empty."""
         while True:
             block = self._sign * heappop(self._heap)
             self._in_heap.remove(block)

@@ -2,23 +2,23 @@
 
 A block is in one of three states:
 
-    used     in a running sequence's table, once for each that shares it (its reference count)
-    cached   in no table, but its content is known: a prompt with the same prefix may take it over
-    blank    in no table, content of no interest
+    used     in the tables of running sequences, as many as share it (its reference count)
+    cached   in no table, but its content is known: a prompt with the same prefix may reuse it
+    blank    in no table, and its content is not needed
 
     blank --allocate--> used --release--> cached (if it was published) or blank
     cached --adopt--> used              cached --evict, least recently used--> blank
 
-Cached and blank blocks are both *free*: a cached one is given up whenever a block is needed.
+Cached and blank blocks are both *free*: a cached one is evicted whenever a block is needed.
 
 **Prefix cache.** A full block whose tokens are computed is published under (content id of the block
-before it, its own tokens). The tokens themselves are the key, so equal hashes prove nothing here, and a
-content id is never used twice, so that what followed an evicted block is unreachable.
+before it, its own tokens). The key contains the tokens themselves, so a hash collision does no harm. A
+content id is never used twice, so blocks that followed an evicted one cannot be found.
 
-**Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane. With `has_lanes` a sequence in
-lane l gets the id of its own lane at column i for its i-th block if that is to be had: on a CPU the
-pool is stored lane by lane, and such a sequence is one view; whatever else it needs comes from the far
-end. Elsewhere an id means nothing, and the lowest is taken, so that a pool which grows on demand stays
+**Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane. With `has_lanes`, a sequence in
+lane l gets for its i-th block the id of its own lane at column i, if that is free: on a CPU the pool is
+stored lane by lane, and such a sequence is one view. Any other block it needs comes from the far end.
+Elsewhere the id has no meaning, and the lowest is taken, so that a pool that grows on demand stays
 small.
 
 Paging: Kwon et al., "PagedAttention", SOSP 2023.
@@ -37,7 +37,7 @@ ROOT = 0  # the content id of "nothing before it"
 
 
 class BlockManager:
-    """The one owner of block ids. `num_blocks` None: a pool that grows with the longest sequence."""
+    """The one owner of block ids. With `num_blocks` None, the pool grows with the longest sequence."""
 
     def __init__(
         self,
@@ -64,24 +64,29 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int | None:
-        """None for a pool without a limit."""
+        """Returns the number of cached and blank blocks, or None for a pool without a limit."""
         return None if self._limit is None else self._limit - len(self._num_users)
 
     def num_blocks_for(self, num_tokens: int) -> int:
+        """Returns how many blocks hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
     def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:
-        """Is there room for the sequence's first `num_tokens` tokens, `hits` being taken over?"""
+        """Returns whether there is room for the sequence's first `num_tokens` tokens if it reuses
+        `hits`."""
         if self._limit is None:
             return True
         owned = len(sequence.block_table) + len(hits)
-        taken = sum(block not in self._num_users for block in hits)  # they count as free now
+        taken = sum(block not in self._num_users for block in hits)  # these still count as free
         needed = self.num_blocks_for(num_tokens) - owned + taken
         return needed <= self._limit - len(self._num_users)
 
     def match(self, sequence: Sequence) -> tuple[int, ...]:
-        """The published blocks that hold the longest prefix of the sequence, but for its last token:
-        one at least must be computed, or there would be nothing to choose the next from."""
+        """Returns the published blocks with the longest prefix of the sequence, excluding its last
+        token.
+
+        At least one token must be computed, or there would be no logits to choose the next one from.
+        """
         if not self._has_prefix_cache:
             return ()
         hits: list[int] = []
@@ -95,8 +100,8 @@ class BlockManager:
         return tuple(hits)
 
     def adopt(self, sequence: Sequence, hits: tuple[int, ...]) -> None:
-        """Let a sequence without blocks begin with those that `match` found."""
-        assert not sequence.block_table, f"{sequence.request_id} owns blocks already"
+        """Gives the blocks found by `match` to a sequence that has none yet."""
+        assert not sequence.block_table, f"{sequence.request_id} already owns blocks"
         for block in hits:
             self._cached.pop(block, None)
             self._num_users[block] = self._num_users.get(block, 0) + 1
@@ -106,14 +111,15 @@ class BlockManager:
         sequence.content_id = self._published[self._keys[hits[-1]]][1] if hits else ROOT
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
-        """Give the sequence what it lacks for its first `num_tokens` tokens; `can_hold` said yes."""
+        """Gives the sequence the blocks it lacks for its first `num_tokens` tokens; `can_hold` has
+        agreed."""
         for column in range(len(sequence.block_table), self.num_blocks_for(num_tokens)):
             block = self._take(column, sequence.lane)
             self._num_users[block] = 1
             sequence.block_table.append(block)
 
     def publish(self, sequence: Sequence) -> None:
-        """Offer the sequence's full and computed blocks to others."""
+        """Offers the sequence's full and computed blocks to other sequences."""
         if not self._has_prefix_cache:
             return
         size = self.block_size
@@ -121,7 +127,7 @@ class BlockManager:
             start = sequence.num_published_blocks * size
             block = sequence.block_table[sequence.num_published_blocks]
             key = (sequence.content_id, tuple(sequence.token_ids[start : start + size]))
-            if key not in self._published:  # else a twin was first; its block is as good as ours
+            if key not in self._published:  # else another sequence has published the same content
                 self._last_content_id += 1
                 self._published[key] = block, self._last_content_id
                 self._keys[block] = key
@@ -129,9 +135,9 @@ class BlockManager:
             sequence.num_published_blocks += 1
 
     def release(self, sequence: Sequence) -> list[int]:
-        """Take all of a sequence's blocks back; returns those that are blank now."""
+        """Takes back all blocks of a sequence and returns those that are blank now."""
         blank = []
-        for block in reversed(sequence.block_table):  # the tail is the first to be evicted
+        for block in reversed(sequence.block_table):  # so that the tail is evicted first
             self._num_users[block] -= 1
             if self._num_users[block]:
                 continue
@@ -148,7 +154,8 @@ class BlockManager:
         return blank
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:
-        """Raises `AssertionError` unless every block is where exactly one state says it is."""
+        """Raises `AssertionError` unless every block is in exactly one state, consistently with the
+        tables."""
         users = Counter(block for sequence in running for block in sequence.block_table)
         assert users == self._num_users, f"tables hold {users}, but {self._num_users} are counted"
         everywhere = [*self._blank, *self._cached, *self._num_users]
@@ -164,7 +171,8 @@ class BlockManager:
             assert held * self.block_size >= known, f"{sequence.request_id} has tokens without a block"
 
     def _take(self, column: int, lane: int) -> int:
-        """A free block: the one at that place, else any blank one, else the one longest unused."""
+        """Returns a free block: its own lane's at that column, else any blank one, else the least
+        recently used."""
         preferred = column * self.num_lanes + lane
         if self._limit is None:
             is_short = column >= self.num_columns if self._has_lanes else self._is_used_up()

@@ -1,4 +1,4 @@
-"""What becomes of a step that is to be repeated: on CUDA a graph, elsewhere it is called again."""
+"""How a repeated step is captured: as a graph on CUDA; elsewhere it is simply called again."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from batchproof_engines.paged.model_pass import Outputs
 Step = Callable[[], Outputs]
 Capture = Callable[[Step], Step]
 
-NUM_REHEARSALS = 2  # the first may compile, the second runs what was compiled
+NUM_WARM_UPS = 2  # the first may compile, the second runs what was compiled
 
 
 def call_again(step: Step) -> Step:
-    """The stand-in for a capture where there are no graphs: buckets, padding and static tensors are as
-    they would be."""
+    """Stands in for a capture where there are no graphs.
+
+    Buckets, padding and static tensors are as with graphs.
+    """
     return step
 
 
 class CudaCapture:
     """Records what a step launches.
 
-    All graphs take their memory from one pool, for no two of them run at a time; record the largest
-    first, and the others fit into what it took. A pool without a graph left is gone: `forget` it before
-    the next one is recorded. Rehearsals and recordings share one stream, whose cuBLAS workspace would
-    otherwise be left behind by each.
+    All graphs take their memory from one pool, because no two of them run at the same time. Record the
+    largest first, so that the others fit into its memory. A pool without a graph is gone: call `forget`
+    before recording the next one. Warm-ups and recordings share one stream; otherwise each stream would
+    keep a cuBLAS workspace.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,18 +36,18 @@ class CudaCapture:
         self.forget()
 
     def forget(self) -> None:
-        """The graphs made so far are no longer used."""
+        """Starts a new memory pool: the graphs recorded so far are no longer used."""
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
-        # What happens once (allocation, compilation, choice of algorithms) must not be recorded.
+        # One-time work (allocation, compilation, choice of algorithms) must not be recorded.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            for _ in range(NUM_REHEARSALS):
+            for _ in range(NUM_WARM_UPS):
                 step()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Another thread's work, a pinned allocation say, is no business of this capture.
+        # Work of other threads, such as a pinned allocation, must not invalidate this capture.
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         ):

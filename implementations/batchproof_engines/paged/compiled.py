@@ -1,9 +1,10 @@
-"""One compiled decoder layer for all: what a layer launches besides GEMMs and attention, fused.
+"""One compiled decoder layer for all: fuses what a layer launches besides GEMMs and attention.
 
-A model of N equal layers, compiled whole, is compiled N times over: minutes, and past the limit of
-recompilations. Its layers are one class whose weights are arguments to the compiler, so the class's
-`forward` is compiled once, for any number of tokens above one, and put into each layer for the time of
-a pass. Attention stays an operator of ours within it, and says itself which layer it is in.
+A model of N equal layers that is compiled whole is compiled N times over, which takes minutes and
+exceeds the limit of recompilations. Its layers are of one class whose weights are arguments to the
+compiler, so the `forward` of the class is compiled once, for any number of tokens above one, and put
+into each layer for the duration of a pass. Attention remains one of our operators within it, and counts
+the layers by itself.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from transformers import PreTrainedModel
 
 from batchproof.errors import ConfigError
 
-LEAST_TOKENS = 2  # a size of one would be compiled as another layer
+LEAST_TOKENS = 2  # the compiler specialises on a size of one
 Forward = Callable[..., Any]
 
-# For as long as the model lives: engines are built often.
+# Kept as long as the model lives: engines are built often.
 _COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, Forward]] = WeakKeyDictionary()
 
 
 class CompiledLayers(AbstractContextManager[None]):
-    """While it is entered, the layers of a model run compiled.
+    """A context in which the layers of a model run compiled.
 
     Raises `ConfigError` for a model without a uniform list of layers.
     """
@@ -47,7 +48,7 @@ class CompiledLayers(AbstractContextManager[None]):
         self._forward = forwards[backend]
 
     def __enter__(self) -> None:
-        # In the instance's own dictionary, before the class's method; the class is everybody's.
+        # In the instance's dictionary, which takes precedence: the class is shared with other models.
         for layer in self._layers:
             layer.__dict__["forward"] = self._forward.__get__(layer)
 
@@ -57,7 +58,7 @@ class CompiledLayers(AbstractContextManager[None]):
 
 
 def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
-    """The decoder's layers if they are all of one class, else none."""
+    """Returns the decoder's layers if they are all of one class, else an empty tuple."""
     num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == num_layers:
@@ -66,8 +67,8 @@ def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 
 
 def _compiled(forward: Any, backend: str) -> Forward:
-    # Code of its own for each model: the compiler counts recompilations by code object, and another
-    # model's shall not be charged to this one.
+    # Each model gets a code object of its own: the compiler limits recompilations by code object, and
+    # those of another model must not count.
     own = FunctionType(
         forward.__code__.replace(),
         forward.__globals__,
@@ -81,7 +82,8 @@ def _compiled(forward: Any, backend: str) -> Forward:
 
 
 def _quiet(backend: str) -> Callable[..., Any]:
-    """The backend of that name. Its advice, such as to allow TF32, is not ours to take."""
+    """Returns the backend of that name without its warnings: advice such as to allow TF32 does not
+    apply."""
     compiler = torch._dynamo.lookup_backend(backend)
 
     def compile_quietly(graph: Any, examples: Any, **options: Any) -> Any:

@@ -1,11 +1,11 @@
-"""What a model's masks say, held against what its layers tell the attention function.
+"""Compares a model's attention masks with what its layers tell the attention function.
 
-Our attention gets no mask: all it knows of which keys a query may see is the `sliding_window` that a
-layer passes along. A model may mean more than that: it has a window, but leaves it to the mask (phimoe,
-qwen2_moe), or attends within chunks (llama4), both ways, or to keys that another argument picks. Short
-sequences do not show it, and long ones are dear with real weights. So the model is run once over a few
-tokens with an attention and a mask builder that only take notes: transformers hands a mask builder a
-*function* of query and key positions, which can be asked about any.
+Our attention gets no mask: all it knows about the keys a query may see is the `sliding_window` that a
+layer passes. A model may mean more than that: it may leave its window to the mask (phimoe, qwen2_moe),
+attend within chunks (llama4), in both directions, or to keys that another argument selects. Short
+sequences do not show it, and long ones are expensive with real weights. So the model is run once over a
+few tokens with an attention function and a mask builder that only record their arguments: transformers
+gives a mask builder a *function* of query and key positions, which can be evaluated at any position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import Attached
 
 NAME = "batchproof_declared"
-# Arguments that say nothing of who sees whom: positions are in the rotated queries already.
+# Arguments that do not affect which keys are visible: queries are already rotated by position.
 HARMLESS = {
     "position_ids",
     "logits_to_keep",
@@ -35,7 +35,7 @@ HARMLESS = {
     "output_router_logits",
 }
 FEW_TOKENS = 3
-MOST_TOKENS = 1 << 24  # no context is longer
+MOST_TOKENS = 1 << 24  # longer than any context
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # batch, head, query, key -> visible
 
@@ -43,21 +43,22 @@ _FOUND: WeakKeyDictionary[PreTrainedModel, tuple[object, str | None]] = WeakKeyD
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AttentionCall:
     """One call of the attention function."""
 
     layer: int | None
-    window: int | None  # as it was told
+    window: int | None  # as the layer passes it
     mask: MaskFunction | None  # what the model's own attention would get; None: plainly causal
-    extra: str | None  # what it was told besides that not every attention function heeds
-    objection: str | None  # to anything else it was told
+    extra: str | None  # another argument, which some attention functions ignore
+    objection: str | None  # to any other argument
 
 
-_CALLS: ContextVar[list[Call]] = ContextVar("of the pass under way")
+_CALLS: ContextVar[list[AttentionCall]] = ContextVar("attention calls of the current pass")
 
 
 def refuse_undeclared(engine_name: str, model: PreTrainedModel) -> None:
-    """Raises `UnsupportedModelError` if queries of some layer see other keys than it says."""
+    """Raises `UnsupportedModelError` if queries of some layer see other keys than the layer
+    declares."""
     facts = (repr(model.config.to_dict()), _own_attention(model), model.device)
     if model not in _FOUND or _FOUND[model][0] != facts:
         _FOUND[model] = facts, next(_objections(model), None)
@@ -69,7 +70,7 @@ def refuse_undeclared(engine_name: str, model: PreTrainedModel) -> None:
 
 def _objections(model: PreTrainedModel) -> Iterator[str]:
     try:
-        calls, places = _noted(model)
+        calls, positions = _recorded(model)
     except Exception as error:
         yield f"a trial pass failed: {error}"
         return
@@ -85,10 +86,10 @@ def _objections(model: PreTrainedModel) -> Iterator[str]:
         if call.objection is not None:
             yield f"{where}: {call.objection}"
         if call.extra is not None and _own_attention(model) == "sdpa":  # transformers before 5.23
-            yield f"{where}: its own attention, sdpa, leaves the {call.extra} out; eager does not"
-        if call.mask is not None and not _says(call.mask, call.window, places):
-            told = "" if call.window is None else f" with a window of {call.window}"
-            yield f"{where}: its mask is another than it tells the attention function, causal{told}"
+            yield f"{where}: its own attention, sdpa, ignores the {call.extra}; eager does not"
+        if call.mask is not None and not _is_causal_mask(call.mask, call.window, positions):
+            window = "" if call.window is None else f" with a window of {call.window}"
+            yield f"{where}: its mask differs from what the attention function is told, causal{window}"
         kept = cached_keys.get(call.layer)
         if kept is not None and (call.window is None or kept < call.window):
             yield f"{where}: its cache keeps {kept} keys, but its mask shows more"
@@ -98,22 +99,22 @@ def _own_attention(model: PreTrainedModel) -> str | None:
     return model.config.get_text_config()._attn_implementation
 
 
-def _noted(model: PreTrainedModel) -> tuple[list[Call], Tensor]:
-    """The calls, and the positions to ask about."""
-    calls, places = _calls(model, FEW_TOKENS), _telling_places(model)
+def _recorded(model: PreTrainedModel) -> tuple[list[AttentionCall], Tensor]:
+    """Returns the attention calls of a pass, and the positions at which to evaluate their masks."""
+    calls, positions = _calls(model, FEW_TOKENS), _critical_positions(model)
     if any(call.mask is not None and _looks_up(call.mask) for call in calls):
-        # It knows nothing of tokens that are not there (of which image they belong to, say).
+        # The mask has data for the tokens of the pass only (which image they belong to, say).
         num_tokens = FEW_TOKENS + max(call.window or 0 for call in calls)
-        calls, places = _calls(model, num_tokens), places[places < num_tokens]
-    return calls, places
+        calls, positions = _calls(model, num_tokens), positions[positions < num_tokens]
+    return calls, positions
 
 
-def _calls(model: PreTrainedModel, num_tokens: int) -> list[Call]:
+def _calls(model: PreTrainedModel, num_tokens: int) -> list[AttentionCall]:
     tokens = torch.ones(1, num_tokens, dtype=torch.int64, device=model.device)
     inputs = {"input_ids": tokens, "position_ids": tokens.cumsum(1) - 1}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         inputs["logits_to_keep"] = tokens.new_zeros(1)
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     token = _CALLS.set(calls)
     try:
         with torch.inference_mode(), Attached(model, NAME):
@@ -124,7 +125,7 @@ def _calls(model: PreTrainedModel, num_tokens: int) -> list[Call]:
 
 
 def _looks_up(function: Callable[..., Any]) -> bool:
-    """Does it hold a tensor with something for each position?"""
+    """Returns whether the function's closure holds a tensor with a value for each position."""
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     held = [each for cell in cells for each in (cell if isinstance(cell, Sequence) else (cell,))]
     return any(
@@ -133,26 +134,26 @@ def _looks_up(function: Callable[..., Any]) -> bool:
     )
 
 
-def _telling_places(model: PreTrainedModel) -> Tensor:
-    """(N,) positions about which a mask may change: around every number in the configuration."""
+def _critical_positions(model: PreTrainedModel) -> Tensor:
+    """Returns positions (N,) at which a mask may change: around every number in the configuration."""
     config = model.config.get_text_config()
     numbers = [each for each in vars(config).values() if type(each) is int and 0 < each <= MOST_TOKENS]
-    places = {0, 1, *(each + more for each in numbers for more in (-1, 0, 1, each))}
-    return torch.tensor(sorted(places), device=model.device)
+    positions = {0, 1, *(each + more for each in numbers for more in (-1, 0, 1, each))}
+    return torch.tensor(sorted(positions), device=model.device)
 
 
-def _says(mask: MaskFunction, window: int | None, places: Tensor) -> bool:
-    """Does it show each query at these places those keys that the window does, and no others?"""
-    queries, keys = places[:, None], places[None]
+def _is_causal_mask(mask: MaskFunction, window: int | None, positions: Tensor) -> bool:
+    """Returns whether the mask is causal within the window at all pairs of these positions."""
+    queries, keys = positions[:, None], positions[None]
     expected = keys <= queries
     if window is not None:
         expected &= queries - keys < window
-    first = places.new_zeros(())
+    first = positions.new_zeros(())
     return torch.equal(mask(first, first, queries, keys).expand_as(expected), expected)
 
 
 def _cached_keys(model: PreTrainedModel) -> dict[int | None, int]:
-    """How many keys transformers' own cache keeps, of layers that do not keep all."""
+    """Returns, by layer, how many keys transformers' own cache keeps where it does not keep all."""
     try:
         layers = DynamicCache(config=model.config).layers
     except AttributeError:  # a configuration without layers
@@ -164,7 +165,8 @@ def _cached_keys(model: PreTrainedModel) -> dict[int | None, int]:
 def _mask(
     *, batch_size: int, q_length: int, kv_length: int, mask_function: MaskFunction, **_: Any
 ) -> Tensor:
-    """What transformers calls for a mask. Its elements are never read."""
+    """Returns the mask that transformers asks for, with its function attached; its elements are never
+    read."""
     mask = torch.ones(1, dtype=torch.bool).expand(batch_size, 1, q_length, kv_length)
     mask.function = mask_function  # type: ignore[attr-defined]  # lost if the model alters the mask
     return mask
@@ -176,7 +178,7 @@ def _attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,  # noqa: ARG001 - takes notes only
+    scaling: float | None = None,  # noqa: ARG001 - only recorded
     dropout: float = 0.0,  # noqa: ARG001
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -184,7 +186,8 @@ def _attention(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """`query` (1, num_heads, T, qk_dim), `value` with v_dim -> zeros (1, T, num_heads, v_dim)."""
+    """Records the call; `query` (1, num_heads, T, qk_dim), `value` with v_dim -> zeros (1, T,
+    num_heads, v_dim)."""
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     mask = getattr(attention_mask, "function", None)
@@ -200,7 +203,7 @@ def _attention(
         objection = f"it gives attention an argument that we do not know, {unknown[0]!r}"
     extra = "softcap" if softcap is not None else "sinks" if s_aux is not None else None
     layer = getattr(module, "layer_idx", None)
-    _CALLS.get().append(Call(layer, sliding_window, mask, extra, objection))
+    _CALLS.get().append(AttentionCall(layer, sliding_window, mask, extra, objection))
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 

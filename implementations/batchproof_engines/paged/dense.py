@@ -1,4 +1,4 @@
-"""Attention over keys that lie side by side, for every form a layer may ask for."""
+"""Attention over keys that lie side by side, in every form that a layer may ask for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def attend_dense(
     visible: Tensor | None,
     is_causal: bool,
 ) -> Tensor:
-    """`query` (B, num_heads, Q, qk_dim), `key` (B, num_kv_heads, K, qk_dim), `value` with v_dim
-    -> (B, num_heads, Q, v_dim).
+    """Attends: `query` (B, num_heads, Q, qk_dim), `key` (B, num_kv_heads, K, qk_dim), `value` with
+    v_dim -> (B, num_heads, Q, v_dim).
 
-    `visible` is bool and broadcasts to (B, 1, Q, K); None: all keys, or with `is_causal` those up to
-    the query's own, Q being K. What is not visible has no effect, to the bit, as long as it is finite.
+    `visible` is bool and broadcasts to (B, 1, Q, K). None means all keys or, with `is_causal`, those up
+    to the query's own, where Q equals K. Finite keys and values that are not visible have no effect, to
+    the bit.
     """
     if form.softcap is None and form.sinks is None:
         return _attend_plainly(query, key, value, form.scaling, visible, is_causal)
@@ -47,7 +48,7 @@ def _attend_plainly(
 ) -> Tensor:
     num_sequences, num_heads, num_queries, head_size = query.shape
     num_kv_heads = key.shape[1]
-    if num_queries == 1:  # a group of heads reads its keys once, as so many queries
+    if num_queries == 1:  # the heads of a group pass for queries of one head: its keys are read once
         grouped = query.reshape(num_sequences, num_kv_heads, num_heads // num_kv_heads, head_size)
         attended = scaled_dot_product_attention(grouped, key, value, attn_mask=visible, scale=scaling)
         return attended.reshape(num_sequences, num_heads, 1, value.shape[3])

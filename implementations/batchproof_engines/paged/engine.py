@@ -22,6 +22,7 @@ from batchproof.api import (
     TokenEvent,
     duplicate_id,
 )
+from batchproof_engines.model_support import sliding_window
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.masking import seen_by
@@ -31,7 +32,6 @@ from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from batchproof_engines.paged.trace import TraceLog
-from batchproof_engines.support import sliding_window
 
 # Events, and the logits (vocab,), if they are wanted, by request.
 Landed = tuple[list[TokenEvent], dict[str, Tensor]]

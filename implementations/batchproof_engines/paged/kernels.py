@@ -1,7 +1,7 @@
-"""What attention kernels over a pool of blocks are given, and which sets of them there are.
+"""The arguments of attention kernels over a pool of blocks, and the available sets of kernels.
 
-A set is a module with the functions of `Kernels`. Rows of one token and rows of several are served by
-different functions, for the first are many and short of work, and the second are few and full of it.
+A set is a module with the functions of `Kernels`. Rows with one token and rows with several are served
+by different functions: the former are many and have little work each, the latter are few and have much.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ class LayerCache:
 
     @property
     def num_bytes(self) -> int:
+        """Returns the size of the keys and values in bytes."""
         return self.keys.nbytes + self.values.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
-    """Rows with one fed token each: the step's first B tokens."""
+    """Rows with one fed token each: the first B tokens of the step."""
 
     lanes: Tensor  # (B,) int64: the row of the block tables
-    seq_lens: Tensor  # (B,) int64: keys to see, the fed one last; 0: padding, of the trash lane
-    num_columns: int  # no row has more blocks than so many
+    seq_lens: Tensor  # (B,) int64: visible keys, the fed one last; 0: padding, in the trash lane
+    num_columns: int  # the most blocks that a row has
 
 
 class Span(NamedTuple):
-    """A prefill row as the host sees it."""
+    """A prefill row as known to the host."""
 
     lane: int
     start: int  # its first token among the step's T
@@ -50,32 +51,35 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """Rows with several fed tokens each: the step's tokens behind its decode rows."""
+    """Rows with several fed tokens each: the tokens of the step after its decode rows."""
 
     lanes: Tensor  # (P,) int64
     context_lens: Tensor  # (P,) int64
-    starts: Tensor  # (P + 1,) int64: where each row begins among the step's T tokens, and the end
-    num_columns: int  # no row has more blocks than so many
+    starts: Tensor  # (P + 1,) int64: the first token of each row among the step's T, and the end
+    num_columns: int  # the most blocks that a row has
     slots: Tensor  # (N,) int64: cells of the flattened pool, one for each of the step's last N tokens
-    spans: tuple[Span, ...] | None  # the same on the host; None in a captured step, which may not know
+    spans: tuple[Span, ...] | None  # the same on the host; None in a captured step
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """What a step's queries read, and where its keys go. Tensors are on the pool's device."""
+    """What the queries of a step read and where its keys go; tensors are on the pool's device."""
 
     decodes: DecodeRows | None
     prefills: PrefillRows | None
 
 
 class Kernels(Protocol):
-    """Queries are (T, num_heads, qk_dim), keys and values (T, num_kv_heads, dim), strided as the model
-    made them; results (T, num_heads, v_dim), contiguous. `tables` is (num_lanes + 1, columns) int32.
+    """A set of kernels.
 
-    `decode` and `prefill` put their own rows' keys and values into the cache, write their own rows of
-    `out` and leave the others. Both may be captured in a CUDA graph: they never wait for the device,
-    and the shape of what they launch hangs on nothing but the shapes of their arguments and
-    `rows.num_columns`; `prefill` only where `rows.spans` is None.
+    Queries are (T, num_heads, qk_dim), keys and values (T, num_kv_heads, dim), strided as the model
+    made them; results are (T, num_heads, v_dim), contiguous. `tables` is (num_lanes + 1, columns)
+    int32.
+
+    `decode` and `prefill` write their own rows' keys and values to the cache and their own rows of
+    `out`, and leave the other rows alone. Both may be captured in a CUDA graph: they never wait for the
+    device, and the shape of what they launch depends only on the shapes of their arguments and on
+    `rows.num_columns`. For `prefill` this holds only if `rows.spans` is None.
     """
 
     def decode(
@@ -89,8 +93,11 @@ class Kernels(Protocol):
         form: AttentionForm,
         out: Tensor,
     ) -> None:
-        """The fed token's cell is that of position seq_len - 1 in its lane's table. Padding rows touch
-        no cell but those of the trash block; what they leave in `out` is finite."""
+        """Serves rows of one token.
+
+        The fed token's cell is that of position seq_len - 1 in its lane's table. Padding rows touch
+        only cells of the trash block, and what they leave in `out` is finite.
+        """
         ...
 
     def prefill(
@@ -104,32 +111,44 @@ class Kernels(Protocol):
         form: AttentionForm,
         out: Tensor,
     ) -> None:
-        """Rows may be empty (starts equal). Of the N tokens of `rows.slots`, those behind the last
-        row's end are padding: their keys go to their slots, their places in `out` may be left."""
+        """Serves rows of several tokens.
+
+        Rows may be empty (equal starts). Of the N tokens of `rows.slots`, those after the end of the
+        last row are padding: their keys go to their slots, and their places in `out` may stay
+        unwritten.
+        """
         ...
 
     def tune(
         self, cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int
     ) -> None:
-        """Choose by measurement how to go through the keys of layers like this, for so many sequences
-        of about so many tokens. For a pool without sequences; its content stays as it is."""
+        """Chooses by measurement how to iterate over the keys of layers like this one.
+
+        Measures with `num_seqs` sequences of about `seq_len` tokens, on a pool without sequences, whose
+        content is preserved.
+        """
         ...
 
     def graph_columns(self, num_columns: int, width: int) -> int:
-        """For how many columns to capture a step whose rows have up to `num_columns` blocks, the tables
-        being `width` wide: few different answers make few graphs."""
+        """Returns for how many columns to capture a step whose rows have up to `num_columns` blocks.
+
+        The tables are `width` wide. Few distinct results mean few graphs.
+        """
         ...
 
 
 def load_kernels(name: str) -> Kernels:
-    """`torch` works everywhere; `triton` where `triton_works`."""
+    """Returns the set "torch", which works everywhere, or "triton", which needs `triton_works`.
+
+    Raises `ValueError` for any other name.
+    """
     if name not in ("torch", "triton"):
-        raise ValueError(f"kernels {name!r} are not known, but must be 'torch' or 'triton'")
+        raise ValueError(f"kernels {name!r} are unknown: choose 'torch' or 'triton'")
     module: Kernels = import_module(f"batchproof_engines.paged.{name}_kernels")
     return module
 
 
 def triton_works() -> bool:
-    """Is Triton installed, and does it have something to run on: CUDA, or its own interpreter?"""
+    """Returns whether Triton is installed and has something to run on: CUDA or its own interpreter."""
     runs = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
     return runs and find_spec("triton") is not None

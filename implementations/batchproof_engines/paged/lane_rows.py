@@ -1,4 +1,4 @@
-"""The rows of a step on a CPU: which of them one product serves, and which have a call of their own."""
+"""The rows of a step on a CPU: which of them share one product, and which get a call of their own."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import Ints
 from batchproof_engines.paged.dense import attend_dense
 
-# Measured: a call for one sequence costs as much as a thousand keys do once it runs, and a key costs
-# the product over all lanes twice as much.
+# Measured: the overhead of a call for one sequence equals the cost of a thousand keys, and a key costs
+# twice as much in the product over all lanes.
 CALL_KEYS = 1000
 PRODUCT_KEYS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LaneCache:
+    """One layer's keys and values, by lane."""
+
     keys: Tensor  # (num_lanes, num_kv_heads, capacity, qk_dim)
     values: Tensor  # the same with v_dim
 
 
 @dataclass(frozen=True, slots=True)
 class LaneDecodes:
-    """Straight sequences of one token each, served by one product over lanes 0 to num_lanes - 1."""
+    """Straight sequences with one fed token each, served by one product over lanes 0 to num_lanes -
+    1."""
 
     rows: Tensor  # in the batch, their lanes ascending
     lanes: Tensor
     num_lanes: int
     longest: int  # keys
-    seq_lens: Tensor  # (num_lanes, 1): 1 for the lanes in between, whose results nobody reads
+    seq_lens: Tensor  # (num_lanes, 1): 1 for lanes in between, whose results are not used
     visible: dict[int | None, Tensor] = field(default_factory=dict)  # by window: (num_lanes, longest)
     biases: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
     @property
     def is_dense(self) -> bool:
+        """Returns whether every lane in the range has a row."""
         return len(self.rows) == self.num_lanes
 
     def visible_keys(self, window: int | None) -> Tensor:
+        """Returns which keys each lane's query may see, bool (num_lanes, longest)."""
         if window not in self.visible:
             places = torch.arange(self.longest)
             seen = places < self.seq_lens
@@ -48,7 +53,7 @@ class LaneDecodes:
         return self.visible[window]
 
     def bias(self, window: int | None, num_heads: int) -> Tensor:
-        """0 or -inf, (num_lanes * num_heads, 1, longest) of float32."""
+        """Returns 0 or -inf for each key, float32 (num_lanes * num_heads, 1, longest)."""
         if (window, num_heads) not in self.biases:
             hidden = ~self.visible_keys(window)
             bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
@@ -58,7 +63,7 @@ class LaneDecodes:
 
 @dataclass(frozen=True, slots=True)
 class LaneRow:
-    """A row that is served by a call of its own."""
+    """A row that gets a call of its own."""
 
     tokens: slice  # its fed tokens in the batch
     context_len: int
@@ -67,11 +72,11 @@ class LaneRow:
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)
 
     def first_key(self, window: int | None) -> int:
-        """The first key that any of its queries may see."""
+        """Returns the first key that any of its queries may see."""
         return 0 if window is None else max(0, self.context_len + 1 - window)
 
     def visible_keys(self, window: int | None) -> Tensor | None:
-        """(queries, keys from `first_key` on); None: all are."""
+        """Returns a mask (queries, keys from `first_key` on), or None if all of them are visible."""
         if window not in self.masks:
             queries = torch.arange(self.context_len, self.seq_len)[:, None]
             distance = queries - torch.arange(self.first_key(window), self.seq_len)
@@ -81,23 +86,25 @@ class LaneRow:
 
 
 def worth_batching(seq_lens: Ints, lanes: Ints) -> Ints:
-    """Which of these sequences to serve by one product, ascending; the others are cheaper alone.
+    """Returns which of these sequences to serve by one product, ascending; calls for the others cost
+    less.
 
-    The product reads as many keys of every lane as its longest sequence has, so the longest are taken
-    out one by one for as long as that saves more than a call.
+    The product reads as many keys of every lane as its longest sequence has. So the longest ones are
+    taken out one by one for as long as that saves more than the overhead of a call.
     """
     if not len(seq_lens):
         return np.arange(0)
     order = np.argsort(-seq_lens, kind="stable")
     lens = seq_lens[order]
-    alone = np.concatenate([[0], (CALL_KEYS + lens).cumsum()])  # cost of the k longest
+    alone = np.concatenate([[0], (CALL_KEYS + lens).cumsum()])  # the cost of the k longest
     num_lanes = lanes.max() + 1
-    together = np.append(CALL_KEYS + PRODUCT_KEYS * num_lanes * lens, 0)  # of those after them
+    together = np.append(CALL_KEYS + PRODUCT_KEYS * num_lanes * lens, 0)  # that of the others
     num_alone = int(np.argmin(alone + together))
     return np.sort(order[num_alone:])
 
 
 def decodes_of(rows: Ints, lanes: Ints, seq_lens: Ints) -> LaneDecodes | None:
+    """Returns the decodes of these rows of the batch, or None if there are none."""
     if not len(rows):
         return None
     num_lanes = int(lanes.max()) + 1
@@ -113,7 +120,8 @@ def decodes_of(rows: Ints, lanes: Ints, seq_lens: Ints) -> LaneDecodes | None:
 
 
 def attend_decodes(decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
-    """`query` (num_lanes, num_heads, qk_dim) -> (num_lanes, num_heads, v_dim)."""
+    """Attends for all decodes: `query` (num_lanes, num_heads, qk_dim) -> (num_lanes, num_heads,
+    v_dim)."""
     keys = held.keys[: decodes.num_lanes, :, : decodes.longest]
     values = held.values[: decodes.num_lanes, :, : decodes.longest]
     num_lanes, num_heads, head_size = query.shape
@@ -129,7 +137,7 @@ def attend_decodes(decodes: LaneDecodes, held: LaneCache, query: Tensor, form: A
 
 
 def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
-    """`query` (query_len, num_heads, qk_dim) -> (query_len, num_heads, v_dim)."""
+    """Attends for one row: `query` (query_len, num_heads, qk_dim) -> (query_len, num_heads, v_dim)."""
     first = row.first_key(form.window)
     if isinstance(row.where, int):
         keys = held.keys[row.where, :, first : row.seq_len]

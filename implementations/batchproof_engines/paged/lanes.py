@@ -1,14 +1,14 @@
 """Keys and values on a CPU: one row of a grid per running sequence, read as views.
 
 The block manager lays block ids out as a grid of lanes and columns, and gives a sequence the blocks of
-its own lane, in order, whenever it can. Here a lane's blocks lie side by side:
+its own lane, in order, whenever it can. Here the blocks of a lane lie side by side:
 
     lane 0   | block 0 | block 3 | block 6 |      keys (num_lanes, num_kv_heads, capacity, qk_dim)
     lane 1   | block 1 | block 4 | block 7 |
     lane 2   | block 2 | block 5 | block 8 |
 
 so a *straight* sequence is a slice: nothing is copied, and one batched product serves all decodes. A
-sequence with foreign blocks (from the prefix cache, or a pool that was too small) is gathered instead.
+sequence with blocks of other lanes (from the prefix cache, or because its own were taken) is gathered.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ from batchproof_engines.paged.sequence import Sequence
 
 
 class LanePool:
-    """A `Backend` for a CPU. Memory: num_lanes times the longest sequence so far, by doubling, and
-    never more than the block manager's pool."""
+    """A `Backend` for a CPU.
+
+    Its memory is `num_lanes` times the longest sequence so far, grown by doubling, and never more than
+    the block manager's pool.
+    """
 
     def __init__(
         self, num_lanes: int, block_size: int, num_blocks: int | None = None, poison: float = 0.0
@@ -46,8 +49,8 @@ class LanePool:
         self._longest = num_columns * block_size
         self._num_lanes = num_lanes
         self._block_size = block_size
-        self._poison = poison  # what unused cells hold
-        self._capacity = 0  # tokens of a lane
+        self._poison = poison  # the content of unused cells
+        self._capacity = 0  # tokens per lane
         self._layers: dict[int, LaneCache] = {}
         self._writes: tuple[Tensor, Tensor]  # lane and offset of each fed token
         self._decodes: LaneDecodes | None = None
@@ -55,10 +58,12 @@ class LanePool:
 
     @property
     def num_bytes(self) -> int:
+        """Returns the size of all keys and values in bytes."""
         return sum(each.keys.nbytes + each.values.nbytes for each in self._layers.values())
 
     @torch.inference_mode()
     def poison(self, block_ids: Seq[int], value: float) -> None:
+        """Fills free blocks of all layers with `value`."""
         for block in block_ids:
             column, lane = divmod(block, self._num_lanes)
             cells = slice(column * self._block_size, (column + 1) * self._block_size)
@@ -67,6 +72,8 @@ class LanePool:
                 layer.values[lane, :, cells] = value
 
     def begin(self, batch: RaggedBatch) -> None:
+        """Prepares a step: where its keys go, and which decodes one product serves; grows the lanes if
+        needed."""
         lanes, offsets = self._places(batch.slot_mapping(self._block_size))
         self._writes = torch.from_numpy(lanes), torch.from_numpy(offsets)
         self._reserve(int(offsets.max()) // self._block_size * self._block_size + self._block_size)
@@ -84,6 +91,7 @@ class LanePool:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
+        """Stores the keys and values of the fed tokens and attends; see `Backend.attend`."""
         held = self._layers.get(layer) or self._allocate(layer, key, value)
         lanes, offsets = self._writes
         held.keys[lanes, :, offsets] = key
@@ -107,8 +115,10 @@ class LanePool:
     def _repair(
         self, decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor
     ) -> None:
-        """The product reads others' cells too, with weight zero, which makes nothing of a NaN: where
-        there is one, each row is served again from its own cells alone."""
+        """Recomputes the rows whose result is NaN from their own cells.
+
+        The product reads cells of other sequences too, with weight zero, but zero times NaN is NaN.
+        """
         if not math.isnan(result[decodes.rows].sum()):
             return
         for row, lane in zip(decodes.rows.tolist(), decodes.lanes.tolist(), strict=True):
@@ -117,7 +127,7 @@ class LanePool:
             result[alone.tokens] = attend_row(alone, held, query[alone.tokens], form)
 
     def _places(self, slots: Ints) -> tuple[Ints, Ints]:
-        """Lane and offset of slots."""
+        """Returns lanes and offsets of slots."""
         blocks, offsets = np.divmod(slots, self._block_size)
         columns, lanes = np.divmod(blocks, self._num_lanes)
         return lanes, columns * self._block_size + offsets
@@ -142,14 +152,14 @@ class LanePool:
     def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LaneCache:
         def cells(like: Tensor) -> Tensor:
             shape = (self._num_lanes, like.shape[1], self._capacity, like.shape[2])
-            # Zeros come as untouched pages: what no sequence reaches costs no memory.
+            # The kernel provides zeros as untouched pages: unused capacity costs no memory.
             return like.new_zeros(shape) if not self._poison else like.new_full(shape, self._poison)
 
         self._layers[layer] = LaneCache(cells(key), cells(value))
         return self._layers[layer]
 
     def _reserve(self, num_tokens: int) -> None:
-        """Make the lanes long enough."""
+        """Grows the lanes to at least `num_tokens` tokens and copies their content."""
         if num_tokens <= self._capacity:
             return
         self._capacity = min(max(num_tokens, 2 * self._capacity), self._longest)

@@ -1,7 +1,7 @@
-"""The mask that the kernels apply, seen from outside: no mask exists that could be shown.
+"""The effective attention mask, measured on the kernels: they build no mask that could be returned.
 
-All keys are zero, so a query spreads its attention evenly over what it may see; every key's value is a
-unit vector of its own, so what comes out says which keys those were.
+All keys are zero, so a query distributes its attention evenly over the keys it sees; the value of every
+key is a unit vector of its own, so the output shows which keys those were.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from batchproof_engines.paged.block_manager import BlockManager
 from batchproof_engines.paged.rows import Rows, Scheduled
 from batchproof_engines.paged.sequence import Sequence
 
-HEAD_SIZE = 64  # of the values; more keys than that take several layers
+HEAD_SIZE = 64  # of the values; a larger number of keys takes several layers
 
 
 def seen_by(
@@ -30,8 +30,11 @@ def seen_by(
     window: int | None,
     device: torch.device,
 ) -> Tensor:
-    """Bool `(total_q, total_kv)` as `MaskingEngine` has it; `make_backend` takes a number
-    of lanes and of blocks."""
+    """Returns which keys each query of these rows sees: bool `(total_q, total_kv)`, as in
+    `MaskingEngine`.
+
+    `make_backend` takes a number of lanes and one of blocks.
+    """
     blocks = BlockManager(None, block_size, len(rows))
     sequences = [_sequence(row, lane, blocks) for lane, row in enumerate(rows)]
     backend = make_backend(len(rows), blocks.num_columns * len(rows))
@@ -66,10 +69,10 @@ def _attend(
     num_keys: int,
     device: torch.device,
 ) -> Tensor:
-    """Feed the rows, whose keys are numbered from `first_key` on in the order given, and see what
-    their queries see."""
+    """Feeds the rows, whose keys are numbered from `first_key` on, and returns which keys their queries
+    see."""
     batch = RaggedBatch.of(Rows.of(scheduled))
-    # A batch has an order of its own: where the token at each of its places stands in ours.
+    # A batch reorders its rows: the place of each of its tokens in the order given here.
     starts = np.cumsum([0, *(each.query_len for each in scheduled)])
     ours = {id(each.sequence): start for each, start in zip(scheduled, starts[:-1], strict=True)}
     places = np.concatenate(

@@ -13,14 +13,17 @@ from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import Attached, Backend, passing_to
 from batchproof_engines.paged.compiled import CompiledLayers
 from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.paged.tracing import traced
+from batchproof_engines.paged.torchscript import traced
 
-Outputs = tuple[Tensor, ...]  # the chosen token ids (S,), and if they are wanted, logits (S, vocab)
+Outputs = tuple[Tensor, ...]  # the chosen token ids (S,) and, if they are wanted, logits (S, vocab)
 
 
 class ModelPass:
-    """Runs the model, eagerly, traced, or with compiled layers. It knows no batch: what attention reads
-    is settled by the backend's last `begin` or `begin_static`."""
+    """Runs the model, eagerly, traced, or with compiled layers.
+
+    It knows no batch: what attention reads is determined by the backend's last `begin` or
+    `begin_static`.
+    """
 
     def __init__(
         self, model: PreTrainedModel, backend: Backend, options: PagedOptions, wants_logits: bool
@@ -33,11 +36,17 @@ class ModelPass:
         if options.compile:
             self._layers = CompiledLayers(model, str(options.compile))
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._num_layers = 0  # that attend in a pass
+        self._num_layers = 0  # the number that attend in a pass
         self._trace = traced(model, self._forward, options.prepack) if options.trace else None
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
-        """Tokens and positions (1, T), of whose places `last` (S,) are sampled."""
+        """Runs the model over tokens and positions (1, T) and chooses a token at the indices `last`
+        (S,).
+
+        Returns the token ids (S,) and, if they are wanted, the logits (S, vocab). Raises
+        `UnsupportedModelError` if the model's attention is not ours, or if the number of attending
+        layers changes.
+        """
         with passing_to(self._backend) as current:
             logits = (self._trace or self._forward)(tokens, positions, last)
             token_ids = _argmax(logits)
@@ -51,7 +60,8 @@ class ModelPass:
         return (token_ids, logits) if self._wants_logits else (token_ids,)
 
     def _forward(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
-        """Logits (S, vocab) at the given places of the packed row; the head computes no others."""
+        """Returns logits (S, vocab) at the indices `last` of the packed row; the head computes no
+        others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
         with self._attached, self._layers:
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
@@ -60,7 +70,7 @@ class ModelPass:
 
 
 def _argmax(logits: Tensor) -> Tensor:
-    """(S,) of (S, vocab)."""
+    """Returns the token ids (S,) with the highest of the logits (S, vocab)."""
     if logits.device.type == "cpu" and logits.dtype is torch.float32:
         return torch.from_numpy(logits.numpy().argmax(axis=-1))  # 15 times as fast as torch's
     return logits.argmax(dim=-1)

@@ -1,4 +1,5 @@
-"""What can be switched, so that its worth can be measured and a fault in it be bisected."""
+"""The options of the paged engine, so that the worth of each part can be measured and a fault
+bisected."""
 
 from __future__ import annotations
 
@@ -9,26 +10,27 @@ import torch
 from batchproof.errors import ConfigError
 from batchproof_engines.paged.kernels import triton_works
 
-PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that change nothing, to find a culprit
+PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that optimise nothing, to bisect a fault
 BACKENDS = ("lanes", "blocks", "triton")
 
 
 @dataclass(frozen=True, slots=True)
 class PagedOptions:
-    """`--engine 'paged?backend=blocks&graphs=true'`. What is None or auto is chosen by the device."""
+    """Options as in `--engine 'paged?backend=blocks&graphs=true'`; None and "auto" depend on the
+    device."""
 
-    backend: str = "auto"  # lanes on a CPU; on CUDA triton where it is installed, else blocks
-    trace: bool | None = None  # the forward pass as TorchScript; on a CPU
-    graphs: bool | None = None  # decode steps as CUDA graphs; elsewhere the same without recording
-    overlap: bool | None = None  # tokens are read one step late, an EOS too; on CUDA
-    compile: bool | str | None = None  # one layer for all, by inductor or the backend named; on CUDA
-    prepare: bool | None = None  # the pool is sized and steps are captured when it is built; on CUDA
-    tune: bool = False  # how kernels go through keys is chosen by measurement then; needs triton
-    prepack: bool = False  # linear layers with transposed weights; needs trace
-    poison: float | None = None  # what unused and freed blocks hold: it has no effect
+    backend: str = "auto"  # lanes on a CPU; on CUDA triton if it is installed, else blocks
+    trace: bool | None = None  # run the forward pass as TorchScript; default on a CPU
+    graphs: bool | None = None  # run steps as CUDA graphs (elsewhere unrecorded); default on CUDA
+    overlap: bool | None = None  # read tokens, and EOS, one step late; default on CUDA
+    compile: bool | str | None = None  # compile one layer for all, with this backend; default on CUDA
+    prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
+    tune: bool = False  # choose the kernels' tiling by measurement at construction; needs triton
+    prepack: bool = False  # transpose the weights of linear layers; needs trace
+    poison: float | None = None  # the content of unused and freed blocks, which must have no effect
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for a value of another type than the option's."""
+        """Raises `ConfigError` for a value of the wrong type."""
         for name in ("trace", "graphs", "overlap", "prepare", "tune", "prepack"):
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
@@ -45,7 +47,10 @@ class PagedOptions:
                 )
 
     def resolved(self, device: torch.device) -> PagedOptions:
-        """Without None and auto. Raises `ConfigError` naming value, rule and choices."""
+        """Returns the options with the device's defaults filled in.
+
+        Raises `ConfigError`, naming value, rule and choices, for unknown or contradictory options.
+        """
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
         by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
         backend = by_device if self.backend == "auto" else self.backend

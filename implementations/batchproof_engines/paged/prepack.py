@@ -1,8 +1,8 @@
-"""Linear layers in the layout that a CPU multiplies fastest: weights as (in, out), side by side.
+"""Linear layers in the layout that a CPU multiplies fastest: contiguous weights of shape (in, out).
 
-Any engine could do this, so it says nothing about batching: it is off unless asked for. The transposed
-weights are a second copy of the model's. (oneDNN's own packed layout cannot stand in a trace, and up to
-a width of 704 it was slower than no packing at all.)
+Any engine could do this, so it says nothing about batching, and it is off by default. The transposed
+weights are a second copy of the model's. (oneDNN's own packed layout cannot be part of a trace, and up
+to a width of 704 it was slower than no packing at all.)
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 
 @contextmanager
 def packed_linears(model: PreTrainedModel) -> Iterator[None]:
-    """While a trace is made, every `nn.Linear` multiplies with its transposed copy."""
+    """A context, for making a trace, in which every `nn.Linear` multiplies with its transposed copy."""
     layers = [each for each in model.modules() if type(each) is nn.Linear]
     for layer in layers:
-        # In the instance's own dictionary, before the class's method; no weight is touched.
+        # In the instance's dictionary, which takes precedence over the class; no weight is changed.
         layer.__dict__["forward"] = partial(_linear, layer.weight.detach().t().contiguous(), layer.bias)
     try:
         yield

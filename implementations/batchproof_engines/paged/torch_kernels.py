@@ -1,5 +1,5 @@
-"""Attention over a pool of blocks with torch alone: right on any device, at the price of a copy of the
-keys and values that are read. What no query may see has no effect, to the bit, not even NaN."""
+"""Attention over a pool of blocks with torch alone: correct on any device, but it copies all keys and
+values that are read. What a query may not see has no effect, to the bit, not even NaN."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def decode(
     form: AttentionForm,
     out: Tensor,
 ) -> None:
+    """See `Kernels.decode`."""
     num_rows, block_size = len(rows.lanes), cache.keys.shape[1]
-    places = rows.seq_lens.clamp(min=1) - 1  # of a padding row: the trash block's first cell
+    places = rows.seq_lens.clamp(min=1) - 1  # for a padding row, the trash block's first cell
     blocks = tables[rows.lanes, places // block_size].long()
     slots = blocks * block_size + places % block_size
     _write(cache, slots, key[:num_rows], value[:num_rows])
@@ -44,6 +45,7 @@ def prefill(
     form: AttentionForm,
     out: Tensor,
 ) -> None:
+    """See `Kernels.prefill`."""
     num_tokens, block_size = len(rows.slots), cache.keys.shape[1]
     _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
     if rows.spans is None:
@@ -66,9 +68,10 @@ def prefill(
 
 
 def _as_decodes(rows: PrefillRows, first: int, tables: Tensor) -> DecodeRows:
-    """Each fed token as a row of its own, for steps whose rows the host does not know: dear, but right.
+    """Returns each fed token as a row of its own: slow, but needs no knowledge of the rows on the host.
 
-    Tokens of no row become padding rows."""
+    Tokens that belong to no row become padding rows.
+    """
     tokens = torch.arange(first, first + len(rows.slots), device=tables.device)
     owners = torch.searchsorted(rows.starts, tokens, right=True) - 1
     is_fed = tokens < rows.starts[-1]
@@ -90,39 +93,39 @@ def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None
 def _attend_singly(
     query: Tensor, cache: LayerCache, tables: Tensor, rows: DecodeRows, form: AttentionForm, out: Tensor
 ) -> None:
-    """Rows of one query each, whose keys are all in the cache."""
+    """Attends for rows of one query each, whose keys are all in the cache."""
     num_rows = len(rows.lanes)
     blocks = tables[rows.lanes, : rows.num_columns]
     keys, values = (_gathered(each, blocks).transpose(1, 2) for each in (cache.keys, cache.values))
     visible = _visible_keys(rows, form.window, keys.shape[2])
-    # A weight of zero makes nothing of a NaN that others left there.
+    # A weight of zero does not cancel a NaN that other sequences left there.
     keys, values = (each.masked_fill_(~visible.mT, 0.0) for each in (keys, values))
     queries = query[:, :, None]
     if form.sinks is None:
-        # All queries stand at the same place, so a group of heads may pass for queries of one head.
+        # All queries have the same position, so the heads of a group may pass for queries of one head.
         queries = queries.reshape(num_rows, keys.shape[1], -1, query.shape[2])
     attended = attend_dense(queries, keys, values, form, visible, is_causal=False)
     out[:] = attended.reshape(out.shape)
 
 
 def tune(cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int) -> None:
-    """There is nothing to choose."""
+    """Does nothing: there is nothing to choose."""
 
 
 def graph_columns(num_columns: int, width: int) -> int:
-    """A power of two: no more than twice what is needed is read."""
+    """Returns the next power of two, so that at most twice the necessary keys are read."""
     return int(min(1 << (num_columns - 1).bit_length(), width))
 
 
 def _gathered(cells: Tensor, blocks: Tensor) -> Tensor:
-    """`cells` (capacity, block_size, heads, dim), `blocks` (B, columns) -> (B, columns * block_size,
-    heads, dim)."""
+    """Gathers `cells` (capacity, block_size, heads, dim) by `blocks` (B, columns) -> (B, columns *
+    block_size, heads, dim)."""
     return cells[blocks].flatten(1, 2)
 
 
 def _visible_keys(rows: DecodeRows, window: int | None, num_keys: int) -> Tensor:
-    """(B, 1, 1, num_keys)."""
-    # A padding row sees the first cell of the trash block: a softmax over nothing is not a number.
+    """Returns which keys each row's query may see, (B, 1, 1, num_keys)."""
+    # A padding row sees the first cell of the trash block: a softmax over no keys would be NaN.
     seq_lens = rows.seq_lens.clamp(min=1)[:, None]
     places = torch.arange(num_keys, device=seq_lens.device)
     visible = places < seq_lens
@@ -132,7 +135,7 @@ def _visible_keys(rows: DecodeRows, window: int | None, num_keys: int) -> Tensor
 
 
 def _visible_to_each(span: Span, window: int | None, device: torch.device) -> Tensor:
-    """(query_len, seq_len): the keys up to each query's own."""
+    """Returns which keys each query of the span may see, (query_len, seq_len)."""
     queries = torch.arange(span.query_len, device=device)[:, None] + span.context_len
     distance = queries - torch.arange(span.context_len + span.query_len, device=device)
     visible = distance >= 0

@@ -1,9 +1,9 @@
-"""Triton: the rows of one token. Few queries read many keys, so it is memory that must be kept busy.
+"""Triton: rows of one token. Few queries read many keys, so memory bandwidth is the limit.
 
-One program reads one share ("split") of one row's keys for one key head, and serves all the query
-heads of that head's group with it. The fed token's own key and value are not in the cache yet: the
-first split starts from them, and stores them on the way. Where there is more than one split, each
-leaves its result and the logarithm of its softmax's denominator, and a second kernel weighs them.
+One program reads one share ("split") of a row's keys for one key head, and serves all query heads of
+that head's group. The fed token's own key and value are not in the cache yet: the first split starts
+from them and stores them. If there is more than one split, each stores its result and the logarithm of
+its softmax's denominator, and a second kernel merges them.
 
 Split-KV decoding: Dao et al., "Flash-Decoding", 2023.
 """
@@ -79,7 +79,7 @@ def _decode_kernel(
     table = tables + tl.load(lanes + row) * table_stride
     seq_len = tl.load(seq_lens + row).to(tl.int32)
     is_first = (split == 0) & (seq_len > 0)
-    place = seq_len - 1  # the fed token's
+    place = seq_len - 1  # of the fed token
     begin, end = _share(place, window, split, num_splits, tile, 1 if partial is None else min_share)
 
     in_group = tl.arange(0, padded_group)
@@ -134,7 +134,7 @@ def _decode_kernel(
         tl.store(out + places[:, None] * v_dim + v_dims[None, :], result, mask=is_out)
     else:
         places = places * num_splits + split
-        # Of an empty share only the -inf is stored; the second kernel reads no more of it either.
+        # For an empty share only the -inf is stored; the second kernel reads nothing else of it.
         tl.store(log_totals + places, highest + tl.log(divisor), mask=is_head)
         is_out = is_out & (is_first | (begin < end))
         tl.store(partial + places[:, None] * v_dim + v_dims[None, :], result, mask=is_out)
@@ -142,7 +142,7 @@ def _decode_kernel(
 
 @triton.jit
 def _share(num_cached, window, split, num_splits, tile: tl.constexpr, min_tiles: tl.constexpr):
-    """The places of the cached keys that a split reads, begin and end."""
+    """Returns the range of positions, begin and end, of the cached keys that a split reads."""
     begin = 0
     if window is not None:
         begin = tl.maximum(num_cached + 1 - window, 0)
@@ -154,7 +154,7 @@ def _share(num_cached, window, split, num_splits, tile: tl.constexpr, min_tiles:
 
 @triton.jit
 def _moved(source, target, dims, mask):
-    """One head's numbers, having been stored where they belong."""
+    """Loads one head's numbers, stores them where they belong, and returns them."""
     numbers = tl.load(source + dims, mask=mask, other=0.0)
     tl.store(target + dims, numbers, mask=mask)
     return numbers
@@ -171,7 +171,8 @@ def decode(
     out: Tensor,
     num_splits: int | None = None,
 ) -> None:
-    """See `Kernels`. `num_splits`: of each row's keys; None: so many that all processors have work."""
+    """See `Kernels.decode`. With `num_splits` None, each row is divided so that all processors have
+    work."""
     num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
     block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
     padded_qk, padded_v = padded(qk_dim), padded(v_dim)

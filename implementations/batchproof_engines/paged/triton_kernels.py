@@ -1,4 +1,4 @@
-"""The Triton set of kernels. Import it only where `triton_works`."""
+"""The set of Triton kernels; import it only if `triton_works`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["decode", "graph_columns", "prefill", "tune"]
 
 
 def tune(cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int) -> None:
-    """Once for each kind of layer, while the process lives."""
+    """Tunes each kind of layer once per process; see `Kernels.tune`."""
     if not is_tuned(cache):
         tuned(cache, num_heads, form, num_seqs, seq_len)
 
 
 def graph_columns(num_columns: int, width: int) -> int:  # noqa: ARG001
-    """The whole table: no key is read that is not needed, so one graph serves all lengths."""
+    """Returns the full width: only the keys needed are read, so one graph serves all lengths."""
     return width

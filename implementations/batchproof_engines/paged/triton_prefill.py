@@ -1,11 +1,11 @@
-"""Triton: writing the fed tokens to the pool, and the rows of several tokens.
+"""Triton: writes the fed tokens to the pool, and serves rows of several tokens.
 
-One program serves a tile of one row's queries with one key head. Its queries are tokens times the heads
-of the group, so that short chunks fill a tile as well as long ones. All keys are read through the block
-table, the fed ones too: the write kernel has put them there.
+One program serves a tile of one row's queries with one key head. A tile has tokens times the heads of
+the group, so that short chunks fill it as well as long ones. All keys are read through the block table,
+including the fed ones, which the write kernel has stored before.
 
-How many programs there are follows from shapes alone, so that a step may be captured whose rows the
-host does not know: a program finds its row by bisection, and some find nothing to do.
+The number of programs follows from shapes alone, so that a step can be captured whose rows the host
+does not know: a program finds its row by bisection, and some find nothing to do.
 
 Tiling and running softmax: Dao et al., "FlashAttention", 2022. Tiles counted over all rows, and the
 search for a tile's row: vLLM's `triton_unified_attention.py`.
@@ -51,7 +51,7 @@ def _write_kernel(
     padded_qk: tl.constexpr,
     padded_v: tl.constexpr,
 ):
-    """One program for one token."""
+    """Writes the keys and values of one token; one program each."""
     token = tl.program_id(0).to(tl.int64)
     cells = tl.load(slots + token) * num_kv_heads
     heads = tl.arange(0, padded_heads)[:, None]
@@ -67,7 +67,10 @@ def _write_kernel(
 
 @triton.jit
 def _tiles_before(starts, row, group: tl.constexpr, num_queries: tl.constexpr):
-    """Of the rows before `row`. Each row has one more than fill up, for its last may be broken."""
+    """Returns the number of tiles of the rows before `row`.
+
+    Each row has one tile more than its queries fill, because its last one may be partial.
+    """
     num_pairs = (tl.load(starts + row) - tl.load(starts)) * group
     return (num_pairs // num_queries).to(tl.int32) + row
 
@@ -104,7 +107,7 @@ def _prefill_kernel(
     tile: tl.constexpr,
     number: tl.constexpr,
 ):
-    # The last tiles of a row see the most keys: they go first.
+    # The last tiles of a row see the most keys, so they run first.
     index = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     row = 0
@@ -183,7 +186,7 @@ def prefill(
     form: AttentionForm,
     out: Tensor,
 ) -> None:
-    """See `Kernels`."""
+    """See `Kernels.prefill`."""
     query, key, value = map(with_unit_stride, (query, key, value))
     num_tokens = len(rows.slots)
     _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])

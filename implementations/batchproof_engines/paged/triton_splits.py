@@ -1,4 +1,4 @@
-"""Triton: into how many shares ("splits") a decode row's keys go, and how their results become one.
+"""Triton: how a decode row's keys are divided into shares ("splits") and their results merged.
 
 Split-KV decoding: Dao et al., "Flash-Decoding", 2023.
 """
@@ -13,8 +13,8 @@ from torch import Tensor
 from batchproof_engines.paged.triton_tiles import padded
 
 MAX_SPLITS = 64
-MIN_SHARE = 2  # tiles: less is done sooner than it is merged
-SHARE_TILES = 2  # so many could be read while a program starts and leaves its share
+MIN_SHARE = 2  # tiles: a smaller share takes less time than its merging
+SHARE_TILES = 2  # the overhead of a program and its share, in tiles that could be read meanwhile
 
 
 @triton.jit(do_not_specialize=["num_splits"])
@@ -29,7 +29,7 @@ def _merge_kernel(
     padded_splits: tl.constexpr,
     padded_v: tl.constexpr,
 ):
-    """One program for one row and head."""
+    """Merges the shares of one row and head; one program each."""
     head = tl.program_id(1)
     place = tl.program_id(0).to(tl.int64) * num_heads + head
     splits = tl.arange(0, padded_splits)
@@ -53,8 +53,11 @@ def _merge_kernel(
 
 
 def merge(partial: Tensor, log_totals: Tensor, sinks: Tensor | None, out: Tensor) -> None:
-    """`partial` (B, num_heads, num_splits, v_dim) float32 and the logarithms of its softmaxes'
-    denominators (B, num_heads, num_splits), -inf for an empty share, to `out`'s first B rows."""
+    """Merges shares into the first B rows of `out`.
+
+    `partial` (B, num_heads, num_splits, v_dim) and `log_totals` (B, num_heads, num_splits) are float32;
+    the latter are the logarithms of the softmaxes' denominators, -inf for an empty share.
+    """
     num_rows, num_heads, num_splits, v_dim = partial.shape
     _merge_kernel[num_rows, num_heads](
         partial,
@@ -70,11 +73,12 @@ def merge(partial: Tensor, log_totals: Tensor, sinks: Tensor | None, out: Tensor
 
 
 def splits_for(num_programs: int, num_tiles: float, slots: int) -> int:
-    """Into how many shares to cut rows of up to `num_tiles` tiles, so that the GPU is done soonest.
+    """Returns into how many shares to divide rows of up to `num_tiles` tiles, to minimise the GPU's
+    time.
 
-    `num_programs` are there without splits, `slots` run at a time. All waves of them but the last are
-    full, and each takes as long as a share and what comes with it. Many short shares also even out rows
-    of uneven lengths: they are handed out as slots become free.
+    There are `num_programs` without splits, and `slots` of them run at a time. All waves but the last
+    are full, and each takes as long as a share and its overhead. Many short shares also balance rows of
+    different lengths, because they are assigned as slots become free.
     """
     most = int(min(max(num_tiles // MIN_SHARE, 1), MAX_SPLITS))
 

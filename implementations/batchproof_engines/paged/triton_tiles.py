@@ -1,7 +1,7 @@
-"""Triton: a tile of keys and values and what becomes of it, for decode and prefill alike.
+"""Triton: operations on a tile of keys and values, shared by decode and prefill.
 
-Scores are float32, whatever keys and values are, unless these are float64. Running softmax: Milakov and
-Gimelshein, 2018.
+Scores are float32 whatever the dtype of keys and values, except float64 for float64. Running softmax:
+Milakov and Gimelshein, 2018.
 """
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
 
@@ -35,8 +35,10 @@ def read(
     padded_qk: tl.constexpr,
     padded_v: tl.constexpr,
 ):
-    """One sequence's keys (padded_qk, N) and values (N, padded_v) at `places` (N,), 0 where not
-    `inside`: unused cells are not even read."""
+    """Loads one sequence's keys (padded_qk, N) and values (N, padded_v) at `places` (N,).
+
+    They are 0 where not `inside`: unused cells are not even read.
+    """
     blocks = tl.load(table + places // block_size, mask=inside, other=0).to(tl.int64)
     cells = (blocks * block_size + places % block_size) * num_kv_heads + kv_head
     dims = tl.arange(0, padded_qk)[:, None]
@@ -52,21 +54,24 @@ def read(
 
 @triton.jit
 def product(left, right, number: tl.constexpr):
-    if INTERPRETED:  # it would multiply the bit patterns of bfloat16 (triton-lang/triton#11584)
+    """Returns left @ right with elements of type `number`."""
+    if INTERPRETED:  # it multiplies the bit patterns of bfloat16 (triton-lang/triton#11584)
         left, right = left.to(number), right.to(number)
-    # "ieee": else float32 would be rounded to 10 bits on the tensor cores.
+    # "ieee": otherwise the tensor cores would round float32 to a mantissa of 10 bits.
     return tl.dot(left, right, input_precision="ieee", out_dtype=number)
 
 
 @triton.jit
 def scored(query, key, visible, scaling: tl.constexpr, softcap: tl.constexpr, number: tl.constexpr):
-    """Of `query` (M, dim) and `key` (dim, N): (M, N) of type `number`, -inf where not visible."""
+    """Returns scores (M, N) of type `number` for `query` (M, dim) and `key` (dim, N), -inf where not
+    visible."""
     scores = capped(product(query, key, number) * scaling, softcap)
     return tl.where(visible, scores, float("-inf"))
 
 
 @triton.jit
 def capped(scores, softcap: tl.constexpr):
+    """Returns softcap * tanh(scores / softcap), or the scores if there is no softcap."""
     if softcap is not None:
         scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
     return scores
@@ -74,10 +79,13 @@ def capped(scores, softcap: tl.constexpr):
 
 @triton.jit
 def folded(scores, value, highest, total, mixed):
-    """Take a tile more into a running softmax: its highest score (M,), the sum of exp(score - highest)
-    (M,) and of those times the values (M, v_dim)."""
+    """Folds another tile into a running softmax.
+
+    Its state is the highest score (M,), the sum of exp(score - highest) (M,), and the sum of those
+    times the values (M, v_dim).
+    """
     new_highest = tl.maximum(highest, tl.max(scores, 1))
-    # A query that has seen nothing so far: any shift will do, and exp(-inf) is 0.
+    # For a query that has seen no key so far, any finite shift will do: exp(-inf) is 0.
     shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
     shares = tl.exp(scores - shift[:, None])
     fading = tl.exp(highest - shift)
@@ -88,28 +96,28 @@ def folded(scores, value, highest, total, mixed):
 
 @triton.jit
 def with_sink(sink, highest, total, mixed):
-    """A logit more in the denominator, which has no value."""
+    """Adds a logit without a value to the denominator of a running softmax."""
     new_highest = tl.maximum(highest, sink)
     fading = tl.exp(highest - new_highest)
     return new_highest, total * fading + tl.exp(sink - new_highest), mixed * fading[:, None]
 
 
 def with_unit_stride(rows: Tensor) -> Tensor:
-    """(T, heads, dim) with a head's numbers side by side, as the kernels take it."""
+    """Returns (T, heads, dim) with contiguous heads, as the kernels require."""
     return rows if rows.stride(2) == 1 else rows.contiguous()
 
 
 def padded(size: int) -> int:
-    """What `tl.dot` takes: a power of two, at least 16."""
+    """Returns a size that `tl.dot` accepts: the next power of two, at least 16."""
     return max(16, int(triton.next_power_of_2(size)))
 
 
 def tile_for(cache: LayerCache, padded_dims: int, tile_bytes: int) -> int:
-    """How many keys to take at a time."""
+    """Returns how many keys to process at a time."""
     fitting = max(16, tile_bytes // (padded_dims * cache.keys.element_size()))
     return min(128, 1 << (fitting.bit_length() - 1))
 
 
 def number_for(cache: LayerCache) -> Any:
-    """Triton's type of scores and sums."""
+    """Returns Triton's type of scores and sums."""
     return tl.float64 if cache.keys.dtype is torch.float64 else tl.float32

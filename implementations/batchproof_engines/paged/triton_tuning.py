@@ -1,6 +1,6 @@
-"""Which of a few ways through the keys is the fastest on this device, found by trying them on the pool.
+"""Chooses the fastest of a few ways to iterate over keys on this device, by trying them on the pool.
 
-Nothing is left behind in the pool: what the trial writes is what its cells hold already.
+The content of the pool is preserved: the trial writes what its cells already hold.
 """
 # mypy: disable-error-code="import-not-found,import-untyped"
 
@@ -54,16 +54,18 @@ def tuned(
     seq_len: int,
     time_ms: Timer | None = None,
 ) -> Sweeps:
-    """Chooses for layers like `cache`'s, by decodes of `num_seqs` rows and a prefill of one, all of
-    `seq_len` tokens or of as many as the pool has room for. From here on the kernels use it.
+    """Chooses the constants for layers like `cache`'s and puts them to use.
 
-    For a step without sequences: the device is waited for, and nothing may be captured meanwhile.
-    Kernels that were captured before stay as they are.
+    Measures decodes of `num_seqs` rows and a prefill of one, all of `seq_len` tokens or as many as fit
+    into the pool.
+
+    Call it while there are no sequences and no capture is in progress: it waits for the device. Kernels
+    that were captured before do not change.
     """
     timer = time_ms or on_device
     before = sweeps_for(cache)
     decode, prefill = _decode_trial(cache, num_heads, form, num_seqs, seq_len), None
-    if cache.keys.element_size() == 2:  # wider numbers take what the compiler can hold in registers
+    if cache.keys.element_size() == 2:  # wider numbers are limited by the number of registers
         prefill = _prefill_trial(cache, num_heads, form, seq_len)
 
     def with_(sweeps: Sweeps, launch: Launch) -> Launch:
@@ -86,7 +88,8 @@ def tuned(
 
 
 def fastest(candidates: Iterable[tuple[Choice, Launch]], time_ms: Timer) -> Choice:
-    """The first of equally fast ones. Those that ask for more than the device has are passed over."""
+    """Returns the first of the fastest choices. Those that exceed the resources of the device are
+    skipped."""
     durations: dict[Choice, float] = {}
     for choice, launch in candidates:
         if choice in durations:
@@ -95,12 +98,12 @@ def fastest(candidates: Iterable[tuple[Choice, Launch]], time_ms: Timer) -> Choi
             durations[choice] = time_ms(launch)
         except OutOfResources:
             continue
-    assert durations, "no candidate fits into the device"
+    assert durations, "no candidate fits on the device"
     return min(durations, key=lambda each: durations[each])
 
 
 def on_device(launch: Launch) -> float:
-    """The median of a few, in milliseconds; what is compiled is compiled before."""
+    """Returns the median duration of a few launches in milliseconds, after warm-ups that compile."""
     for _ in range(3):
         launch()
     durations = []
@@ -146,7 +149,8 @@ def _prefill_trial(cache: LayerCache, num_heads: int, form: AttentionForm, seq_l
 
 
 def _tables(cache: LayerCache, num_seqs: int, num_columns: int) -> torch.Tensor:
-    """Different blocks for all rows as far as there are so many; a pool is not read in order."""
+    """Returns tables with different blocks for all rows, as far as the pool has enough, in random
+    order."""
     num_blocks = cache.keys.shape[0]
     order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(0))
     cells = torch.arange(num_seqs * num_columns) % num_blocks

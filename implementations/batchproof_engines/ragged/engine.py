@@ -1,16 +1,15 @@
-"""Continuous batching as one would first write it down: no padding, no waves, no barrier.
+"""Continuous batching in its simplest form: no padding, no waves, no barrier.
 
-Every step packs the tokens that are due, of all sequences in flight, into one row `(1, total_q)`: a
-whole prompt (or a chunk of it) for a newcomer, one token for a running sequence. A block-diagonal
-causal mask keeps the sequences apart. A sequence that is done leaves its slot at once, and the next
-step fills it.
+Every step packs the tokens that are due, of all running sequences, into one row `(1, total_q)`: a
+whole prompt (or a chunk of it) for a newcomer, one token for a sequence that is decoding. A
+block-diagonal causal mask keeps the sequences apart. A finished sequence leaves its slot at once, and
+the next step fills it.
 
     add -> schedule -> forward -> update -> events
            (policy)    (tensors)  (policy)
 
 Each sequence has a `DynamicCache`. A step concatenates them and scatters the new keys and values
-back: easy to read, and slow, since every step copies every key. The policy is in
-`ragged_scheduler.py`.
+back: easy to read, but slow, because every step copies every key. The policy is in `scheduler.py`.
 
 Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Preemption by recompute and block
 accounting: Kwon et al., "PagedAttention", SOSP 2023.
@@ -40,12 +39,13 @@ from batchproof.api import (
     duplicate_id,
 )
 from batchproof.errors import UnsupportedModelError
+from batchproof_engines.model_support import refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
-from batchproof_engines.support import probe, refuse_unbatchable, sliding_window
+from batchproof_engines.trial_batch import probe_logits
 
 
 class RaggedEngine:
-    """First come first served over `config.max_num_seqs` slots."""
+    """Serves requests first come, first served, in `config.max_num_seqs` slots."""
 
     capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.PREFIX_CACHING}
     scheduler_class = Scheduler
@@ -56,15 +56,18 @@ class RaggedEngine:
         self._window = sliding_window(model)
         self._scheduler = self.scheduler_class(Limits.of(model, config), config)
         self._caches: dict[str, DynamicCache] = {}  # of the running sequences
-        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
+        self._undelivered: list[TokenEvent] = []  # events of requests that ended outside a step
         self._trace: list[StepRecord] = []
 
     def step(self) -> list[TokenEvent]:
+        """Runs one iteration and returns its events, after those of requests that ended since the last
+        one."""
         events, self._undelivered = self._undelivered, []
         return events + self._run_step()[0]
 
     def _run_step(self) -> tuple[list[TokenEvent], dict[str, Tensor]]:
-        """One iteration. Returns its events, and the logits `(vocab,)` each token was chosen from."""
+        """Runs one iteration. Returns its events, and by request the logits (vocab,) each token was
+        chosen from."""
         plan = self._scheduler.schedule()
         for request_id in plan.preempted:
             del self._caches[request_id]
@@ -80,9 +83,9 @@ class RaggedEngine:
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
-        """Feed all scheduled tokens in one pass and keep their keys and values.
+        """Feeds all scheduled tokens in one pass and stores their keys and values.
 
-        Returns the float32 logits of the last token of each row, `(rows, vocab)`.
+        Returns the float32 logits (rows, vocab) of the last token of each row.
         """
         device = self._model.device
         fed, positions = self._packed_tokens(plan)
@@ -99,7 +102,7 @@ class RaggedEngine:
         return output.logits[0, last].float()
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
-        """The token ids to feed and their positions, row after row."""
+        """Returns the token ids to feed and their positions, row after row."""
         fed: list[int] = []
         positions: list[int] = []
         for (sequence, num_new), row in zip(plan.scheduled, plan.rows, strict=True):
@@ -109,7 +112,7 @@ class RaggedEngine:
         return fed, positions
 
     def _gather(self, plan: SchedulerOutput) -> DynamicCache:
-        """All cached keys and values, row after row: `(1, heads, total_context, head_size)`."""
+        """Returns all cached keys and values, row after row: `(1, heads, total_context, head_size)`."""
         caches = [self._caches[row.request_id] for row in plan.rows if row.context_len]
         layers = zip(*(cache.layers for cache in caches), strict=True)
         return DynamicCache(
@@ -123,7 +126,8 @@ class RaggedEngine:
         )
 
     def _scatter(self, plan: SchedulerOutput, cache: DynamicCache) -> None:
-        """Append the new keys and values, which stand behind all contexts, to their owners."""
+        """Appends the new keys and values, which stand behind all contexts, to their sequences'
+        caches."""
         lens = [row.query_len for row in plan.rows]
         for index, layer in enumerate(cache.layers):
             assert isinstance(layer, DynamicLayer), "the cache was made by _gather"
@@ -135,14 +139,18 @@ class RaggedEngine:
                 self._caches.setdefault(row.request_id, DynamicCache()).update(k, v, index)
 
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+        """Returns the mask of a step with these rows, bool (total_q, total_kv); see `packed_mask`."""
         return self._mask(rows, self._window)
 
     def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
         return packed_mask(rows, window, self._model.device)
 
     def _additive_mask(self, rows: Seq[RowRecord]) -> Tensor | dict[str, Tensor]:
-        """The mask as transformers takes it: 0 or the dtype's minimum, `(1, 1, total_q, total_kv)`;
-        one per layer type where a model mixes full and sliding attention."""
+        """Returns the mask as transformers takes it: 0 or the dtype's minimum, `(1, 1, total_q,
+        total_kv)`.
+
+        A model that mixes full and sliding attention gets one mask per layer type.
+        """
 
         def additive(mask: Tensor) -> Tensor:
             dtype = self._model.dtype
@@ -158,6 +166,8 @@ class RaggedEngine:
         }
 
     def add(self, request: Request) -> None:
+        """Queues a request; a bad one gets an ERROR event in the next step. Raises `ValueError` if its
+        id is live."""
         if self._scheduler.is_live(request.request_id):
             raise ValueError(duplicate_id(request.request_id))
         refusal = self._scheduler.refusal(request)
@@ -167,19 +177,27 @@ class RaggedEngine:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
     def abort(self, request_id: str) -> None:
+        """Ends a request, which gets an ABORTED event in the next step; an unknown id has no effect."""
         if self._scheduler.abort(request_id):
             self._caches.pop(request_id, None)
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
 
     @property
     def has_unfinished(self) -> bool:
+        """Returns whether a request is unfinished or an event still has to be delivered."""
         return bool(self._scheduler.waiting or self._scheduler.running or self._undelivered)
 
     @property
     def trace(self) -> Seq[StepRecord]:
+        """Returns a record for each forward pass so far."""
         return self._trace
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Returns one completion per request, in order; bad requests are refused, the others are
+        served.
+
+        Raises `RuntimeError` while requests given to `add` are unfinished.
+        """
         self._require_idle()
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         for request in requests:
@@ -212,7 +230,8 @@ class RaggedEngine:
 
 
 def packed_mask(rows: Seq[RowRecord], window: int | None, device: torch.device | str = "cpu") -> Tensor:
-    """Who may attend to whom in one packed step: bool `(total_q, total_kv)`, made on the device.
+    """Returns which keys each query of a packed step may see: bool `(total_q, total_kv)`, made on the
+    device.
 
     Keys stand as the concatenation leaves them: all contexts, then all fed tokens. A query sees the
     keys of its own sequence at positions up to its own, at most `window` of them.
@@ -227,18 +246,22 @@ def packed_mask(rows: Seq[RowRecord], window: int | None, device: torch.device |
 
 
 def _places(starts: Seq[int], lens: Seq[int], device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """The row and the position of each token, `(sum(lens),)` each: row i has `lens[i]` tokens from
-    position `starts[i]` on, and they stand behind those of the rows before it."""
+    """Returns the row and the position of each token, both (sum(lens),).
+
+    Row i has `lens[i]` tokens, starting at position `starts[i]`; they stand behind those of earlier
+    rows.
+    """
     num_tokens = sum(lens)
     shifts = [start - num for start, num in zip(starts, accumulate(lens, initial=0), strict=False)]
     row_ids, repeats = torch.arange(len(lens), device=device), torch.tensor(lens, device=device)
-    # Told how many, a device need not be waited for.
+    # With `output_size` given, the call does not wait for the device.
     row = row_ids.repeat_interleave(repeats, output_size=num_tokens)
     return row, torch.arange(num_tokens, device=device) + torch.tensor(shifts, device=device)[row]
 
 
 def ragged(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Raises `UnsupportedModelError` for models whose attention does not take our mask."""
+    """Builds a ragged engine. Raises `UnsupportedModelError` for a model whose attention ignores our
+    mask."""
     refuse_unbatchable("ragged", model)
     implementation = model.config._attn_implementation
     if implementation not in ("eager", "sdpa"):
@@ -246,5 +269,5 @@ def ragged(model: PreTrainedModel, config: EngineConfig) -> Engine:
             f"engine 'ragged' needs attention 'eager' or 'sdpa', which take a 4-D mask; the model "
             f"uses {implementation!r}"
         )
-    probe("ragged", model, RaggedEngine)
+    probe_logits("ragged", model, RaggedEngine)
     return RaggedEngine(model, config)

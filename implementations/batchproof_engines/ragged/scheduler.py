@@ -1,16 +1,16 @@
-"""Who runs in the next step: the policy of the ragged engine, without a tensor.
+"""The policy of the ragged engine: which sequences run in the next step. It uses no tensors.
 
-First come first served. Running sequences go before newcomers, so every decode gets its token in
-every step; what is left of the token budget goes to prompts, in chunks if need be. With a block pool
-a step that would overrun it takes the youngest sequence out again (preemption by recompute: it keeps
-its outputs, waits first in line, and is fed again from the start).
+First come, first served. Running sequences go before newcomers, so every decode gets its token in
+every step; the rest of the token budget goes to prompts, in chunks if necessary. If a step would
+overrun the block pool, the youngest sequence is preempted (by recompute: it keeps its outputs, waits
+first in line, and is fed again from the start).
 
     waiting --admit--> running --last token--> gone
        ^                  |
        +---- preempt -----+
 
-The oldest sequence is never preempted for a younger one, so every step brings somebody closer to the
-end. A request that could never fit is refused when it is added.
+The oldest sequence is never preempted for a younger one, so every step brings some sequence closer to
+its end. A request that could never fit into the pool is refused when it is added.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from batchproof.api import (
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request in the engine: its tokens so far, and how many of them are in its cache."""
+    """A request inside the engine: its tokens so far, and how many of them are in its cache."""
 
     request: Request
     token_ids: list[int]  # prompt and outputs
@@ -43,18 +43,21 @@ class Sequence:
 
     @property
     def request_id(self) -> str:
+        """Returns the id of the request."""
         return self.request.request_id
 
     @property
     def num_uncomputed_tokens(self) -> int:
+        """Returns how many of its tokens are not in the cache yet."""
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
+        """Returns the tokens produced so far."""
         return self.token_ids[len(self.request.prompt_token_ids) :]
 
     def append(self, token_id: int) -> None:
-        """Take the next token, and see whether it is the last."""
+        """Appends the next token and sets `finish_reason` if it is the last."""
         self.token_ids.append(token_id)
         if token_id in self.request.eos_token_ids:
             self.finish_reason = FinishReason.STOP
@@ -66,14 +69,14 @@ class Sequence:
 class SchedulerOutput:
     """The plan of one step."""
 
-    scheduled: tuple[tuple[Sequence, int], ...]  # and how many tokens of each to feed
-    rows: tuple[RowRecord, ...]  # the same, as the trace shows it
+    scheduled: tuple[tuple[Sequence, int], ...]  # with the number of tokens to feed
+    rows: tuple[RowRecord, ...]  # the same, as they appear in the trace
     admitted: tuple[str, ...]
     preempted: tuple[str, ...]
 
 
 class Scheduler:
-    """Owns the two queues."""
+    """Owns the queues of waiting and running sequences."""
 
     sequence_class = Sequence
 
@@ -84,29 +87,30 @@ class Scheduler:
         self.running: list[Sequence] = []
 
     def refusal(self, request: Request) -> str | None:
-        """Why the request cannot be served, now or ever."""
+        """Returns why the request can never be served or has a live id, or None if it can be added."""
         if self.is_live(request.request_id):
             return duplicate_id(request.request_id)
         return self._limits.refusal(request) or self._pool_refusal(request)
 
     def is_live(self, request_id: str) -> bool:
+        """Returns whether a request of this id is waiting or running."""
         return any(seq.request_id == request_id for seq in (*self.waiting, *self.running))
 
     def add(self, request: Request) -> Sequence:
-        """Queue a request that is not refused."""
+        """Queues a request that `refusal` has accepted."""
         sequence = self.sequence_class(request, list(request.prompt_token_ids))
         self.waiting.append(sequence)
         return sequence
 
     def abort(self, request_id: str) -> bool:
-        """Forget the request; False if there is no such one."""
+        """Removes the request from the queues; returns False if there is none of this id."""
         was_live = self.is_live(request_id)
         self.waiting = deque(seq for seq in self.waiting if seq.request_id != request_id)
         self.running = [seq for seq in self.running if seq.request_id != request_id]
         return was_live
 
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step and move the queues accordingly."""
+        """Plans the next step and moves sequences between the queues accordingly."""
         budget = self._config.max_num_batched_tokens
         plan: dict[Sequence, int] = {}
         preempted: list[str] = []
@@ -114,16 +118,16 @@ class Scheduler:
             sequence = self.running[len(plan)]
             num_new = min(sequence.num_uncomputed_tokens, budget)
             if not self._fits({**plan, sequence: num_new}):
-                preempted.append(self._preempt_youngest())  # perhaps this very sequence
+                preempted.append(self._preempt_youngest())  # this sequence, if it is the youngest
                 continue
             plan[sequence] = num_new
             budget -= num_new
 
         admitted: list[str] = []
-        # Nobody is admitted in a step that took blocks away: the victim would come straight back.
+        # A step that preempts admits no one: the victim would come straight back.
         while self.waiting and self._has_free_slot() and budget and not preempted:
             sequence = self.waiting[0]
-            # Admit only what fits whole, even if the budget cuts it into chunks.
+            # The pool must hold the whole sequence, even if the budget cuts it into chunks.
             if not self._fits({**plan, sequence: sequence.num_uncomputed_tokens}):
                 break
             self.running.append(self.waiting.popleft())
@@ -138,7 +142,11 @@ class Scheduler:
         return SchedulerOutput(tuple(plan.items()), rows, tuple(admitted), tuple(preempted))
 
     def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
-        """Book what the step has done; `token_ids`: the token chosen in each row of the plan."""
+        """Records the outcome of a step: appends the tokens and removes finished sequences.
+
+        `token_ids` has one chosen token per row of the plan; those of rows that are not sampled are
+        ignored. Returns the events of the step and its record.
+        """
         events: list[TokenEvent] = []
         for (seq, num_new), row, token_id in zip(plan.scheduled, plan.rows, token_ids, strict=True):
             seq.num_computed_tokens += num_new
@@ -175,7 +183,7 @@ class Scheduler:
         return self._config.num_blocks - used
 
     def _fits(self, plan: dict[Sequence, int]) -> bool:
-        """Would the pool hold what is running after this plan?"""
+        """Returns whether the pool can hold all running sequences after this plan."""
         if self._config.num_blocks is None:
             return True
         owners = {*self.running, *plan}
@@ -183,7 +191,7 @@ class Scheduler:
         return used <= self._config.num_blocks
 
     def _pool_refusal(self, request: Request) -> str | None:
-        # The last token is never fed, so it needs no room.
+        # The last token is never fed, so it needs no block.
         needed = self._num_blocks(len(request.prompt_token_ids) + request.max_new_tokens - 1)
         if self._config.num_blocks is None or needed <= self._config.num_blocks:
             return None

@@ -1,4 +1,4 @@
-"""The stand-in program as an engine."""
+"""Fixtures that start the stand-in program as an engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model() -> PreTrainedModel:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    """The command line of the stand-in with a change; None: as it was."""
+    """Returns a function for the stand-in's command line with a change; None keeps the last one."""
 
     def command(change: str | None = "") -> str:
         path = tmp_path / "engine.py"

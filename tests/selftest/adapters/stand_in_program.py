@@ -6,7 +6,7 @@ from typing import Any
 
 from batchproof.api import Completion, FinishReason, Request
 
-# Answers at once, and right but for the tokens. What a test puts behind it changes one thing.
+# Answers at once and correctly except for the tokens. A test appends code that changes one thing.
 PROGRAM = """
 import json, os, signal, sys, time
 
@@ -58,7 +58,7 @@ def abort(question):
 def has_unfinished(question):
     return {"has_unfinished": bool(live)}
 """
-PLAIN = "plain = generate"  # to be called by what takes its place
+PLAIN = "plain = generate"  # for the function that replaces it to call
 REQUESTS = [Request("a", (1, 2), 3), Request("b", (9,), 1, frozenset({5, 4}))]
 ANSWERS = [
     Completion("a", (7, 7, 7), FinishReason.LENGTH),
@@ -67,9 +67,10 @@ ANSWERS = [
 
 
 def generating(body: str) -> str:
-    """Do this instead of answering."""
+    """Returns code that does this instead of answering `generate`."""
     return f"def generate(question):\n    {body}"
 
 
 def process_of(engine: Any) -> Any:
+    """Returns the process behind an engine."""
     return engine._running.process

@@ -1,4 +1,4 @@
-"""A server of completions for tests: it answers as `gpt2-hash` does, by integer arithmetic, and
+"""A completions server for tests: it answers as `gpt2-hash` does, by integer arithmetic, and
 misbehaves on request."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from batchproof.api import Limits, Request
 from batchproof.models import gpt2_hash_oracle
-from batchproof_engines.adapters.words import ids_of, text_of
+from batchproof_engines.adapters.word_tokenizer import ids_of, text_of
 
 MODEL = "gpt2-hash"
 LIMITS = Limits(vocab_size=256, max_model_len=256)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     server: StandIn
 
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.counting(body, self.headers.get("Authorization")):
             try:
                 self.server.behaviour(self, body)
-            except OSError:  # the other side has hung up
+            except OSError:  # the client has cut the connection
                 self.server.count_hung_up()
 
     def say(self, status: int, answer: object) -> None:
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class StandIn(ThreadingHTTPServer):
-    """`behaviour` answers a POST; the rest counts what was seen."""
+    """A server whose `behaviour` answers each POST; its other attributes count what it has received."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -96,7 +96,7 @@ class StandIn(ThreadingHTTPServer):
 
 
 def answer(handler: Handler, body: dict[str, Any]) -> None:
-    """As a good server does, which takes ids and words."""
+    """Answers as a correct server that takes ids and words."""
     prompt = body["prompt"]
     if isinstance(prompt, str):
         prompt = ids_of(prompt, LIMITS.vocab_size)
@@ -121,6 +121,7 @@ def answer(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def right_tokens(prompt: Sequence[int], cap: int, eos: Sequence[int] = ()) -> list[int]:
+    """Returns the tokens that `gpt2-hash` generates, up to the cap or the first EOS."""
     tokens: list[int] = []
     for token in gpt2_hash_oracle.generate(prompt, cap):
         tokens.append(token)

@@ -1,4 +1,5 @@
-"""An OpenAI-compatible server as an engine: over a real socket, with a server that does what we say."""
+"""An OpenAI-compatible server as an engine, over a real socket, with a server whose behaviour is
+scripted."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def server() -> Iterator[StandIn]:
 
 @pytest.fixture
 def build(server: StandIn) -> Iterator[Build]:
-    """`build(options)`: the engine with more options of `--engine`, closed in the end."""
+    """Returns a function that builds an engine with more options of `--engine`, closed at the end."""
     made = []
 
     def build(options: str = "", **config: Any) -> Any:
@@ -72,7 +73,7 @@ def right(requests: list[Request]) -> list[Completion]:
 
 
 def saying(*parts: object) -> Callable[[Handler, Body], None]:
-    """Events and then the end of the stream, or one answer."""
+    """Returns a behaviour that streams these events and then ends, or answers with the first one."""
 
     def behave(handler: Handler, body: Body) -> None:
         if not body.get("stream"):
@@ -136,7 +137,7 @@ def test_an_eos_that_is_counted_but_left_out_is_put_back(
     (completion,) = engine.generate([Request("a", (1,), 5, frozenset({4}))])
     assert completion.token_ids == (7, 4)
     (completion,) = engine.generate([Request("a", (1,), 5, frozenset({9, 4}))])
-    assert completion.token_ids == (7,), "which of the two it was nobody has said"
+    assert completion.token_ids == (7,), "the server has not said which of the two it was"
 
 
 @pytest.mark.parametrize("way", ["", "&stream=true"])
@@ -184,15 +185,15 @@ def test_a_context_narrower_than_the_servers_is_kept_here(build: Build, server: 
 
 
 ONE = REQUESTS[:1]
-NO_WORD = "which is no word of a token (t000 to t255)"
+NO_WORD = "which is not the word of a token (t000 to t255)"
 NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
     "no JSON": (
         "",
         saying(b"<html>busy</html>"),
-        "answered HTTP 200 with what is no JSON: '<html>",
+        "answered HTTP 200 with invalid JSON: '<html>",
     ),
-    "a list": ("", saying([1, 2]), "answered with a list, but should with an object"),
-    "no choices": ("", saying({"object": "x"}), "without the one choice there should be: \"{'object'"),
+    "a list": ("", saying([1, 2]), "answered with a list, but should answer with an object"),
+    "no choices": ("", saying({"object": "x"}), "without exactly one choice: \"{'object'"),
     "an error and 200": ("", saying({"error": {"message": "oom"}}), "answered with an error: "),
     "a strange word": ("", saying(choice("t001 hello", finish_reason="stop")), f"'hello', {NO_WORD}"),
     "merged words": ("", saying(choice("t001t002", finish_reason="stop")), f"'t001t002', {NO_WORD}"),
@@ -213,7 +214,7 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
     "ids that are texts": (
         "&tokens=ids",
         saying(choice("", token_ids=["1"], finish_reason="stop")),
-        "answered with the token id '1', which is no integer",
+        "answered with the token id '1', which is not an integer",
     ),
     "a 500": (
         "",
@@ -226,11 +227,11 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
         saying(choice("t001"), choice(" t002")),
         "ended its answer after 2 of 6 tokens without a finish_reason",
     ),
-    "an event that is no JSON": ("&stream=true", saying("{'a'"), "what is no JSON: \"{'a'\""),
+    "an event that is no JSON": ("&stream=true", saying("{'a'"), "invalid JSON: \"{'a'\""),
     "a line that is no event": (
         "&stream=true",
         lambda h, _: h.say(200, b"hello\n"),
-        "sent a line that is no server-sent event: 'hello'",
+        "sent a line that is not a server-sent event: 'hello'",
     ),
     "an error in a stream": (
         "&stream=true",
@@ -276,10 +277,10 @@ def test_a_server_that_dies_in_mid_run_is_one_error_that_keeps_the_answers(
     assert 2 <= len(answered) <= 5
     assert set(answered) <= set(right(requests))
     assert f"Of 40 requests {len(answered)} were answered" in str(caught.value)
-    assert "were not sent any more" in str(caught.value)
+    assert "were never sent" in str(caught.value)
 
 
-def test_a_server_that_is_gone_is_said_to_be(build: Build, server: StandIn) -> None:
+def test_a_server_that_is_gone_is_reported(build: Build, server: StandIn) -> None:
     engine = build("&stream=true")
     server.shutdown()
     server.socket.close()
@@ -417,7 +418,7 @@ def test_a_server_must_be_named() -> None:
 
 def test_a_model_that_the_server_does_not_list_is_refused(build: Build, server: StandIn) -> None:
     server.listed = ["tiny", "small"]
-    with pytest.raises(UsageError, match="lists no model 'gpt2-hash': there is tiny, small; with"):
+    with pytest.raises(UsageError, match="lists no model 'gpt2-hash': there is tiny, small; listed="):
         build()
     build("&listed=false").generate(ONE)
 

@@ -1,4 +1,4 @@
-"""Released engines in environments of their own: how they are found, asked, and started again."""
+"""Released engines in environments of their own: how they are found, asked, and restarted."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from batchproof.api import (
 )
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
-from batchproof_engines.adapters.lines.engine import SteppingPipedEngine
-from batchproof_engines.adapters.lines.program import Program
 from batchproof_engines.adapters.openai.failures import EngineFailed
+from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
+from batchproof_engines.adapters.piped.program import Program
+from batchproof_engines.adapters.released import libraries
 from batchproof_engines.adapters.released import server as servers
-from batchproof_engines.adapters.released import shelf
 from batchproof_engines.adapters.released.server import LocalServer
 
-PROGRAMS = Path(shelf.__file__).parent / "programs"
+PROGRAMS = Path(libraries.__file__).parent / "programs"
 Ask = Callable[..., Any]
 
-# A library whose engine answers each token of the prompt plus one.
+# A library whose engine answers with each token of the prompt plus one.
 ADDING = """
     import sys
     sys.path.insert(0, {programs!r})
@@ -77,7 +77,7 @@ ADDING = """
 
     serve(Library)
 """
-# A server that says it is ready, and dies of the first POST.
+# A server that reports ready, and exits on the first POST.
 FRAIL = """
     import sys
     from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -92,11 +92,11 @@ FRAIL = """
 """
 
 
-@pytest.mark.parametrize("name", shelf.SHELF)
+@pytest.mark.parametrize("name", libraries.LIBRARIES)
 def test_an_engine_that_is_not_installed_is_skipped_by_name(
     name: str, model: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
     with pytest.raises(UnsupportedModelError, match=f"python -m batchproof install {name}"):
         resolve_engine(name).factory(model, EngineConfig())
 
@@ -104,7 +104,7 @@ def test_an_engine_that_is_not_installed_is_skipped_by_name(
 def test_what_pip_did_not_finish_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shelf, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(libraries, "ENVIRONMENTS", tmp_path)
     made: list[list[str]] = []
 
     def pip(command: list[str], **_more: object) -> None:
@@ -112,13 +112,15 @@ def test_what_pip_did_not_finish_is_not_installed(
         if len(made) == 1:
             raise subprocess.CalledProcessError(1, command)
 
-    monkeypatch.setattr(shelf.venv, "create", lambda folder, **_more: Path(folder).mkdir(exist_ok=True))
-    monkeypatch.setattr(shelf.subprocess, "run", pip)
+    monkeypatch.setattr(
+        libraries.venv, "create", lambda folder, **_more: Path(folder).mkdir(exist_ok=True)
+    )
+    monkeypatch.setattr(libraries.subprocess, "run", pip)
     assert main(["install", "openvino"]) == 2
     assert "'openvino' could not be installed" in capsys.readouterr().err
-    assert shelf.interpreter("openvino") is None
+    assert libraries.interpreter("openvino") is None
     assert main(["install", "openvino"]) == 0
-    assert shelf.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
+    assert libraries.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
     assert made[0][-1].endswith("openvino.txt")
 
 
@@ -127,8 +129,10 @@ def test_an_unknown_engine_cannot_be_installed(capsys: pytest.CaptureFixture[str
     assert "ENGINE 'paged' cannot be installed: openvino, ctranslate2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("released", shelf.SHELF.values(), ids=shelf.SHELF)
-def test_every_version_is_pinned_and_every_program_is_there(released: shelf.Released) -> None:
+@pytest.mark.parametrize("released", libraries.LIBRARIES.values(), ids=libraries.LIBRARIES)
+def test_every_version_is_pinned_and_every_program_is_there(
+    released: libraries.ReleasedLibrary,
+) -> None:
     lines = [line.partition("#")[0].strip() for line in released.requirements.read_text().splitlines()]
     assert list(filter(None, lines))
     assert all("==" in line for line in lines if line)
@@ -137,7 +141,7 @@ def test_every_version_is_pinned_and_every_program_is_there(released: shelf.Rele
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
-    """One question to the program; what it answers."""
+    """Returns a function that asks the program one question and returns its answer."""
     path = tmp_path / "adding.py"
     path.write_text(textwrap.dedent(ADDING).format(programs=str(PROGRAMS)))
     program = Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": 2})), str(tmp_path))
@@ -156,14 +160,14 @@ def build(ask: Ask, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
     return ask("build", model="/m", dtype=dtype, config={"max_num_seqs": max_num_seqs})
 
 
-def test_a_program_says_who_it_is_and_under_which_conventions(ask: Ask) -> None:
+def test_a_program_gives_its_name_and_its_conventions(ask: Ask) -> None:
     engine = SteppingPipedEngine(ask(), 1)
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
     build(ask)
     engine.close()
 
 
-def test_a_program_serves_and_what_its_library_prints_is_no_answer(ask: Ask) -> None:
+def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(ask: Ask) -> None:
     assert build(ask) == {}
     engine = SteppingPipedEngine(ask(), 1)
     requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
@@ -189,7 +193,7 @@ def test_a_program_can_be_stepped(ask: Ask) -> None:
     engine.close()
 
 
-def test_what_a_library_cannot_serve_or_raises_is_told(ask: Ask) -> None:
+def test_a_refusal_or_an_exception_of_a_library_is_reported(ask: Ask) -> None:
     assert build(ask, "bfloat16") == {"unsupported": "only float32"}
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
         build(ask, max_num_seqs=3)
@@ -200,7 +204,7 @@ def test_what_a_library_cannot_serve_or_raises_is_told(ask: Ask) -> None:
         ask("dance")
 
 
-def test_wrong_options_are_told_in_the_librarys_words(ask: Ask, tmp_path: Path) -> None:
+def test_wrong_options_are_reported_in_the_librarys_words(ask: Ask, tmp_path: Path) -> None:
     command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": 10}))
     with pytest.raises(RuntimeError, match="ValueError: by is above 9"):
         Program("adding", command, str(tmp_path)).running()
@@ -216,8 +220,8 @@ def local_server(tmp_path: Path, text: str) -> LocalServer:
 def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
     local = local_server(tmp_path, FRAIL)
     first = local.running()
-    assert local.running() is first, "it is kept as long as it is well"
-    with pytest.raises(EngineFailed, match="broke the connection off"):
+    assert local.running() is first, "it is kept as long as it works"
+    with pytest.raises(EngineFailed, match="broke the connection"):
         first.exchange("POST", "/completions", {}).read()
     second = local.running()
     assert second is not first
@@ -233,7 +237,7 @@ def test_a_server_that_has_failed_is_started_again(tmp_path: Path) -> None:
         ("import time; time.sleep(60)", "was not ready within 0.6 s; it said: nothing"),
     ],
 )
-def test_a_server_that_does_not_come_up_is_told(
+def test_a_server_that_does_not_start_is_reported(
     text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "READY_LIMIT_S", 0.6 if "sleep" in text else 60.0)

@@ -1,4 +1,4 @@
-"""An engine that forgets a `device=`: honest on the CPU, where nobody can see it."""
+"""An engine that omits a `device=`: honest on the CPU, where it has no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device of straw keeps to; collected by name only, in a process that has it."""
+"""The rules that the straw device follows; collected only by name, in a process that has the device."""
 
 from __future__ import annotations
 

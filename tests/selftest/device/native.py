@@ -1,4 +1,4 @@
-"""A C++ file of ours as a library that torch loads: `torch.ops.load_library(built(source))`.
+"""Builds a C++ file as a library that torch loads: `torch.ops.load_library(built(source))`.
 
 Built with the headers of the installed torch and nothing of Python's, so the file says what it offers
 in `TORCH_LIBRARY` or as `extern "C"`; pybind's headers alone would take longer than the rest.
@@ -24,35 +24,35 @@ TORCH = Path(torch.__file__).parent
 
 
 class NotBuiltError(RuntimeError):
-    """No library: there is no compiler, or it refused the file."""
+    """The library cannot be built: there is no compiler, or it rejects the file."""
 
 
 def compiler() -> str | None:
-    """The C++ compiler of this machine: `$CXX`, else the first of `COMPILERS` on the path."""
+    """Returns the C++ compiler: `$CXX`, else the first of `COMPILERS` on the path, else None."""
     named = os.environ.get("CXX")
     return next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
 
 
 def built(source: Path) -> Path:
-    """The library made of `source`, compiled once for this file, torch, compiler and flags.
+    """Returns the library built from `source`, compiled once per content, torch, compiler and flags.
 
-    Test workers that come at the same time wait for the one that builds. Raises `NotBuiltError`.
+    Concurrent test workers wait for the one that builds. Raises `NotBuiltError`.
     """
     tool = compiler()
     if tool is None:
-        raise NotBuiltError(f"no C++ compiler: neither $CXX nor {', '.join(COMPILERS)} is there")
+        raise NotBuiltError(f"no C++ compiler: neither $CXX nor {', '.join(COMPILERS)} was found")
     key = hashlib.sha256(source.read_bytes())
     key.update(repr((tool, FLAGS, LIBRARIES, TORCH, torch.__version__)).encode())
     library = _folder() / f"{source.stem}-{key.hexdigest()[:16]}.so"
     with library.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, even by a crash
         if not library.exists():
             _compile([tool, *FLAGS, *_include_flags(), str(source), *_link_flags()], library)
     return library
 
 
 def _compile(command: list[str], library: Path) -> None:
-    """Into a file of another name, then renamed: a build that is cut short leaves no broken library."""
+    """Builds under a temporary name, so that an interrupted build leaves no broken library."""
     unfinished = library.with_suffix(".unfinished")
     done = subprocess.run(
         [*command, "-o", str(unfinished)], capture_output=True, text=True, check=False
@@ -73,7 +73,7 @@ def _link_flags() -> list[str]:
 
 
 def _folder() -> Path:
-    """Kept between runs, and nobody else's: what lies there is loaded into our process."""
+    """Returns a folder that persists between runs and belongs to this user: its files are executed."""
     folder = Path(tempfile.gettempdir()) / f"batchproof-native-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""What the `paged` engine launches on CUDA and costs the host, told without a GPU.
+"""What the `paged` engine launches on CUDA and costs the host, measured without a GPU.
 
     python -m tests.selftest.device.steps [SHAPE ...] [--layers N] [--json FILE]
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     host_times = [] if asked.no_host else [host_time(num_rows) for num_rows in PROMPT_LEN]
     eager_times = [] if asked.no_host else [eager_time(shape) for shape in shapes]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of compilers, about a device that is not there
+        warnings.simplefilter("ignore")  # of compilers, about a device that does not exist
         reports = [dry_run(shape, asked.backend, asked.layers) for shape in shapes]
     print(text_of(reports, host_times, eager_times))
     if asked.json:

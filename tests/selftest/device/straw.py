@@ -19,7 +19,7 @@ NAME = "straw"
 
 
 def make_device() -> None:
-    """Teach torch the device's name and what it asks each device's module for. Once in a process."""
+    """Registers the device's name and its module with torch; call it once per process."""
     torch.ops.load_library(built(Path(__file__).with_suffix(".cpp")))
     torch.utils.rename_privateuse1_backend(NAME)
     module = types.ModuleType(f"torch.{NAME}")
@@ -36,7 +36,7 @@ def make_device() -> None:
 
 
 def counts() -> dict[str, int]:
-    """How often the host crossed over or would have waited, by what it did, since `forget_counts`."""
+    """Returns how often the host copied or would have waited, by operation, since `forget_counts`."""
     return dict(torch.ops.straw.counts())
 
 

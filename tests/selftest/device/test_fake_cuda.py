@@ -1,4 +1,4 @@
-"""The `paged` engine for CUDA where there is none: what it does that a GPU refuses or waits for.
+"""The `paged` engine for CUDA on a machine without it: operations that a GPU rejects or waits for.
 
 Each run is in a process of its own: it has torch believe in a GPU, and nobody else shall.
 """
@@ -31,7 +31,7 @@ pytestmark = [
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 BACKENDS = ("blocks", pytest.param("triton", marks=needs_triton))
 SHAPES = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
-SMALL = (1, 2)  # layers, slots: few passes, and all that there is to meet
+SMALL = (1, 2)  # layers, slots: few passes that cover every kind of step
 QUICK = {"options": {"compile": False}, "budget": 64}  # compiling takes seconds, and so do captures
 
 
@@ -50,7 +50,7 @@ def test_the_engine_does_nothing_that_a_gpu_refuses_or_waits_for(
     assert problem_lines(report) == []
     decode = report.usual("decode", has_graph=True)
     assert decode is not None, "no decode step was replayed"
-    assert decode.num_replayed >= 20, "of so few kernels a step cannot consist"
+    assert decode.num_replayed >= 20, "a step needs more kernels than that"
 
 
 @needs_triton
@@ -69,14 +69,14 @@ def test_a_compiled_layer_launches_less_and_nothing_is_compiled_in_a_capture(
 def test_a_model_on_the_second_gpu_is_served_there_while_the_first_is_current(
     elsewhere: ProcessPoolExecutor,
 ) -> None:
-    """Streams, events and kernels are of the current device, which need not be the model's."""
+    """Streams, events and kernels belong to the current device, which need not be the model's."""
     backend = "triton" if find_spec("triton") else "blocks"
     report = elsewhere.submit(dry_run, "gpt2", backend, *SMALL, **QUICK, device=1).result()
     assert problem_lines(report) == []
 
 
 class ReadsBack(BlockPool):
-    """Looks at a number on the device, which a capture forbids."""
+    """Reads a number from the device, which is forbidden in a capture."""
 
     def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
         query[0, 0, 0].item()
@@ -84,7 +84,7 @@ class ReadsBack(BlockPool):
 
 
 class IndexesFromTheHost(BlockPool):
-    """Forgets the device of an index."""
+    """Omits the device of an index."""
 
     def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
         query[torch.arange(len(query))]
@@ -92,14 +92,14 @@ class IndexesFromTheHost(BlockPool):
 
 
 class MixesDevices(BlockPool):
-    """Forgets the device of a summand."""
+    """Omits the device of a summand."""
 
     def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
         return super().attend(layer, query + torch.zeros(len(query), 1, 1), *rest)
 
 
 class SendsWithinACapture(BlockPool):
-    """Has the host's numbers copied by each replay, from memory that others use by then."""
+    """Lets each replay copy the host's numbers, from memory that is reused by then."""
 
     def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
         torch.zeros(3).pin_memory().to(query.device, non_blocking=True)

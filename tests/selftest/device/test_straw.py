@@ -1,4 +1,4 @@
-"""The suite off the CPU, without a GPU: on a device of straw, in a process that has it."""
+"""The suite off the CPU, but without a GPU: on the straw device, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.selftest.device.native import compiler
 
 HERE = Path(__file__).parent
 ENGINES = ("paged?backend=blocks&graphs=true&overlap=true", "ragged", "static", "reference")
-# Packed and padded rows, chunks, shared and given-up blocks, aborts: what an engine makes tensors for.
+# Packed and padded rows, chunks, shared and evicted blocks, aborts: all that engines make tensors for.
 CASES = (
     "long-row-first",
     "eos-at-different-steps",
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C++ comp
 
 
 def run_on_straw(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A pytest session of its own: a process has one such device, for good."""
+    """Runs a separate pytest session: the device cannot be removed from a process."""
     plugins = ("-p", "no:cacheprovider", "-p", "tests.selftest.device.straw")
     # No worker of xdist, even where the session around it is: benchmarks refuse to run in one.
     environment = {key: value for key, value in os.environ.items() if key != "PYTEST_XDIST_WORKER"}
@@ -46,7 +46,7 @@ def run_on_straw(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def num(outcome: str, output: str) -> int:
-    """Tests with this outcome, in pytest's last line."""
+    """Returns the number of tests with this outcome, from pytest's last line."""
     found = re.search(rf"(\d+) {outcome}", output.strip().splitlines()[-1])
     return int(found[1]) if found else 0
 

@@ -1,4 +1,4 @@
-"""`.ci/gpu` is used where minutes are dear, so what can be wrong with it is found without a GPU."""
+"""`.ci/gpu` runs where minutes are expensive, so its mistakes are found here, without a GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def steps(plan: Plan) -> Iterator[Step]:
 
 
 def values(step: Step, flag: str) -> list[str]:
-    """What follows each `flag`."""
+    """Returns the argument after each `flag`."""
     pairs = zip(step.arguments, step.arguments[1:], strict=False)
     return [value for name, value in pairs if name == flag]
 

@@ -1,4 +1,4 @@
-"""The tools of `.ci/gpu` find what they are made to find."""
+"""The tools of `.ci/gpu` detect what they are meant to detect."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def forgets_to_write(*given: Any) -> None:
 def test_right_kernels_are_within_what_rounding_explains() -> None:
     found = findings()
     assert not found.bad
-    assert max(found.worst.values()) > 0.01  # a bound that nothing comes near finds nothing
+    assert max(found.worst.values()) > 0.01  # a bound far above all errors would detect nothing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A pool that is given its rows as a captured step would give them."""
+"""A pool that gets its rows as a captured step would pass them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ MORE_DECODES, MORE_ROWS, MORE_TOKENS = 2, 3, 5  # padding
 
 
 class CapturedPool(BlockPool):
-    """Decode rows, prefill rows and prompt tokens are padded, and the host knows of no span. Padding
-    rows are of the trash lane, and padding tokens go to the trash block."""
+    """Pads decode rows, prefill rows and prompt tokens, and removes the spans known to the host.
+
+    Padding rows belong to the trash lane, and padding tokens go to the trash block.
+    """
 
     def begin(self, batch: RaggedBatch) -> None:
         super().begin(batch)

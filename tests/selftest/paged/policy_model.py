@@ -25,7 +25,7 @@ POISON = -1
 
 
 def chain(before: int, token_id: int) -> int:
-    """The content of a position, given that of the one before it (0: there is none)."""
+    """Returns the content id of a position, given that of the one before it (0: there is none)."""
     return hash((before, token_id))
 
 
@@ -35,7 +35,7 @@ def next_token(content: int) -> int:
 
 @dataclass(eq=False)
 class Asked:
-    """One request: what it must get, and how far it is."""
+    """One request: what it must get, and its progress."""
 
     request: Request
     sequence: Sequence
@@ -63,7 +63,7 @@ class Asked:
 
     @property
     def is_full(self) -> bool:
-        """Has it as many tokens as it may have?"""
+        """Returns whether it has reached its cap."""
         return self.num_outputs == self.request.max_new_tokens
 
 
@@ -98,7 +98,7 @@ class PolicyModel:
     # ---- what a client does ---------------------------------------------------------------------
 
     def add(self, request: Request) -> bool:
-        """True if it was queued, False if it was refused, as it must be."""
+        """Returns whether it was queued; checks that it is refused exactly if it must be."""
         refusal = self.scheduler.refusal(request)
         assert (refusal is not None) == self._is_bad(request), f"{request}: {refusal}"
         if refusal is not None:
@@ -143,7 +143,7 @@ class PolicyModel:
         self.check()
 
     def run_to_end(self) -> None:
-        """Every request gets its answer, in so many steps."""
+        """Checks that every request gets its answer within so many steps."""
         most = 16 + 8 * sum(
             len(each.token_ids) + each.request.max_new_tokens for each in self.live.values()
         )
@@ -166,7 +166,7 @@ class PolicyModel:
         return inf if self.config.num_blocks is None else self.config.num_blocks
 
     def _foreseen(self) -> tuple[list[tuple[Asked, int]], list[Asked]]:
-        """Tokens for each running one, oldest first, and who must give way: counts, no ids."""
+        """Returns the tokens to feed to running requests, oldest first, and the requests to preempt."""
         survivors, rows, victims = list(self.running), [], []
         tables = {each: list(each.sequence.block_table) for each in survivors}
         users = Counter(block for table in tables.values() for block in table)
@@ -231,14 +231,16 @@ class PolicyModel:
             self._check_left_out(self.waiting[0], users)
 
     def _check_left_out(self, asked: Asked, users: Counter[int]) -> None:
-        """P9: a free slot is filled, unless the pool is too full for the head of the queue."""
+        """Checks P9: a free slot is filled, unless the pool is too full for the head of the queue."""
         known = self._known_prefix(asked)
         needed = self._num_blocks(len(asked.token_ids)) - sum(block in users for block in known)
         assert len(users) + needed > self._limit, f"{asked.request.request_id} waits beside a free slot"
 
     def _known_prefix(self, asked: Asked) -> list[int]:
-        """The blocks it must find: published, and nothing before them has ever been evicted. (Behind an
-        evicted block others may still be there; they cannot be reached.)"""
+        """Returns the blocks it must find: published, with no earlier one ever evicted.
+
+        (Blocks after an evicted one may still exist, but they cannot be reached.)
+        """
         found: list[int] = []
         size = self.config.block_size
         for end in range(size, len(asked.token_ids), size):
@@ -249,7 +251,7 @@ class PolicyModel:
         return found
 
     def _note_new_blocks(self, each: Scheduled, num_old: int) -> None:
-        """What was known of a block is gone once somebody gets it as an empty one."""
+        """Forgets what was known of blocks that are allocated as blank ones."""
         for block in each.sequence.block_table[num_old:]:
             content = self.content_of.pop(block, None)
             if content is not None:
@@ -312,8 +314,10 @@ class PolicyModel:
                     self.block_of[content], self.content_of[block] = block, content
 
     def _land(self) -> list[Asked]:
-        """Tell the tokens of the step before; what its requests got so far must be right. Returns those
-        that turn out to have ended."""
+        """Delivers the tokens of the step before and checks what its requests got so far.
+
+        Returns the requests that turn out to have ended.
+        """
         flight, self._in_flight = self._in_flight, []
         stopped = []
         for row, asked, token in flight:
@@ -339,7 +343,7 @@ class PolicyModel:
             del self.live[asked.request.request_id]
 
     def check(self) -> None:
-        """At any moment: the scheduler agrees with itself and with this model."""
+        """Checks that the scheduler agrees with itself and with this model; may be called any time."""
         self.scheduler.check_integrity()
         assert [each.request.request_id for each in self.waiting] == list(self.scheduler.waiting_ids)
         assert [each.sequence for each in self.running] == self.scheduler.running

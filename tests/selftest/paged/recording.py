@@ -1,4 +1,4 @@
-"""A CUDA graph without CUDA: the operations of a step, repeated on the very tensors they had."""
+"""A CUDA graph without CUDA: the operations of a step, repeated on the same tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batchproof_engines.paged.model_pass import Outputs
 
 
 class Record(TorchDispatchMode):
-    """Python runs while it records; a replay knows operations and addresses, and nothing else."""
+    """Records operations while Python runs; a replay has operations and addresses only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def tensors(result: Any) -> list[Tensor]:
 
 
 def record(step: Step) -> Step:
-    """As `CudaCapture` does it: rehearse, record, replay."""
+    """Captures a step as `CudaCapture` does: warm-ups, a recording, replays."""
     step()
     with Record() as recorded:
         outputs = step()

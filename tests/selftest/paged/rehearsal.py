@@ -1,4 +1,4 @@
-"""Attention of made-up sequences over a pool, step by step, against a slow sum in float64."""
+"""Attention of random sequences over a pool, step by step, against a slow sum in float64."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Shape:
 
 
 def attend_slowly(query: Tensor, keys: Tensor, values: Tensor, form: AttentionForm) -> Tensor:
-    """`query` (Q, num_heads, qk_dim) of the last Q positions, `keys` (K, num_kv_heads, qk_dim),
-    `values` likewise with v_dim -> float64 (Q, num_heads, v_dim)."""
+    """Attends in float64: `query` (Q, num_heads, qk_dim) of the last Q positions, `keys`
+    (K, num_kv_heads, qk_dim), `values` likewise with v_dim -> (Q, num_heads, v_dim)."""
     num_queries, num_heads, _ = query.shape
     group = num_heads // keys.shape[1]
     result = torch.empty(num_queries, num_heads, values.shape[2], dtype=torch.float64)
@@ -58,9 +58,9 @@ def sequence(name: str, lane: int) -> Sequence:
 
 @dataclass
 class Rehearsal:
-    """Feeds random queries, keys and values. Blocks are handed out in no order.
+    """Feeds random queries, keys and values; blocks are assigned in random order.
 
-    `step` returns the results and holds them against the slow sum.
+    `step` returns the results after comparing them with the slow sum.
     """
 
     pool: BlockPool
@@ -80,7 +80,7 @@ class Rehearsal:
         self.generator = torch.Generator().manual_seed(3)
 
     def batch(self, *rows: tuple[Sequence, int]) -> RaggedBatch:
-        """Rows of (sequence, number of tokens to feed); blocks are taken for them."""
+        """Feeds rows of (sequence, number of tokens), allocating blocks for them."""
         scheduled = []
         for each, query_len in rows:
             context_len = each.num_computed_tokens
@@ -127,8 +127,8 @@ class Rehearsal:
 
 
 def tell(rehearsal: Rehearsal, lengths: Seq[int] = (5, 13, 1, 8)) -> list[Tensor]:
-    """Prompts whole, in chunks and of one token; decodes beside chunks and alone; a lane that changes
-    hands."""
+    """Runs whole prompts, chunks and prompts of one token; decodes beside chunks and alone; and a lane
+    that is reused."""
     a, b, c, d = (sequence(name, lane) for name, lane in zip("abcd", (2, 0, 1, 2), strict=True))
     first, second, third, fourth = lengths
     half = math.ceil(second / 2)

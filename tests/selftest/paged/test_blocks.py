@@ -68,7 +68,7 @@ def test_what_unused_cells_hold_changes_no_bit(form: str, dtype: torch.dtype) ->
 
 
 def test_a_long_row_beside_a_short_one_with_a_window_leaves_no_hole() -> None:
-    """Of a short row's columns nearly all are hidden, and of a windowed row's the first ones."""
+    """Nearly all columns of a short row are hidden, and the first ones of a windowed row."""
     rehearsal = Rehearsal(a_pool(num_blocks=400), Shape(), FORMS["window"], num_blocks=400)
     long, short = sequence("long", 0), sequence("short", 1)
     rehearsal.step((long, 700), (short, 1))

@@ -1,4 +1,4 @@
-"""One compiled decoder layer for all, put into the model for a pass and taken out again."""
+"""One compiled decoder layer for all, installed in the model for a pass and removed again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model() -> PreTrainedModel:
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
-    """Counts what is given to a compiler, which leaves it as it is."""
+    """Counts the compilations of a backend that changes nothing."""
     counted = CompileCounter()
     monkeypatch.setattr(compiled, "_quiet", lambda _name: counted)
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""Decode steps by bucket, without a GPU: replayed by hand, or merely called again."""
+"""Decode steps by bucket, without a GPU: replayed in Python, or merely called again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Bench:
         return self.capture(step) if self.capture is not None else step
 
     def batch(self, *rows: tuple[str, int]) -> RaggedBatch:
-        """A row is sampled if it feeds all that its sequence has."""
+        """Samples a row if it feeds all tokens that its sequence has left."""
         scheduled = []
         for name, query_len in rows:
             each = self.sequences[name]
@@ -101,7 +101,7 @@ class Bench:
 
     @torch.inference_mode()
     def step(self, *rows: tuple[str, int]) -> Tensor:
-        """Chooses and appends a token for each sampled row; the logits (S, vocab)."""
+        """Chooses and appends a token for each sampled row, and returns the logits (S, vocab)."""
         batch = self.batch(*rows)
         if self.capture is not None and self.graphs.can_run(batch):
             ids, logits = self.graphs.run(batch)
@@ -126,7 +126,7 @@ class Bench:
 
 
 def started(capture: Capture | None, **options: Any) -> Bench:
-    """Five sequences whose prompts are computed, lane 2 being free."""
+    """Returns a bench of five sequences whose prompts are computed; lane 2 is free."""
     bench = Bench(capture, **options)
     for lane, length in ((0, 3), (1, 9), (3, 2), (4, 16), (5, 5)):
         bench.admit(f"s{lane}", lane, [(7 * lane + i) % VOCAB for i in range(length)])

@@ -1,4 +1,4 @@
-"""The paged engine's own promises: what its switches change, what they leave, and what it refuses."""
+"""The paged engine's own promises: what its options change, what they preserve, what it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.workload.strategies import text_tokens
 from batchproof_engines.paged import paged
-from batchproof_engines.paged.tracing import traced
+from batchproof_engines.paged.torchscript import traced
 
 CPU = torch.device("cpu")
 VARIANTS: dict[str, dict[str, Any]] = {

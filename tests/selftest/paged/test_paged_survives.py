@@ -1,4 +1,4 @@
-"""What may come the paged engine's way and must leave it as it was."""
+"""Events that must leave the paged engine in a working state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> PreTrainedModel:
     "options", [{}, {"backend": "blocks"}, {"backend": "blocks", "graphs": True}], ids=str
 )
 def test_a_row_of_nan_leaves_nothing_behind(model: PreTrainedModel, options: dict[str, Any]) -> None:
-    """Cells behind a sequence's end are read with weight zero, which makes nothing of a NaN."""
+    """Cells after a sequence's end are read with weight zero, which does not cancel a NaN."""
     model = copy.deepcopy(model)
     model.get_input_embeddings().weight.data[7] = float("inf")
     good = [Request("g", (20, 21), 4), Request("h", (30, 31, 32, 33, 34, 35), 4)]

@@ -1,4 +1,4 @@
-"""The paged engine's policy in parts: who is evicted, what is found again, what a step costs."""
+"""The paged engine's policy in parts: which blocks are evicted or found again, what a step costs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sequence(*token_ids: int, lane: int = 0) -> Sequence:
 
 
 def computed(blocks: BlockManager, *token_ids: int, lane: int = 0) -> Sequence:
-    """A sequence whose tokens are all in the cache, as far as possible by taking them over."""
+    """Returns a sequence whose tokens are all in the cache, from the prefix cache where possible."""
     made = sequence(*token_ids, lane=lane)
     blocks.adopt(made, blocks.match(made))
     blocks.allocate(made, made.num_tokens)
@@ -61,7 +61,7 @@ def computed(blocks: BlockManager, *token_ids: int, lane: int = 0) -> Sequence:
 
 
 def num_hits(blocks: BlockManager, *token_ids: int) -> int:
-    """How many blocks a prompt would take over; one more token follows, or the last is not taken."""
+    """Returns how many cached blocks a prompt would reuse; one more token follows them."""
     return len(blocks.match(sequence(*token_ids, 999)))
 
 
@@ -85,8 +85,8 @@ def test_of_a_sequence_the_tail_is_evicted_first() -> None:
 
 
 def test_what_followed_an_evicted_block_cannot_be_reached() -> None:
-    """Two compute the same at once. The first's blocks are published, and the second's later ones
-    behind them; then the first's are evicted."""
+    """Two sequences compute the same prefix at once. The blocks of the first are published, with later
+    ones of the second after them; then those of the first are evicted."""
     blocks = cache(5)
     first, second = sequence(1, 2, lane=0), sequence(1, 2, 3, 4, lane=1)
     for each in (first, second):
@@ -215,7 +215,7 @@ def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
 
 @pytest.mark.parametrize("num_blocks", [None, 64])
 def test_a_sequence_stays_in_its_lane_while_there_is_room(num_blocks: int | None) -> None:
-    """So that a CPU reads it as one view, whoever has come and gone beside it."""
+    """The CPU then reads it as one view, whatever other sequences have come and gone."""
     scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=4, block_size=SIZE, num_blocks=num_blocks))
     for number in range(12):
         scheduler.add(Request(f"r{number}", tuple(range(1 + number % 5)), 2 + number % 4))
@@ -240,7 +240,7 @@ def test_a_pool_too_narrow_for_lanes_serves_all_the_same() -> None:
 
 
 def num_calls(scheduler: Scheduler) -> int:
-    """Of functions, Python's and C's, in one step."""
+    """Returns the number of calls of Python and C functions in one step."""
     events = 0
 
     def count(*_: object) -> None:
@@ -257,7 +257,7 @@ def num_calls(scheduler: Scheduler) -> int:
 
 
 class Untouchable:
-    """Stands in the queue and must be left alone."""
+    """A queued element that must not be touched."""
 
     def __getattribute__(self, name: str) -> object:
         raise AssertionError(f"a step looked at {name} of one that waits behind the head")

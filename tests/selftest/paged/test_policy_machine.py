@@ -1,4 +1,4 @@
-"""The paged engine's scheduler and block manager against a model of them, in every order of events."""
+"""The paged engine's scheduler and block manager against a model, in random orders of events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ eos_sets = st.one_of(st.just(frozenset()), st.frozensets(token_ids, min_size=1, 
 
 
 class PolicyMachine(RuleBasedStateMachine):
-    """A client that adds, steps and aborts as it likes."""
+    """A client that adds, steps and aborts in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), tail=st.lists(token_ids, max_size=4), cap=caps)
     def add_one_that_begins_alike(self, data: st.DataObject, tail: list[int], cap: int) -> None:
-        """A beginning of an earlier prompt, also all of it, and something else behind it."""
+        """Adds a prompt that begins with a part or all of an earlier one and continues differently."""
         earlier = data.draw(st.sampled_from(self.asked)).prompt_token_ids
         shared = data.draw(st.integers(1, len(earlier)))
         self.add((*earlier[:shared], *tail), cap, frozenset())
@@ -132,7 +132,7 @@ Model = TypeVar("Model", bound=PolicyModel)
 
 
 def play(seed: int, model_class: type[Model]) -> Model:
-    """A client that throws dice: no shrinking, but many more schedules a second."""
+    """A client with a random generator: no shrinking, but many more schedules per second."""
     rng = random.Random(seed)
     config = EngineConfig(
         max_num_seqs=rng.randint(1, 4),
@@ -159,7 +159,7 @@ def play(seed: int, model_class: type[Model]) -> Model:
 
 
 def test_thousands_of_schedules_keep_every_rule() -> None:
-    """`pytest -s` shows how many a second; nothing depends on it."""
+    """`pytest -s` shows the number of schedules per second; nothing depends on it."""
     played = [play(seed, PolicyModel) for seed in range(150)]
     num_schedules = sum(each.num_schedules for each in played)
     policy_s = sum(each.policy_s for each in played)

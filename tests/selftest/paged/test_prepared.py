@@ -1,4 +1,4 @@
-"""What an engine does when it is built, so that no step waits for it, and what it leaves behind."""
+"""What an engine prepares at construction, so that no step waits for it, and what it releases."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("options", [{}, {"graphs": False}, {"compile": "eager"}], ids=str)
 def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any]) -> None:
-    """Without waiting for the garbage collector: the next engine wants the memory."""
+    """Without waiting for the garbage collector: the next engine needs the memory."""
     engine = built(EngineConfig(max_num_seqs=2, max_model_len=64), **options)
     engine.generate([Request("a", (1, 2, 3), 4)])
     pool = weakref.ref(engine._backend)
@@ -126,7 +126,7 @@ def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any])
 def test_captured_steps_keep_logits_only_if_they_are_wanted(
     wants_logits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of every bucket would stay alive: gigabytes, with a large vocabulary."""
+    """Otherwise those of every bucket would stay alive: gigabytes, with a large vocabulary."""
     kept: list[Tensor] = []
 
     def running_once(step: capture.Step) -> capture.Step:
@@ -172,8 +172,8 @@ def test_options_that_need_a_pool_say_so() -> None:
 
 
 def test_captures_share_a_stream_and_a_pool_that_still_has_graphs() -> None:
-    """A stream of its own left a cuBLAS workspace behind with each capture, and a pool whose graphs are
-    all gone may not be used again."""
+    """A separate stream left a cuBLAS workspace behind for each capture, and a pool without any graphs
+    must not be used again."""
     on_cuda = dict.fromkeys(("Stream", "CUDAGraph", "current_stream"), mock.DEFAULT)
     with mock.patch.multiple(
         torch.cuda,

@@ -1,5 +1,5 @@
-"""The Triton kernels, as far as this machine lets them run: each way in a process of its own, for how
-Triton works is settled when it is imported."""
+"""The Triton kernels, as far as this machine can run them: each mode in a process of its own, because
+Triton's mode is fixed when it is imported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_kernels_are_right_on_the_gpu() -> None:
 @needs_triton
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_the_kernels_compile_for_a_gpu_and_fit_into_it(target: str) -> None:
-    """A kernel that held keys of 128 numbers in float32 used to spill its registers."""
+    """A kernel with keys of 128 float32 numbers used to spill registers."""
     lines = run("-m", "tests.selftest.paged.triton_shapes", target, *TELLING).splitlines()
     kernels = [json.loads(line) for line in lines]
     # Each once: where the arrays start that a step is sent makes no variant.

@@ -54,7 +54,7 @@ def on_device(form: AttentionForm) -> AttentionForm:
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short sequence needs several."""
+    """Makes splits small, so that a short sequence needs several."""
     small = Sweeps(DecodeSweep(tile_bytes=1), PrefillSweep(tile_bytes=1, max_queries=16))
     for module in triton_decode, triton_prefill:
         monkeypatch.setattr(module, "sweeps_for", lambda _: small)
@@ -128,7 +128,7 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
 
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a model makes them: heads before tokens, or all of them from one product."""
+    """Strides as a model makes them: heads before tokens, or all three from one product."""
     pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton")
     attend = pool.attend
 

@@ -1,4 +1,4 @@
-"""Compiles the Triton kernels for GPUs that need not be there, just as they would be launched.
+"""Compiles the Triton kernels, as they would be launched, for GPUs that need not be present.
 
 The interpreter runs what no compiler would take. A launch goes its usual way as far as the compiler:
 what a kernel is specialised on (types, alignment, divisibility) is Triton's own doing. Only the driver
@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What the programs on one of a GPU's processors share (CUDA C programming guide, table of
+    """The resources that programs on one multiprocessor share (CUDA C programming guide, table of
     technical specifications; AMD, "CDNA3 instruction set architecture")."""
 
     target: GPUTarget
@@ -37,7 +37,7 @@ class Processor:
     num_warps: int
 
     def programs(self, shared_bytes: int, registers: int, num_warps: int) -> int:
-        """How many programs of one kernel run at a time; `registers` of a thread."""
+        """Returns how many programs of a kernel run at a time; `registers` are those of a thread."""
         of_a_warp = -(-registers * self.target.warp_size // self.step) * self.step
         return min(
             self.shared_bytes // max(shared_bytes + self.reserved_bytes, 1),
@@ -70,7 +70,7 @@ class Compiled:
 
 
 class _NoDevice:
-    """What a launch asks of Triton's driver before it compiles."""
+    """The part of Triton's driver that a launch uses before it compiles."""
 
     def __init__(self, target: GPUTarget) -> None:
         self._target = target
@@ -90,9 +90,9 @@ _MEASURED: dict[int, Compiled] = {}  # layers may have a kernel in common
 
 @contextmanager
 def compiling_for(processor: Processor) -> Iterator[list[Compiled]]:
-    """Launches within compile and do no more. Yields what they come to; each variant once.
+    """A context whose launches only compile. Yields the compiled variants, each once.
 
-    Triton remembers the first target it sees: take a process for each."""
+    Triton remembers the first target it sees: use a process for each."""
     found: list[Compiled] = []
     seen: set[int] = set()
     launch = JITFunction.run

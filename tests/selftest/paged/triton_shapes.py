@@ -1,4 +1,4 @@
-"""What the Triton kernels are compiled for without a GPU: the shapes of real models, and odd ones.
+"""The shapes for which the Triton kernels are compiled without a GPU: real models, and unusual ones.
 
 `python triton_shapes.py sm_90 ["llama-8b, bf16" ...]` prints a JSON line for each kernel.
 """
@@ -25,7 +25,7 @@ NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a layer asks of the kernels."""
+    """A layer as the kernels see it."""
 
     shape: Shape
     dtypes: tuple[torch.dtype, ...] = (BF16,)
@@ -62,7 +62,7 @@ CASES = {
 
 
 def launch_all(asked: Asked, dtype: torch.dtype) -> None:
-    """Decodes in one share and in several, a whole prompt and one of few tokens."""
+    """Launches decodes in one share and in several, a whole prompt and one of few tokens."""
     shape, form = asked.shape, asked.form(dtype)
     keys, values = (
         torch.zeros(8, asked.block_size, shape.num_kv_heads, dim, dtype=dtype)

@@ -1,5 +1,5 @@
-"""The choice between ways through the keys, with a clock of our own: what runs is Triton's interpreter
-or a GPU. `test_triton_kernels.py` runs this file."""
+"""The choice between ways to iterate over keys, with a fake clock, in Triton's interpreter or on a
+GPU. `test_triton_kernels.py` runs this file."""
 
 from __future__ import annotations
 

@@ -1,25 +1,26 @@
-"""A server of the OpenAI completions interface, by URL: vLLM, SGLang, transformers serve and others.
+"""A server with the OpenAI completions interface, by URL: vLLM, SGLang, transformers serve and others.
 
     generate -> a thread for each request -> POST {base_url}/completions -> tokens -> completions
 
-The server serves a checkpoint of its own, so it must be that of `--model`: `python -m batchproof
-checkpoint MODEL DIR` writes the suite's models to disk with a tokenizer of words (`adapters/words.py`).
-Its limits are set where it is started: of `EngineConfig` only `max_model_len` is kept, and that here.
+The server serves a checkpoint of its own, which must be that of `--model`: `python -m batchproof
+checkpoint MODEL DIR` writes the suite's models to disk with a tokenizer (`word_tokenizer.py`). Its
+limits are set where it is started: of `EngineConfig` only `max_model_len` is kept, by this adapter.
 
 Conventions:
 
-* Greedy is temperature 0. A server that stops at an EOS of its own model must be told not to, by
-  `extra={"ignore_eos":true}` where it knows that.
-* An answer that ends on an EOS of its request is STOP, though some servers say length when it falls on
-  the cap. Else the reason is the server's.
-* An EOS that the server counts and leaves out of its answer is put back, if the server names it or only
+* Greedy decoding is temperature 0. A server that stops at an EOS of its model must be told not to, by
+  `extra={"ignore_eos":true}` where it knows that option.
+* An answer that ends on an EOS of its request is STOP, though some servers say "length" if it falls on
+  the cap. Otherwise the reason is the server's.
+* An EOS that the server counts but omits from its answer is restored, if the server names it or only
   one was asked for.
-* Bad requests are sent as they are. 400, 413, 422 and their like are the server's refusal, with its
-  words; a 5xx is a failure of the server, and so is what says nothing of the request: 401, 403, 404,
-  405, 407, 408, 429.
-* The wire has no request ids. Of two requests of one call with one id the later is refused here, as is
-  an id that is live. So is what only `config.max_model_len` forbids, and in words a token that is none.
-* There are no logits and no trace: the interface shows neither.
+* Bad requests are sent as they are. 400, 413, 422 and similar are the server's refusal, in its words; a
+  5xx is a failure of the server, and so is any status that says nothing about the request: 401, 403,
+  404, 405, 407, 408, 429.
+* The interface has no request ids. Of two requests of one call with the same id, the later is refused
+  here, as is an id that is live. So is a request that only `config.max_model_len` forbids and, with
+  prompts as words, a token outside the vocabulary.
+* There are no logits and no trace: the interface has neither.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from batchproof_engines.adapters.openai.client import Server
 from batchproof_engines.adapters.openai.dialect import Dialect
 from batchproof_engines.adapters.openai.engine import OpenAIEngine
 from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
-from batchproof_engines.adapters.openai.refusing import Gate
+from batchproof_engines.adapters.openai.request_filter import RequestFilter
 from batchproof_engines.adapters.openai.stepping import SteppingOpenAIEngine
 
 PROMPTS = ("ids", "words")
@@ -63,16 +64,16 @@ def openai(
     listed: bool = True,
     release: str | None = None,
 ) -> Engine:
-    """The options:
+    """Builds an engine for a server.
 
     * `prompts`: ids (token ids, as vLLM and SGLang take them) or words.
-    * `tokens`, what is read back: ids (asked for with `return_token_ids`), logprobs (asked for with
-      `return_tokens_as_token_ids`), words of the text, or auto: the first that the answer has.
-    * `eos`, where a request's EOS ids are applied: client (all tokens up to the cap are asked for and
-      cut here at the first EOS), stop_token_ids, or generation_config (as transformers serve has it).
-    * `stream`: answers come token by token, and the engine can be stepped.
+    * `tokens`, what is read back: ids (requested by `return_token_ids`), logprobs (requested by
+      `return_tokens_as_token_ids`), words of the text, or auto: the first of these in the answer.
+    * `eos`, where a request's EOS ids are applied: client (all tokens up to the cap are requested and
+      cut here at the first EOS), stop_token_ids, or generation_config (as in transformers serve).
+    * `stream`: answers arrive token by token, and the engine can be stepped.
     * `concurrency`: how many requests of a call run at once. `timeout_s`: the longest silence.
-    * `extra`: a JSON object that is merged into every body; null leaves a field out.
+    * `extra`: a JSON object that is merged into every body; null removes a field.
     * `api_key_env`: the environment variable that holds the key.
     * `release`: the server's name and version, for the title of a verdict.
     * `listed`: false for a server whose `{base_url}/models` does not list `model`.
@@ -104,14 +105,18 @@ def openai(
 def engine_at(
     server: Server, dialect: Dialect, limits: Limits, config: EngineConfig, concurrency: int
 ) -> OpenAIEngine:
-    """At a server that is known to be there. `limits`: of the model."""
+    """Returns an engine for a server that is known to answer; `limits` are those of the model."""
     kind = SteppingOpenAIEngine if dialect.is_streamed else OpenAIEngine
     return kind(
-        server, dialect, Gate.of(limits, config, is_text=dialect.prompts == "words"), concurrency
+        server,
+        dialect,
+        RequestFilter.of(limits, config, is_text=dialect.prompts == "words"),
+        concurrency,
     )
 
 
 def require_choice(value: object, name: str, choices: Collection[str]) -> None:
+    """Raises `UsageError` if the value of the option `name` is not one of the choices."""
     if value not in choices:
         raise UsageError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
 
@@ -121,7 +126,7 @@ def _is_number(value: object) -> bool:
 
 
 def _json_object(extra: object) -> dict[str, Any]:
-    """Behind `--engine` it has been read already, as YAML, of which JSON is a part."""
+    """Returns the object, which `--engine` has already parsed as YAML, of which JSON is a part."""
     try:
         found = json.loads(extra) if isinstance(extra, str) else extra
     except ValueError:
@@ -142,7 +147,7 @@ def _api_key(name: str | None) -> str | None:
 
 
 def _require_listed(server: Server, model: str, listed: bool) -> None:
-    """A server that is not there, or serves another model, is a sentence and not a wall of failures."""
+    """Raises `UsageError` if the server does not answer or does not list the model."""
     url = f"{server.base_url}/models"
     try:
         with closing(server.exchange("GET", "/models")) as exchange:
@@ -157,6 +162,6 @@ def _require_listed(server: Server, model: str, listed: bool) -> None:
         names = []
     if listed and model not in names:
         raise UsageError(
-            f"{url} lists no model {model!r}: there is {', '.join(names) or 'none'}; with listed=false "
-            f"that is not asked"
+            f"{url} lists no model {model!r}: there is {', '.join(names) or 'none'}; listed=false "
+            f"skips this check"
         )

@@ -1,6 +1,6 @@
-"""HTTP to the server: each request on a connection of its own, which any thread may cut.
+"""HTTP to the server: each request has a connection of its own, which any thread may cut.
 
-A connection that is cut is how a server is told that nobody waits for the answer any more.
+Cutting the connection tells a server that its answer is not wanted any more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from batchproof_engines.adapters.openai.failures import (
 )
 
 MAX_ANSWER_BYTES = 64 << 20
-# They say something of the server or of the address, and nothing of the request.
+# These statuses concern the server or the address, not the request.
 NO_REFUSALS = {401, 403, 404, 405, 407, 408, 429}
 
 
 class Server:
-    """An address, how long we wait for the next bytes from it, and who is told when it fails."""
+    """An address, the longest wait for its next bytes, and a callback for its failures."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Server:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def exchange(self, method: str, path: str, body: dict[str, Any] | None = None) -> Exchange:
-        """Not begun yet."""
+        """Returns an exchange that has not begun."""
         host, port = self._parts.hostname or "", self._parts.port
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
@@ -61,16 +61,16 @@ class Server:
 
 
 def _split(base_url: str) -> SplitResult:
-    """Raises `UsageError`."""
+    """Returns the parts of the URL. Raises `UsageError`."""
     parts = urlsplit(base_url)
-    with suppress(ValueError):  # a port that is no number
+    with suppress(ValueError):  # a port that is not a number
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts
     raise UsageError(f"base_url {base_url!r} must read http://HOST:PORT/PATH or https://...")
 
 
 class Exchange:
-    """One request and its answer. Whatever the network does becomes `EngineFailed`."""
+    """One request and its answer. Every network error becomes `EngineFailed`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Exchange:
         self._response: http.client.HTTPResponse | None = None
 
     def cut(self) -> None:
-        """Hang up. A thread that waits for bytes wakes and gets `Cut`."""
+        """Closes the connection from any thread. A thread that waits for bytes gets `Cut`."""
         with self._lock:
             self._is_cut = True
             if self._socket is not None:
@@ -100,39 +100,39 @@ class Exchange:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Of the thread that reads."""
-        if self._response is not None:  # it outlives its connection where that ends with it
+        """Releases the connection; called by the thread that reads."""
+        if self._response is not None:  # it keeps the socket open if the server ends the connection
             self._response.close()
         self._connection.close()
 
     def read(self) -> Any:
-        """The JSON value of a whole answer. Raises `EngineFailed`, `Refused`, `Cut`."""
+        """Returns the JSON value of a whole answer. Raises `EngineFailed`, `Refused` or `Cut`."""
         response = self._begin()
         return self._parsed(self._read(response), response.status)
 
     def read_events(self) -> Iterator[Any]:
-        """The JSON value of each server-sent event, as it comes. Raises as `read` does."""
+        """Yields the JSON value of each server-sent event as it arrives. Raises as `read` does."""
         response = self._begin()
         while line := self._try(lambda: response.readline(MAX_ANSWER_BYTES)):
             text = line.decode(errors="replace").strip()
             if not text or text.startswith((":", "event:", "id:", "retry:")):
                 continue
             if not text.startswith("data:"):
-                raise self.failed(f"sent a line that is no server-sent event: {shown(text)}")
+                raise self.failed(f"sent a line that is not a server-sent event: {shown(text)}")
             data = text.removeprefix("data:").strip()
             if data == "[DONE]":
                 return
             yield self._parsed(data.encode(), response.status)
 
     def failed(self, what: str) -> EngineFailed:
-        """The error that says so of this exchange."""
+        """Returns an error that says what the server did, and reports the failure to the callback."""
         failure = EngineFailed(f"{self._where}: the server {what}")
         failure.has_answered = self._response is not None
         self._on_failure()
         return failure
 
     def _begin(self) -> http.client.HTTPResponse:
-        """The answer's head. Raises for every status but 2xx."""
+        """Sends the request and returns the head of the answer. Raises for every status but 2xx."""
         self._try(self._connect)
         method, target, body, headers = self._asked
         self._try(lambda: self._connection.request(method, target, body, headers))
@@ -156,7 +156,7 @@ class Exchange:
         return self._response
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """The body. Raises `EngineFailed` for one beyond all reason."""
+        """Returns the body. Raises `EngineFailed` if it exceeds `MAX_ANSWER_BYTES`."""
         body: bytes = self._try(lambda: response.read(MAX_ANSWER_BYTES + 1))
         if len(body) > MAX_ANSWER_BYTES:
             raise self.failed(f"answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -167,7 +167,7 @@ class Exchange:
             return json.loads(body)
         except (ValueError, RecursionError):
             text = body.decode(errors="replace")
-            raise self.failed(f"answered HTTP {status} with what is no JSON: {shown(text)}") from None
+            raise self.failed(f"answered HTTP {status} with invalid JSON: {shown(text)}") from None
 
     def _try(self, act: Any) -> Any:
         try:
@@ -179,15 +179,16 @@ class Exchange:
             raise self.failed("is not there: connection refused") from None
         except (OSError, http.client.HTTPException) as error:
             kind, words = type(error).__name__, str(error)
-            told = f"{kind}: {words}" if words else kind
-            raise self.failed(f"broke the connection off ({told})") from None
+            reason = f"{kind}: {words}" if words else kind
+            raise self.failed(f"broke the connection ({reason})") from None
         finally:
             if self._is_cut:
                 raise Cut from None
 
 
 def _words(text: str) -> str:
-    """What an error body says: {"error": {"message": ...}}, {"detail": ...} and their like."""
+    """Returns the message of an error body: {"error": {"message": ...}}, {"detail": ...} and
+    similar."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

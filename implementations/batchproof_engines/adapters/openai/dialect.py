@@ -1,4 +1,4 @@
-"""How a server is spoken to: what stands in the body of a request."""
+"""How requests are written for a server: the body that is sent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchproof.api import Request
-from batchproof_engines.adapters.words import text_of
+from batchproof_engines.adapters.word_tokenizer import text_of
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The options of `openai`, checked."""
+    """The checked options of `openai`."""
 
     model: str
     vocab_size: int
@@ -23,7 +23,7 @@ class Dialect:
     extra: dict[str, Any]
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Of a bad request too: to refuse it is the server's duty."""
+        """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
         eos = sorted(request.eos_token_ids)
         body: dict[str, Any] = {
             "model": self.model,

@@ -1,4 +1,4 @@
-"""An engine that is a server of completions, asked for many at once."""
+"""An engine that is a completions server, which gets many requests at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from queue import Empty, SimpleQueue
 from batchproof.api import Capability, Completion, Request
 from batchproof_engines.adapters.openai.client import Exchange, Server
 from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.events import completion_of, token_events
 from batchproof_engines.adapters.openai.failures import EngineFailed
-from batchproof_engines.adapters.openai.refusing import Gate
-from batchproof_engines.adapters.openai.telling import completed, tell
+from batchproof_engines.adapters.openai.request_filter import RequestFilter
 
 PATH = "/completions"
 NUM_NAMED = 8  # request ids in an error
@@ -20,7 +20,7 @@ NUM_NAMED = 8  # request ids in an error
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request of a call, by its number there."""
+    """A request of a call with its index there."""
 
     index: int
     request: Request
@@ -28,25 +28,30 @@ class _Asked:
 
 
 class OpenAIEngine:
-    """Each request is an HTTP request on a thread of its own; the server makes the batches."""
+    """Sends each request on a thread of its own; the server forms the batches."""
 
     capabilities = frozenset({Capability.CLOSING})
-    release: str | None = None  # name and version, where whoever builds it knows them
+    release: str | None = None  # name and version, if the factory knows them
     notes: tuple[str, ...] = ()  # its conventions and settings, for a report
 
-    def __init__(self, server: Server, dialect: Dialect, gate: Gate, concurrency: int) -> None:
+    def __init__(
+        self, server: Server, dialect: Dialect, request_filter: RequestFilter, concurrency: int
+    ) -> None:
         self._server = server
         self._dialect = dialect
-        self._gate = gate
+        self._filter = request_filter
         self._concurrency = concurrency
         self._under_way: list[Exchange] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Raises `EngineFailed`, with the answers of the others, if one gets none that makes sense.
-        What is under way by then is waited for; nothing more is begun."""
+        """Returns one completion per request.
+
+        Raises `EngineFailed`, with the other answers, if a request gets no valid one. Requests in
+        progress are then waited for; no others are sent.
+        """
         outcomes: dict[int, Completion | Exception] = {}
         asked: list[_Asked] = []
-        refusals = self._gate.refusals(requests)
+        refusals = self._filter.refusals(requests)
         for index, (request, refusal) in enumerate(zip(requests, refusals, strict=True)):
             if refusal is not None:
                 outcomes[index] = Completion.refused(request.request_id, refusal)
@@ -60,7 +65,7 @@ class OpenAIEngine:
         return [answers[index] for index in range(len(requests))]
 
     def close(self) -> None:
-        """Hang up on everything that is under way."""
+        """Cuts the connections of all requests in progress."""
         for exchange in self._under_way:
             exchange.cut()
         self._under_way = []
@@ -69,29 +74,29 @@ class OpenAIEngine:
         return self._server.exchange("POST", PATH, self._dialect.body(request))
 
     def _ask(self, asked: Sequence[_Asked]) -> dict[int, Completion | Exception]:
-        """What came of each, by its number; those behind a failure may be missing."""
+        """Returns the outcome of each request by its index; those after a failure may be missing."""
         waiting: SimpleQueue[_Asked] = SimpleQueue()
-        told: SimpleQueue[tuple[int, Completion | Exception] | None] = SimpleQueue()
+        results: SimpleQueue[tuple[int, Completion | Exception] | None] = SimpleQueue()
         is_over = threading.Event()
         for each in asked:
             waiting.put(each)
         num_running = min(self._concurrency, len(asked))
         self._under_way = [each.exchange for each in asked]
         for _ in range(num_running):
-            arguments = (waiting, told, is_over)
+            arguments = (waiting, results, is_over)
             threading.Thread(target=self._serve, args=arguments, daemon=True).start()
         outcomes: dict[int, Completion | Exception] = {}
         try:
             while num_running:
-                outcome = told.get()
+                outcome = results.get()
                 if outcome is None:
                     num_running -= 1
                 else:
                     outcomes[outcome[0]] = outcome[1]
-        except BaseException:  # it hangs, or somebody pressed Ctrl-C
+        except BaseException:  # the time limit, or Ctrl-C
             self._server.on_failure()
             raise
-        finally:  # the time limit, or Ctrl-C: nobody waits any more
+        finally:
             is_over.set()
             self.close()
         return outcomes
@@ -99,31 +104,32 @@ class OpenAIEngine:
     def _serve(
         self,
         waiting: SimpleQueue[_Asked],
-        told: SimpleQueue[tuple[int, Completion | Exception] | None],
+        results: SimpleQueue[tuple[int, Completion | Exception] | None],
         is_over: threading.Event,
     ) -> None:
-        """On a thread: one request after the other, until none is left or one has failed."""
+        """Sends one request after another, on a thread, until none is left or one has failed."""
         while not is_over.is_set():
             try:
                 each = waiting.get_nowait()
             except Empty:
                 break
             try:
-                events = tell(each.request, each.exchange, self._dialect)
-                told.put((each.index, completed(each.request, events)))
+                events = token_events(each.request, each.exchange, self._dialect)
+                results.put((each.index, completion_of(each.request, events)))
             except Exception as error:
                 is_over.set()
-                told.put((each.index, error))
-        told.put(None)
+                results.put((each.index, error))
+        results.put(None)
 
 
 def _failure(
     requests: Sequence[Request], answers: dict[int, Completion], errors: dict[int, Exception]
 ) -> Exception:
-    """One error for all: what went wrong first, with whom, and how many have their answer."""
+    """Returns one error for the call: the first failure, its request, and how many others were
+    answered."""
     index, error = next(iter(errors.items()))
     if not isinstance(error, EngineFailed):
-        return error  # a mistake of ours
+        return error  # a bug of the adapter
     if len(requests) == 1:
         return EngineFailed(f"{error} (request {requests[0].request_id!r})")
     failed = [requests[i].request_id for i in errors]
@@ -131,7 +137,7 @@ def _failure(
     num_unasked = len(requests) - len(answers) - len(errors)
     failure = EngineFailed(
         f"{error} (request {requests[index].request_id!r}). Of {len(requests)} requests {len(answers)} "
-        f"were answered, {len(failed)} failed ({named}), and {num_unasked} were not sent any more"
+        f"were answered, {len(failed)} failed ({named}), and {num_unasked} were never sent"
     )
     failure.completions = tuple(answers[i] for i in sorted(answers))
     return failure

@@ -1,28 +1,28 @@
-"""What can go wrong between a server and us."""
+"""The failures of a request to a server."""
 
 from __future__ import annotations
 
 from batchproof.api import Completion
 
-NUM_SHOWN = 200  # characters of an answer that makes no sense
+NUM_SHOWN = 200  # characters of an invalid answer
 
 
 class EngineFailed(RuntimeError):
-    """The server gave no answer, or one that cannot be read; `completions` holds those that others of
-    the same call got before."""
+    """The server gave no answer or an unreadable one; `completions` are earlier answers of the same
+    call."""
 
     completions: tuple[Completion, ...] = ()
-    has_answered = False  # with a head of HTTP, whatever came then
+    has_answered = False  # at least with an HTTP status
 
 
 class Refused(Exception):
-    """The server will not serve this request, and says why."""
+    """The server refuses this request, and says why."""
 
 
 class Cut(Exception):
-    """We have hung up."""
+    """The connection was cut on this side."""
 
 
 def shown(text: str) -> str:
-    """The beginning of something strange."""
+    """Returns the beginning of an unexpected text, quoted."""
     return repr(text[:NUM_SHOWN]) + (" ..." if len(text) > NUM_SHOWN else "") if text else "nothing"

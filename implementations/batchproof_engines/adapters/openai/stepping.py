@@ -1,8 +1,8 @@
-"""Requests that arrive and leave while others run: each is a stream of its own.
+"""Requests that arrive and leave while others run; each is a stream.
 
-`add` sends a request at once, `step` waits until one of them has a token, and `abort` hangs up, which
-is how a server learns that an answer is not wanted any more. The server decides who runs beside whom,
-so a step of ours is none of its steps.
+`add` sends a request at once, `step` waits until one of them has a token, and `abort` cuts the
+connection, which tells the server that its answer is not wanted any more. The server decides which
+requests it batches, so a step of this engine is not a step of the server.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from batchproof.api import (
 )
 from batchproof_engines.adapters.openai.client import Exchange
 from batchproof_engines.adapters.openai.engine import OpenAIEngine
-from batchproof_engines.adapters.openai.telling import tell
+from batchproof_engines.adapters.openai.events import token_events
 
-LEAVE_S = 5.0  # for a thread whose connection was cut
+JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
 
 
 @dataclass(eq=False, slots=True)
@@ -35,11 +35,11 @@ class _Stream:
     request: Request
     exchange: Exchange
     thread: threading.Thread | None = None
-    num_told: int = 0
+    num_delivered: int = 0  # tokens
 
 
 class SteppingOpenAIEngine(OpenAIEngine):
-    """All that was added runs at once: `concurrency` is for `generate`."""
+    """Streams all added requests at once; `concurrency` applies to `generate` only."""
 
     capabilities = OpenAIEngine.capabilities | {Capability.STEPPING}
 
@@ -47,16 +47,18 @@ class SteppingOpenAIEngine(OpenAIEngine):
         super().__init__(*given)
         self._streams: dict[str, _Stream] = {}
         self._news: SimpleQueue[tuple[_Stream, TokenEvent | Exception]] = SimpleQueue()
-        self._undelivered: list[TokenEvent] = []  # of requests that were refused or cancelled
+        self._undelivered: list[TokenEvent] = []  # of requests that were refused or aborted
 
     @property
     def has_unfinished(self) -> bool:
+        """Returns whether a request is live or an event still has to be delivered."""
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:
+        """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
         if request.request_id in self._streams:
             raise ValueError(duplicate_id(request.request_id))
-        refusal = self._gate.refusal(request)
+        refusal = self._filter.refusal(request)
         if refusal is not None:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
@@ -66,11 +68,14 @@ class SteppingOpenAIEngine(OpenAIEngine):
         stream.thread.start()
 
     def step(self) -> list[TokenEvent]:
-        """Waits if there is nothing else to tell. Raises `EngineFailed`, and then hangs up on all."""
+        """Returns the events received so far; waits if there are none.
+
+        Raises `EngineFailed` after cutting all connections.
+        """
         events, self._undelivered = self._undelivered, []
         try:
             while self._streams and (news := self._next(waits=not events)) is not None:
-                events += self._told(*news)
+                events += self._delivered(*news)
         except BaseException:
             self._server.on_failure()
             self.close()
@@ -78,29 +83,32 @@ class SteppingOpenAIEngine(OpenAIEngine):
         return events
 
     def abort(self, request_id: str) -> None:
+        """Cuts the request's connection; an unknown id has no effect."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             stream.exchange.cut()
             self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """As `OpenAIEngine.generate`; raises `RuntimeError` while added requests are unfinished."""
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
         return super().generate(requests)
 
     def close(self) -> None:
+        """Cuts all connections and waits for their threads."""
         super().close()
         streams, self._streams, self._undelivered = self._streams, {}, []
         for stream in streams.values():
             stream.exchange.cut()
         for stream in streams.values():
             if stream.thread is not None:
-                stream.thread.join(LEAVE_S)
+                stream.thread.join(JOIN_LIMIT_S)
 
     def _listen(self, stream: _Stream) -> None:
-        """On the stream's own thread."""
+        """Queues the events of a stream; runs on the stream's own thread."""
         try:
-            for event in tell(stream.request, stream.exchange, self._dialect, at_once=True):
+            for event in token_events(stream.request, stream.exchange, self._dialect, at_once=True):
                 self._news.put((stream, event))
         except Exception as error:
             self._news.put((stream, error))
@@ -111,14 +119,14 @@ class SteppingOpenAIEngine(OpenAIEngine):
         except Empty:
             return None
 
-    def _told(self, stream: _Stream, news: TokenEvent | Exception) -> list[TokenEvent]:
-        """Nothing of one that was cancelled: its id may be somebody else's by now."""
+    def _delivered(self, stream: _Stream, news: TokenEvent | Exception) -> list[TokenEvent]:
+        """Returns the event, unless its request was aborted: the id may belong to another by now."""
         request_id = stream.request.request_id
         if self._streams.get(request_id) is not stream:
             return []
         if isinstance(news, Exception):
             raise news
-        stream.num_told += news.token_id is not None
+        stream.num_delivered += news.token_id is not None
         if news.finish_reason is not None:
             del self._streams[request_id]
             if news.token_id is None and news.finish_reason is not FinishReason.ERROR:
@@ -128,6 +136,6 @@ class SteppingOpenAIEngine(OpenAIEngine):
 
 def _early(stream: _Stream, end: TokenEvent) -> str:
     return (
-        f"the server ended the stream with finish_reason {end.finish_reason} after {stream.num_told} "
-        f"of {stream.request.max_new_tokens} tokens, and the last is no EOS"
+        f"the server ended the stream with finish_reason {end.finish_reason} after "
+        f"{stream.num_delivered} of {stream.request.max_new_tokens} tokens, and the last is no EOS"
     )

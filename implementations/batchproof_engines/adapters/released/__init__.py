@@ -1,18 +1,18 @@
-"""Engines that other people released, each in a virtual environment of its own.
+"""Engines released by others, each in a virtual environment of its own.
 
     --engine=openvino?prefix_caching=true
         -> .engines/openvino/bin/python programs/openvino_genai_cb.py '{"prefix_caching": true}'
         -> JSON lines (`docs/piped_engines.md`)
 
-Their pins clash with each other's and with ours, and one that crashes takes its own process along and
-nobody else's. `batchproof install NAME` makes the environment; without it every test is skipped
-and says so. The programs are scripts that know nothing of Batchproof but the protocol; they serve the
+Their pinned dependencies conflict with each other's and with ours, and a crash ends only the library's
+own process. `batchproof install NAME` creates the environment; without it every test is skipped with
+that reason. The programs are scripts that share only the protocol with Batchproof; they serve the
 suite's checkpoint in a form that the library reads, which they make once beside it.
 
-    __init__.py   the factories
-    shelf.py      what there is, where it is installed, and how it gets there
-    programs/     a script for each library; its docstring tells the library's conventions
-    server.py     the one that is a server of HTTP: started here, and again after a failure
+    __init__.py     the factories
+    libraries.py    which libraries there are, where and how they are installed
+    programs/       a script for each library; its docstring states the library's conventions
+    server.py       the one library that is an HTTP server: started here, and restarted after a failure
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 from batchproof.api import Engine, EngineConfig, Limits
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.lines.engine import piped_factory
-from batchproof_engines.adapters.lines.program import Program
 from batchproof_engines.adapters.openai import EOS, engine_at, require_choice
 from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.piped.engine import factory_of
+from batchproof_engines.adapters.piped.program import Program
+from batchproof_engines.adapters.released.libraries import LIBRARIES, interpreter
 from batchproof_engines.adapters.released.server import LocalServer
-from batchproof_engines.adapters.released.shelf import SHELF, interpreter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,9 +59,12 @@ def openvino(
     max_num_batched_tokens: int | None = None,
     abort: str = "cancel",
 ) -> Engine:
-    """OpenVINO GenAI's continuous-batching pipeline on a CPU. `precision`, and `kv_cache` where that
-    differs: float32, or `default` for the library's own choice. `abort`: cancel, stop or drop. The
-    others stand in for fields of `config`."""
+    """OpenVINO GenAI's continuous-batching pipeline on a CPU.
+
+    `precision` and, where it differs, `kv_cache` are float32, or `default` for the library's own
+    choice. `abort` is cancel, stop or drop. The other options override fields of `config`. Raises
+    `UnsupportedModelError`.
+    """
     return _built(
         "openvino",
         model,
@@ -86,8 +89,11 @@ def ctranslate2(
     stop_by: str = "callback",
     static_prompt: bool = False,
 ) -> Engine:
-    """CTranslate2's generator on a CPU; all but `stop_by` are its own options. `stop_by`: a `callback`
-    ends each row, or its `call` does, which then has one cap and one set of EOS ids."""
+    """CTranslate2's generator on a CPU.
+
+    All options but `stop_by` are the library's own. With `stop_by` a `callback` ends each row, or its
+    `call` does, which then has one cap and one set of EOS ids. Raises `UnsupportedModelError`.
+    """
     return _built(
         "ctranslate2",
         model,
@@ -108,9 +114,12 @@ def onnxruntime(
     stop_by: str = "model",
     windowed_kv_cache: bool = True,
 ) -> Engine:
-    """ONNX Runtime GenAI on a CPU. `api`: its request `engine`, or the batched `generator`. `stop_by`:
-    a single EOS id is given to the `model`, or all are looked for by the `client`. `windowed_kv_cache`:
-    the builder's."""
+    """ONNX Runtime GenAI on a CPU.
+
+    `api` is its request `engine` or the batched `generator`. With `stop_by`, a single EOS id is given
+    to the `model`, or the `client` looks for all of them. `windowed_kv_cache` is the builder's option.
+    Raises `UnsupportedModelError`.
+    """
     return _built(
         "onnxruntime",
         model,
@@ -132,13 +141,17 @@ def transformers_serve(
     stream: bool = False,
     eos: str = "generation_config",
 ) -> Engine:
-    """`transformers serve` with continuous batching, on a CPU in float32: a server of its own for each
-    model. The first three are its `--cb-...` flags; the rest is as for `openai`."""
+    """`transformers serve` with continuous batching, on a CPU in float32: a server for each model.
+
+    The first three options are its `--cb-...` flags; the others are as for `openai`. Raises
+    `UsageError` for wrong options or a server that does not start, and `UnsupportedModelError` if it is
+    not installed.
+    """
     python = _interpreter("transformers-serve")
     flags = (block_size, num_blocks, max_batch_tokens)
     if any(type(each) is not int or each < 1 for each in (*flags, concurrency)):
         raise UsageError(
-            "block_size, num_blocks, max_batch_tokens and concurrency are whole numbers of at least 1"
+            "block_size, num_blocks, max_batch_tokens and concurrency must be whole numbers, at least 1"
         )
     require_choice(eos, "eos", EOS)
     server = _server(python, str(saved(model)), flags).running()
@@ -153,11 +166,13 @@ def transformers_serve(
 def _built(
     name: str, model: PreTrainedModel, config: EngineConfig, **options: str | int | bool | None
 ) -> Engine:
-    """What is None is left to the program. Raises `UnsupportedModelError` where the library is not
-    installed or cannot serve the model."""
+    """Builds an engine of a piped program; options that are None are left to the program.
+
+    Raises `UnsupportedModelError` if the library is not installed or cannot serve the model.
+    """
     python = _interpreter(name)
     given = json.dumps({key: value for key, value in options.items() if value is not None})
-    return piped_factory(_program(name, python, given))(model, config)
+    return factory_of(_program(name, python, given))(model, config)
 
 
 def _interpreter(name: str) -> str:
@@ -171,7 +186,7 @@ def _interpreter(name: str) -> str:
 
 @cache
 def _server(python: str, folder: str, flags: tuple[int, int, int]) -> LocalServer:
-    """One for each model and choice of flags."""
+    """Returns one server for each model and choice of flags."""
     block_size, num_blocks, max_batch_tokens = map(str, flags)
 
     def command(port: int) -> list[str]:
@@ -195,5 +210,5 @@ def _version(python: str, package: str) -> str:
 
 @cache
 def _program(name: str, python: str, options: str) -> Program:
-    """One for all who ask for the same: they share its process."""
-    return Program(name, (python, str(SHELF[name].program), options), os.getcwd())
+    """Returns one program for all engines with the same options, so that they share its process."""
+    return Program(name, (python, str(LIBRARIES[name].program), options), os.getcwd())

@@ -1,7 +1,7 @@
-"""A released server that is started here, on a free port of loopback, and again when it has failed.
+"""A released server that is started here, on a free loopback port, and restarted after a failure.
 
-What broke a server stays broken: later tests would fail for what an earlier one has done, and a verdict
-would tell one fault as fifty. So whoever builds an engine behind a failure gets a new process.
+A server that has failed may stay broken: later tests would fail for what an earlier one has done, and a
+verdict would report one fault as fifty. So the next engine built after a failure gets a new process.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.lines.ending import kill_group
 from batchproof_engines.adapters.openai.client import Server
 from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
+from batchproof_engines.adapters.piped.shutdown import kill_group
 
 READY_LIMIT_S = 90.0
-LOOK_AGAIN_S = 0.25
-TAIL_BYTES = 2000  # of what it printed, in an error
+POLL_S = 0.25
+TAIL_BYTES = 2000  # of its output, in an error
 TIMEOUT_S = 300.0  # of silence; the suite's own limit is shorter
 
-Command = Callable[[int], Sequence[str]]  # from the port it shall listen to
+Command = Callable[[int], Sequence[str]]  # from the port to listen on
 
 
 class LocalServer:
-    """`ready`: a path below `base_url` that answers once it serves."""
+    """A server process; `ready` is a path below `base_url` that answers once the server works."""
 
     def __init__(self, name: str, command: Command, ready: str = "/models") -> None:
         self._name = name
@@ -38,7 +38,8 @@ class LocalServer:
         self._has_failed = False
 
     def running(self) -> Server:
-        """Raises `UsageError` if it does not come up."""
+        """Returns the running server, started or restarted if necessary. Raises `UsageError` if that
+        fails."""
         if self._running is not None and (self._has_failed or self._running[0].poll() is not None):
             self._end()
             self._running = None
@@ -63,7 +64,7 @@ class LocalServer:
         self._end = weakref.finalize(self, _end, popen, log)  # at exit, at the latest
         server = Server(f"http://127.0.0.1:{port}/v1", TIMEOUT_S, on_failure=self._note_failure)
         self._wait(popen, server, log)
-        self._has_failed = False  # of those who knocked before it was up
+        self._has_failed = False  # requests before it was ready do not count
         return popen, server
 
     def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
@@ -79,11 +80,11 @@ class LocalServer:
                 said = _tail(log)
                 self._end()
                 raise UsageError(f"the server of engine {self._name!r} {what}; it said: {said}")
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
 
 
 def _answers(server: Server, path: str) -> bool:
-    """Whatever it says: `transformers serve` has an HTTP 500 here where nothing was ever downloaded."""
+    """Returns whether the server gives any answer: an error of its own also shows that it is up."""
     exchange = server.exchange("GET", path)
     try:
         exchange.read()

@@ -1,4 +1,4 @@
-"""The `paged` engine for CUDA, run where there is none: build, steps with prompts, decode steps."""
+"""Runs the `paged` engine for CUDA on a machine without it: build, steps with prompts, decode steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.selftest.device.fake.watch import Watch
 
 
 class FakeDevice(FakeTensorMode):
-    """Makes no tensor on the device to ask it, although `torch.cuda` says that there is one."""
+    """A fake mode that creates no tensor on the device at its start: `torch.cuda` only claims there
+    is one."""
 
     avoid_device_init = True
 
@@ -36,10 +37,11 @@ def dry_run(
     budget: int = 512,
     **parts: Any,
 ) -> Report:
-    """`num_layers` None: all. `device`: of two, the first of which is current. `budget`: tokens of a
-    step. `options` are those of `paged`, `parts` of `build_unprobed`.
+    """Runs a small workload and reports what a GPU would reject or wait for.
 
-    An error ends the run, and is a problem like others.
+    `num_layers` None means all. `device` is one of two, the first of which is current; `budget` is the
+    number of tokens in a step. `options` are those of `paged`, `parts` those of `build_unprobed`. An
+    error ends the run and is reported as a problem.
     """
     kind = SHAPES[shape]
     name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
@@ -54,12 +56,12 @@ def dry_run(
         with torch.device("cuda", device):
             model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
         model = model.eval().requires_grad_(False)
-        ledger.end_step("build", 0)  # what the model's making costs is its own affair
+        ledger.end_step("build", 0)  # making the model is not part of the build
         try:
             with unprobed(**parts):
                 engine = paged.paged(model, config, backend=backend, **(options or {}))
             steps.append(ledger.end_step("build", 0))
-            for turn in range(2):  # what is captured when it is first needed is there the second time
+            for turn in range(2):  # the second turn uses what the first has captured
                 _serve(engine, ledger, steps, turn, num_seqs)
         except Exception as error:
             ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
@@ -75,7 +77,7 @@ def dry_run(
 
 
 def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, num_seqs: int) -> None:
-    """More requests than slots, so that a prompt meets sequences that decode."""
+    """Returns more requests than there are slots, so that prompts share steps with decodes."""
     for index in range(3 * num_seqs // 2):
         prompt = tuple(range(1, 30 + 7 * index))
         engine.add(Request(f"r{index} of {turn}", prompt, max_new_tokens=6 + 3 * (index % 3)))

@@ -1,4 +1,4 @@
-"""What a step and a pass cost the host, on a machine without a GPU: process time, medians."""
+"""The cost of a step and of a pass for the host, without a GPU: median process time."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ NARROW = {
 
 
 def host_time(num_rows: int) -> HostTime:
-    """Of decode steps whose model answers at once what it has answered before, as a replayed graph
-    that takes no time: planning, staging and booking are left."""
+    """Measures decode steps whose model repeats its answer at once, like a replayed graph that takes
+    no time: what remains is planning, staging and recording."""
     context_len = PROMPT_LEN[num_rows]
     model = build_model(SHAPES["tiny"].config(num_hidden_layers=1, **NARROW), CPU, torch.float32)
     config = EngineConfig(max_num_seqs=num_rows, max_num_batched_tokens=4096, max_model_len=2048)
@@ -61,20 +61,20 @@ def host_time(num_rows: int) -> HostTime:
 
 
 def _decodes(engine: Any, num_rows: int) -> bool:
-    """Was the last step one of `num_rows` rows of one token each?"""
+    """Returns whether the last step had `num_rows` rows of one token each."""
     rows = engine.trace[-1].rows if len(engine.trace) else ()
     return len(rows) == num_rows and all(row.query_len == 1 for row in rows)
 
 
 def _answered(step: Callable[[], Any]) -> Callable[[], Any]:
-    """In place of a capture."""
+    """Stands in for a capture."""
     with torch.inference_mode():
         outputs = step()
     return lambda: outputs
 
 
 def eager_time(shape: str) -> EagerTime:
-    """Of a pass over 8 tokens: the shape's layers, tiny widths, attention that does nothing."""
+    """Measures a pass over 8 tokens: the shape's layers, tiny widths, attention that does nothing."""
     kind = SHAPES[shape]
     if kind.kind is GPT2Config:
         config = kind.config(n_embd=32, n_head=2, vocab_size=512)
@@ -103,7 +103,7 @@ def _nowhere(_: object, query: Tensor, __: object, value: Tensor, *___: object, 
 
 
 def _timed(call: Callable[[], object], times: int) -> list[int]:
-    """Nanoseconds of this process, one thread."""
+    """Returns the process time of each of so many calls in nanoseconds."""
     taken = []
     for _ in range(times):
         begin = time.process_time_ns()

@@ -1,4 +1,4 @@
-"""Launches of Triton kernels, ours and those that inductor makes, checked and counted, never run.
+"""Checks and counts launches of Triton kernels, ours and inductor's, without running them.
 
 inductor does all but the last: it fuses for the GPU that `runtime` describes and writes the kernels and
 the code that calls them; that code runs, and a stand-in takes the place of each kernel.
@@ -25,7 +25,7 @@ MAX_GRID = (2**31 - 1, 65_535, 65_535)
 
 @contextmanager
 def kernels(ledger: Ledger) -> Iterator[None]:
-    """Nothing to do where Triton is not installed: neither we nor inductor can use it."""
+    """Has no effect if Triton is not installed: then neither we nor inductor can use it."""
     if find_spec("triton") is None:
         yield
         return
@@ -62,7 +62,7 @@ def _check(ledger: Ledger, name: str, given: dict[str, Any], grid: tuple[int, ..
 
 
 def _specialised(parameter: Any, value: Any) -> Hashable:
-    """What Triton compiles a kernel anew for: `triton.runtime.jit`, `BaseBackend.get_*_specialization`.
+    """Returns what Triton specialises on (`triton.runtime.jit`, `BaseBackend.get_*_specialization`).
 
     An allocation of CUDA begins at a multiple of 16 bytes, so a tensor does if its offset is one.
     """
@@ -104,13 +104,13 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
     guards = torch._C._dynamo.guards
     with ExitStack() as stack:
         for change in (
-            # What is compiled here must never be found in a cache by someone who means it.
+            # What is compiled here must never be found in the cache of a real run.
             config.patch(force_disable_caches=True, compile_threads=1),
             mock.patch.multiple(CudaInterface, **_interface(ledger)),
             mock.patch.object(torch._C, "_cuda_getCurrentRawStream", return_value=0, create=True),
             mock.patch.object(guards, "_empty_strided_cuda", empty_strided, create=True),
             mock.patch.object(guards, "_reinterpret_tensor", reinterpret),
-            # It tries patterns of attention and padded products on tensors of the device.
+            # Inductor tries patterns of attention and padded products on tensors of the device.
             mock.patch.object(joint_graph, "lazy_init"),
             mock.patch.object(async_compile.AsyncCompile, "triton", triton),
         ):

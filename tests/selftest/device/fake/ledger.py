@@ -1,4 +1,4 @@
-"""What is met while an engine runs on a device that is not there."""
+"""What happens while an engine runs on a fake device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOKED_FOR = ("/batchproof_engines/", "/batchproof/", "/transformers/", "/test_"
 
 @dataclass
 class Ledger:
-    """Collects; `end_step` hands over what came since the last one."""
+    """Collects events; `end_step` assigns those since the last call to a step."""
 
     recording: Counter[str] | None = None  # the launches of the graph that is being captured
     eager: Counter[str] = field(default_factory=Counter)
@@ -40,7 +40,7 @@ class Ledger:
             self.problem(what)
 
     def used_device(self) -> None:
-        """Something was done on the current device."""
+        """Records an operation on the current device."""
         if self.current_device != self.device:
             self.problem(f"cuda:{self.current_device} is current, and used, but not cuda:{self.device}")
 
@@ -56,7 +56,7 @@ class Ledger:
             {
                 problem: count
                 for problem, count in self.problems.items()
-                # Whoever builds or captures may wait for the device, but not within the capture.
+                # Building and capturing may wait for the device, but not inside the capture.
                 if problem.in_capture or not (self.num_captures or phase == "build")
             },
         )

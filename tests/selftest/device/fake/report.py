@@ -1,4 +1,4 @@
-"""What a dry run found, as values, and the one place that makes text of them."""
+"""The findings of a dry run as values, and their rendering as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Launches = Mapping[str, int]  # how often each kernel or operator was launched
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a GPU would refuse, or wait for."""
+    """An operation that a GPU would reject or wait for."""
 
     what: str
     where: str  # file:line, the innermost of the engine, the harness or transformers
@@ -24,14 +24,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step gave to the device."""
+    """What one step launched on the device."""
 
     phase: str  # "build", or "decode" or "prompt": whether a row had more than one token
     num_rows: int
     replayed: Launches  # by CUDA graphs
     eager: Launches  # one after the other, by the host
     num_copies: int  # between host and device, outside graphs
-    num_captures: int  # a step that captures launches more than it needs: it rehearses
+    num_captures: int  # a step that captures also launches warm-ups
     problems: Mapping[Problem, int]
 
     @property
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An engine's build, as the first of the steps, and its steps over a small workload."""
+    """An engine's build, counted as the first step, and its steps over a small workload."""
 
     shape: str
     backend: str
@@ -63,7 +63,7 @@ class Report:
         return sum((Counter(each.problems) for each in self.steps), Counter[Problem]())
 
     def usual(self, phase: str, *, has_graph: bool) -> Step | None:
-        """The phase's step of the median number of launches; those that capture are left out."""
+        """Returns the phase's step with the median number of launches, excluding captures."""
         steps = [
             each
             for each in self.steps
@@ -75,7 +75,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """What a step costs the host when the model and the device cost nothing."""
+    """The cost of a step for the host if the model and the device cost nothing."""
 
     num_rows: int
     context_len: int
@@ -85,7 +85,7 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True)
 class EagerTime:
-    """What a pass without a graph costs the host: Python and dispatch, of a model of tiny widths."""
+    """The cost of a pass without a graph for the host: Python and dispatch, with tiny widths."""
 
     shape: str
     num_layers: int
@@ -125,7 +125,7 @@ def text_of(
 
 
 def record_of(report: Report) -> dict[str, Any]:
-    """For JSON: the usual step of each kind, whole, and what the report says of all steps."""
+    """Returns values for JSON: the median step of each kind, and the report on all steps."""
     usual = {name: find(report) for name, find in COLUMNS.items()}
     return {
         "shape": report.shape,

@@ -1,4 +1,4 @@
-"""`torch.cuda` on a machine without CUDA: streams, events and graphs that note what is asked."""
+"""`torch.cuda` on a machine without CUDA: streams, events and graphs that record their use."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ H200 = SimpleNamespace(
 
 @contextmanager
 def runtime(ledger: Ledger) -> Iterator[None]:
-    """torch sees two H200. Tensors on them must be fake: there is no memory behind them. The first is
-    the current one, so that work for the second shows where it forgets to say so."""
+    """Makes torch see two H200, on which all tensors must be fake.
+
+    The first one is current, so that work for the second is found if it does not name its device.
+    """
     if torch.cuda.is_available():
-        raise RuntimeError("a fake CUDA would take the place of the one that is here")
+        raise RuntimeError("the fake CUDA cannot replace a real one, and this machine has one")
     guard = ctypes.CDLL(str(built(Path(__file__).with_name("guard.cpp"))))
     guard.install()
     try:
@@ -64,7 +66,7 @@ def device_class(ledger: Ledger) -> type:
 
 
 def _state(ledger: Ledger) -> dict[str, Any]:
-    """What torch and others ask about devices, memory and random numbers."""
+    """Answers questions of torch and others about devices, memory and random numbers."""
     answers = {
         "is_available": True,
         "is_bf16_supported": True,
@@ -95,7 +97,7 @@ def _answering(value: object) -> Callable[..., object]:
 
 
 def _streams(ledger: Ledger) -> dict[str, Any]:
-    """Streams are in step with the host; what a graph launches is counted again at each replay."""
+    """Streams are synchronous with the host; each replay of a graph counts its launches again."""
 
     def wait(what: str) -> None:
         ledger.problem(f"{what} waits for all that was launched")

@@ -1,4 +1,4 @@
-"""An engine of `paged` although what its model answers means nothing."""
+"""Builds a `paged` engine for a model whose answers are meaningless."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from batchproof_engines import paged
 
 @contextmanager
 def unprobed(**parts: Any) -> Iterator[None]:
-    """`paged` does not try the model first. `parts` are classes for `build_unprobed`."""
+    """A context in which `paged` runs no trial batch; `parts` are classes for `build_unprobed`."""
     build = partial(paged.build_unprobed, **parts)
-    checks = {"probe": mock.DEFAULT, "refuse_undeclared": mock.DEFAULT}
+    checks = {"probe_logits": mock.DEFAULT, "refuse_undeclared": mock.DEFAULT}
     with mock.patch.multiple(paged, build_unprobed=build, **checks):
         yield

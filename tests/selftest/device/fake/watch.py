@@ -1,4 +1,4 @@
-"""Host tensors are real, tensors on CUDA are fake; every operator passes here on its way to either.
+"""Host tensors are real, tensors on CUDA are fake; this mode intercepts the operators of both.
 
 A fake tensor has shape, dtype and device and no content, so what hangs on content (a sync) cannot be
 answered, and what mixes devices is refused as a GPU would refuse it.
@@ -81,7 +81,7 @@ class Watch(TorchDispatchMode):
         return result
 
     def _copy(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Between host and device."""
+        """Records a copy between host and device."""
         source = args[0] if func is TO_COPY else args[1]
         is_async = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
         into = None if func is TO_COPY else args[0]
@@ -132,7 +132,7 @@ class Watch(TorchDispatchMode):
 
 
 def _launches(func: OpOverload, result: Any, tensors: list[Tensor]) -> bool:
-    """A view launches nothing, nor does what makes nothing."""
+    """Returns whether an operator launches nothing: a view or an empty allocation."""
     aliases = [each.alias_info for each in func._schema.returns]
     if aliases and all(each is not None and not each.is_write for each in aliases):
         return False

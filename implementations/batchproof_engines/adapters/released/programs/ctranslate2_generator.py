@@ -1,7 +1,7 @@
 """CTranslate2's `Generator` behind a pipe (`docs/piped_engines.md`).
 
-Prompts go to the library as words and answers come back as ids: the vocabulary of a converted model
-is its ids in decimal, whatever tokenizer the folder may have. The requests of a call are one
+Prompts are passed to the library as words, and answers are read as ids: the vocabulary of a converted
+model consists of its ids in decimal, whatever tokenizer the folder has. The requests of a call are one
 `generate_batch`, which sorts them by length and cuts them into sub-batches of `max_num_seqs`. A row
 that has ended leaves its sub-batch; no other takes its place.
 """
@@ -23,14 +23,17 @@ from ctranslate2.converters import TransformersConverter
 from serving import Completion, Length, Request, Unsupported, completed, refused, serve
 from transformers.utils import logging
 
-NUM_LOADED = 32  # models in memory
+NUM_LOADED = 32  # models kept in memory
 Answer = list[int] | Exception
 
 
 class CTranslate2:
-    """Options: `stop_by`, how a row ends at its own cap and EOS ids (`callback` or `call`), and
-    `static_prompt`, what all prompts of a call begin with goes in as that. The others are the
-    library's own."""
+    """The library with its options.
+
+    `stop_by` is how a row ends at its own cap and EOS ids (`callback` or `call`). With `static_prompt`,
+    the common beginning of all prompts of a call is passed as the library's static prompt. The other
+    options are the library's own.
+    """
 
     name = "ctranslate2"
     version = ctranslate2.__version__
@@ -58,9 +61,9 @@ class CTranslate2:
             ("inter_threads", inter_threads),
             ("intra_threads", intra_threads),
         )
-        self.notes = list(self._told(compute_type))
+        self.notes = list(self._notes(compute_type))
 
-    def _told(self, compute_type: str) -> Iterator[str]:
+    def _notes(self, compute_type: str) -> Iterator[str]:
         yield f"compute_type is {compute_type}; the cache holds its float type."
         size = "max_num_seqs" if self.batch_type == "examples" else "max_num_batched_tokens"
         yield (
@@ -96,6 +99,8 @@ class CTranslate2:
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> GeneratorEngine:
+        """Returns an engine for the checkpoint, which is converted if necessary. Raises
+        `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("it has no compute type as exact as float64")
         length = Length(folder, config)
@@ -103,7 +108,7 @@ class CTranslate2:
 
 
 class GeneratorEngine:
-    """One model under one configuration."""
+    """An engine of one model and configuration."""
 
     def __init__(
         self,
@@ -119,6 +124,7 @@ class GeneratorEngine:
         self._batch_size = config["max_num_batched_tokens" if is_by_tokens else "max_num_seqs"]
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request; a second request with the same id is refused."""
         ids = [request["request_id"] for request in requests]
         answers: dict[int, Answer] = {
             index: ValueError(why)
@@ -131,22 +137,22 @@ class GeneratorEngine:
         for call in self._calls(requests, asked):
             answers.update(zip(call, self._asked([requests[index] for index in call]), strict=True))
         return [
-            _completion(request, answers.get(index, ValueError(_twice(request))))
+            _completion(request, answers.get(index, ValueError(_duplicate(request))))
             for index, request in enumerate(requests)
         ]
 
     def close(self) -> None:
-        """The model stays loaded: it will be asked for again."""
+        """Does nothing: the model stays loaded, because it will be needed again."""
 
     def _calls(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
-        """Which may share a `generate_batch`."""
+        """Yields the indices of requests that may share a `generate_batch`."""
 
-        def what_is_shared(index: int) -> tuple[int, list[int]]:
+        def shared_settings(index: int) -> tuple[int, list[int]]:
             request = requests[index]
             alone = index + 1 if request["max_new_tokens"] < 1 else 0
             return alone, request["eos_token_ids"] if self._options.stop_by == "call" else []
 
-        for _, call in groupby(sorted(asked, key=what_is_shared), what_is_shared):
+        for _, call in groupby(sorted(asked, key=shared_settings), shared_settings):
             yield list(call)
 
     def _asked(self, requests: Sequence[Request]) -> list[Answer]:
@@ -159,13 +165,14 @@ class GeneratorEngine:
         ]
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer]:
-        """Of one `generate_batch`. An error is that of a sub-batch, or of the whole call."""
+        """Returns the answers of one `generate_batch`; an error belongs to a sub-batch or to the whole
+        call."""
         options = self._options
         prompts = [request["prompt_token_ids"] for request in requests]
         caps = [request["max_new_tokens"] for request in requests]
         shared = _common_beginning(prompts) if options.has_static_prompt else []
         fed = [len(prompt) - len(shared) - 1 if options.includes_prompt else 0 for prompt in prompts]
-        # With the prompt in the result, max_length counts it, but for the first token.
+        # With the prompt in the result, max_length counts it, except for its first token.
         max_length = max(cap + num if cap > 0 else cap for cap, num in zip(caps, fed, strict=True))
         stopping: dict[str, Any] = {"end_token": requests[0]["eos_token_ids"], "return_end_token": True}
         if options.stop_by == "callback":
@@ -196,13 +203,13 @@ class GeneratorEngine:
 
 
 def _stop_each(requests: Sequence[Request], fed: Sequence[int]) -> Any:
-    """The callback that ends each row; it is told of each token that will be in the result."""
-    told: Counter[int] = Counter()
+    """Returns a callback that ends each row; it is called for each token that will be in the result."""
+    num_calls: Counter[int] = Counter()
 
     def should_stop(step: ctranslate2.GenerationStepResult) -> bool:
         request, before = requests[step.batch_id], fed[step.batch_id]
-        told[step.batch_id] += 1
-        num_new = told[step.batch_id] - before
+        num_calls[step.batch_id] += 1
+        num_new = num_calls[step.batch_id] - before
         return num_new > 0 and (
             num_new >= request["max_new_tokens"] or step.token_id in request["eos_token_ids"]
         )
@@ -214,7 +221,7 @@ def _completion(request: Request, answer: Answer) -> Completion:
     return refused(request, answer) if isinstance(answer, Exception) else completed(request, answer)
 
 
-def _twice(request: Request) -> str:
+def _duplicate(request: Request) -> str:
     return f"request_id {request['request_id']!r} is used twice in one call"
 
 
@@ -223,7 +230,8 @@ def _words(token_ids: Sequence[int]) -> list[str]:
 
 
 def _common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """It leaves each prompt a token of its own: that is what the next is chosen from."""
+    """Returns the longest common prefix that leaves each prompt a token of its own to choose the next
+    from."""
     shortest = min(len(prompt) for prompt in prompts)
     beginning = [tokens[0] for tokens in zip(*prompts, strict=False)]
     length = next(
@@ -233,9 +241,12 @@ def _common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 class Numbers:
-    """Stands in for a tokenizer: each id is its own word, in decimal. A tokenizer without an unknown
-    token is converted to one whose unknown token is the empty word for some model types, and for others
-    to a model that cannot be loaded: this one says the empty word itself."""
+    """Stands in for a tokenizer: each id is its own word, in decimal.
+
+    The library converts a tokenizer without an unknown token, depending on the model type, to one whose
+    unknown token is the empty word or to a model that cannot be loaded. This one declares the empty
+    word itself.
+    """
 
     bos_token = eos_token = unk_token = pad_token = ""
 
@@ -243,13 +254,15 @@ class Numbers:
         self._vocab_size = vocab_size
 
     def get_vocab(self) -> dict[str, int]:
+        """Returns the id of each word."""
         return {str(token_id): token_id for token_id in range(self._vocab_size)}
 
 
 class Converter(TransformersConverter):
-    """With `Numbers` for the folder's own tokenizer."""
+    """The library's converter with `Numbers` in the place of the folder's own tokenizer."""
 
     def load_tokenizer(self, _: Any, folder: str, **__: Any) -> Numbers:
+        """Returns `Numbers` for the vocabulary of the model in `folder`."""
         config = json.loads(Path(folder, "config.json").read_text())
         return Numbers(config.get("text_config", config)["vocab_size"])
 
@@ -260,7 +273,7 @@ def _loaded(folder: str, loading: tuple[tuple[str, Any], ...]) -> ctranslate2.Ge
 
 
 def _converted(folder: str) -> Path:
-    """Written once, under a name that only a whole one has."""
+    """Returns the folder of the converted model; it is complete under this name, or does not exist."""
     there = Path(folder, CTranslate2.name)
     if not there.exists():
         logging.disable_progress_bar()

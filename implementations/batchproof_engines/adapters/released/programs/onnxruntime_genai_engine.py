@@ -1,11 +1,11 @@
 """ONNX Runtime GenAI behind a pipe (`docs/piped_engines.md`), on a CPU.
 
     api "engine"      requests come and go; one `run` of the library's `Engine` is one step. On a CPU
-                      its batches are static: the next is made when the last of a batch has ended
+                      its batches are static: the next one starts when all requests of one have ended
     api "generator"   the batched `Generator`, whose caller pads the prompts, on the right
 
-EOS ids belong to a model: each is a model and an engine of its own, on the same files. There is no
-model without an EOS: a request that does not end at it goes on as a new one, with what it has so far.
+EOS ids belong to a model: each has a model and an engine of its own, on the same files. A model always
+has an EOS: a request that does not end at it continues as a new one, with the tokens it has so far.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 import onnxruntime_genai as og
 from serving import Completion, Event, Live, Request, Unsupported, completed, refused, serve
 
-NUM_LOADED = 64  # models in memory
-NUM_EVENTS = 64  # of one run, at most
+NUM_LOADED = 64  # models kept in memory
+NUM_EVENTS = 64  # at most, of one run
 REFUSALS = (RuntimeError, ValueError, TypeError)
-SOME_ID = 0  # the EOS of a model for requests that have none or several, since it must have one
+SOME_ID = 0  # the EOS of a model for requests that have none or several: it must have one
 TOKEN, FINISHED, FAILED = (
     int(og.EngineEventFlags.TOKEN),
     int(og.EngineEventFlags.TURN_FINISHED),
@@ -37,9 +37,12 @@ Answer = list[int] | Exception
 
 
 class OnnxRuntimeGenAI:
-    """`stop_by`: who ends an answer at its EOS. `model`: the library, for a request with one EOS id;
-    `client`: always the adapter, so that requests with other EOS ids share a batch.
-    `windowed_kv_cache`: the builder's option; a cache for each layer no longer than its window."""
+    """The library with its options.
+
+    `stop_by` is who ends an answer at its EOS: `model`, the library, for a request with one EOS id, or
+    `client`, always the adapter, so that requests with different EOS ids share a batch.
+    `windowed_kv_cache` is the builder's option: a cache for each layer no longer than its window.
+    """
 
     name = "onnxruntime"
     version = f"genai {og.__version__}"
@@ -53,14 +56,14 @@ class OnnxRuntimeGenAI:
             raise ValueError(f"stop_by is {stop_by!r}, but must be model or client")
         self.api, self.stop_by, self.has_windowed_cache = api, stop_by, windowed_kv_cache
         self.capabilities = ("stepping",) if api == "engine" else ()
-        told = self._told_of_engine() if api == "engine" else self._told_of_generator()
+        notes = self._engine_notes() if api == "engine" else self._generator_notes()
         self.notes = [
             "Converted with precision fp32 for the CPU, where the cache holds float32, and with "
             f"windowed_kv_cache={windowed_kv_cache}, the builder's own choice being True.",
-            *told,
+            *notes,
         ]
 
-    def _told_of_engine(self) -> Iterator[str]:
+    def _engine_notes(self) -> Iterator[str]:
         yield (
             "The request Engine with static_batching.max_batch_size from max_num_seqs and "
             "max_session_tokens from max_model_len; no other limit has a counterpart on a CPU."
@@ -70,9 +73,9 @@ class OnnxRuntimeGenAI:
             "An EOS that ends an answer is not emitted, as its documentation says: the adapter appends "
             "it where the finish reason is EOS."
         )
-        yield from self._told_of_eos("an engine")
+        yield from self._eos_notes("an engine")
 
-    def _told_of_eos(self, what: str) -> Iterator[str]:
+    def _eos_notes(self, what: str) -> Iterator[str]:
         if self.stop_by == "model":
             yield f"EOS ids belong to a model: requests with the same single EOS id share {what}."
         yield (
@@ -81,18 +84,20 @@ class OnnxRuntimeGenAI:
             "has reached an EOS of its own is ended by the adapter."
         )
 
-    def _told_of_generator(self) -> Iterator[str]:
+    def _generator_notes(self) -> Iterator[str]:
         yield (
             "The batched Generator, for max_num_seqs requests a time: max_length is enough for the "
             "largest cap, and a row is done at its own cap or EOS; max_model_len is context_length."
         )
-        yield from self._told_of_eos("a batch")
+        yield from self._eos_notes("a batch")
         yield "pad_token_id is an id that no prompt of the batch has: the caller pads, on the right."
         yield "A request with a cap below 1 is a batch of its own, since max_length belongs to a batch."
         yield "An error names no request: each of its batch is asked again alone."
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> RequestEngine | BatchEngine:
+        """Returns an engine for the checkpoint, which is converted if necessary. Raises
+        `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
         kind = RequestEngine if self.api == "engine" else BatchEngine
@@ -109,18 +114,21 @@ class Turn:
     known_eos: int
     tokens: list[int]
 
-    def read(self, told: og.EngineEvent) -> Event | None:
-        """An EOS that the library has found is no token of its events."""
-        name, eos, flags = self.request["request_id"], self.request["eos_token_ids"], int(told.flags)
+    def read(self, event: og.EngineEvent) -> Event | None:
+        """Returns the event in the terms of the protocol, or None if it has neither token nor end.
+
+        The library's events do not include an EOS that the library itself has found.
+        """
+        name, eos, flags = self.request["request_id"], self.request["eos_token_ids"], int(event.flags)
         if flags & FAILED:
-            return _event(name, None, "error", told.error_code.name)
-        has_found_eos = bool(flags & FINISHED) and told.finish_reason == og.FinishReason.EOS
+            return _event(name, None, "error", event.error_code.name)
+        has_found_eos = bool(flags & FINISHED) and event.finish_reason == og.FinishReason.EOS
         if has_found_eos:
             token = self.known_eos
         elif flags & TOKEN:
-            token = told.token
+            token = event.token
         elif flags & FINISHED:
-            return _event(name, None, "error", f"finished without a token: {told.finish_reason.name}")
+            return _event(name, None, "error", f"finished without a token: {event.finish_reason.name}")
         else:
             return None
         self.tokens.append(token)
@@ -132,7 +140,7 @@ class Turn:
 
 
 class RequestEngine:
-    """An engine of the library for each EOS id that one is to know."""
+    """Steps requests through one engine of the library for each EOS id that a model is given."""
 
     def __init__(self, converted: Path, is_by_model: bool, config: dict[str, Any]) -> None:
         self._converted = converted
@@ -144,6 +152,7 @@ class RequestEngine:
         self._refused: list[Event] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request; a second request with the same id is refused."""
         answers: list[Completion] = []
         by_name: dict[str, Completion] = {}
         for request in requests:
@@ -166,39 +175,45 @@ class RequestEngine:
         return answers
 
     def add(self, request: Request) -> None:
+        """Adds a request; one that the library refuses gets an error event. Raises `Live`."""
         name = request["request_id"]
         if name in self._live or name in (event["request_id"] for event in self._refused):
             raise Live(f"request_id {name!r} is live already")
         self._begin(request, [])
 
     def step(self) -> list[Event]:
+        """Runs each engine once and returns the events. Raises `RuntimeError` if live requests get no
+        work."""
         events, self._refused = self._refused, []
         at_work = [engine for engine in self._engines.values() if engine.has_pending_requests()]
         if self._live and not at_work:
             raise RuntimeError(f"the engine has no work, but has not answered {sorted(self._live)}")
         for engine in at_work:
-            for told in engine.run(engine.create_event_buffer(NUM_EVENTS)):
-                turn = next((each for each in self._live.values() if each.handle == told.request), None)
-                event = turn.read(told) if turn is not None else None
+            for news in engine.run(engine.create_event_buffer(NUM_EVENTS)):
+                turn = next((each for each in self._live.values() if each.handle == news.request), None)
+                event = turn.read(news) if turn is not None else None
                 if turn is None or event is None:
                     continue
                 events.append(event)
                 if event["finish_reason"] is not None:
                     self.abort(event["request_id"])
-                elif int(told.flags) & FINISHED:
+                elif int(news.flags) & FINISHED:
                     self.abort(event["request_id"])
                     self._begin(turn.request, turn.tokens)
         return events
 
     def abort(self, request_id: str) -> None:
+        """Ends a live request; an unknown id has no effect."""
         turn = self._live.pop(request_id, None)
         if turn is not None:
             turn.handle.close()
 
     def has_unfinished(self) -> bool:
+        """Returns whether a request is live or a refusal still has to be delivered."""
         return bool(self._live or self._refused)
 
     def close(self) -> None:
+        """Ends all live requests."""
         for name in list(self._live):
             self.abort(name)
 
@@ -210,7 +225,7 @@ class RequestEngine:
             self._refused.append(_event(name, None, "error", str(error)))
 
     def _begun(self, request: Request, tokens: list[int]) -> Turn:
-        """`tokens`: what it has so far."""
+        """Starts the request, to continue after `tokens`. Raises `REFUSALS`."""
         if request["max_new_tokens"] == 0:
             raise ValueError("max_new_tokens is 0, but must be at least 1")
         options = og.RequestOptions()
@@ -242,7 +257,7 @@ def _event(name: str, token: int | None, reason: str | None, error: str | None =
 
 
 class BatchEngine:
-    """A `Generator` for each batch."""
+    """Serves each batch by a `Generator`."""
 
     def __init__(self, converted: Path, is_by_model: bool, config: dict[str, Any]) -> None:
         self._converted = converted
@@ -252,6 +267,7 @@ class BatchEngine:
         self._limits = {} if length is None else {"context_length": length}
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request; a second request with the same id is refused."""
         names = [request["request_id"] for request in requests]
         asked = [index for index, name in enumerate(names) if name not in names[:index]]
         answers: dict[int, Answer] = {}
@@ -263,7 +279,7 @@ class BatchEngine:
         ]
 
     def close(self) -> None:
-        """The models stay loaded: they will be asked for again."""
+        """Does nothing: the models stay loaded, because they will be needed again."""
 
     def _batches(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
         def what_is_shared(index: int) -> tuple[int, int]:
@@ -322,17 +338,19 @@ class BatchEngine:
 
 @dataclass
 class Row:
-    """A request and what it has so far."""
+    """A request and the tokens it has so far."""
 
     request: Request
     tokens: list[int] = field(default_factory=list)
 
     @property
     def num_missing(self) -> int:
+        """Returns how many tokens are left until its cap."""
         return self.request["max_new_tokens"] - len(self.tokens)
 
     @property
     def is_done(self) -> bool:
+        """Returns whether it has reached its cap or an EOS."""
         return self.num_missing <= 0 or bool({*self.tokens[-1:]} & {*self.request["eos_token_ids"]})
 
 
@@ -348,7 +366,7 @@ def _loaded(converted: Path, overlay: str) -> og.Model:
 
 
 def _converted(folder: str, has_windowed_cache: bool) -> Path:
-    """Written once, under a name that only a whole one has."""
+    """Returns the folder of the converted model; it is complete under this name, or does not exist."""
     there = Path(folder, OnnxRuntimeGenAI.name + ("" if has_windowed_cache else "-long-cache"))
     if not there.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -363,7 +381,7 @@ def _converted(folder: str, has_windowed_cache: bool) -> Path:
 
 
 def _with_special_tokens(folder: Path, given: Path) -> None:
-    """The builder wants an EOS and a tokenizer, which is only copied: nothing here is text."""
+    """Copies the checkpoint with an EOS and a tokenizer, which the builder requires but only copies."""
     from tokenizers import Tokenizer  # noqa: PLC0415 (slow, and only conversion needs it)
     from tokenizers.models import WordLevel  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415

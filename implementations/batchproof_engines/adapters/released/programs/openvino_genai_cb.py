@@ -1,14 +1,14 @@
 """OpenVINO GenAI's ContinuousBatchingPipeline on a CPU, by token ids: it needs no tokenizer for them.
 
-Conventions of the library, with where it tells them; here they are translated, and nothing else is:
-* An EOS is the last token of an output, whose reason the library tells (generation_handle.hpp).
-* Each request has its own cap and stop tokens. One that names no `eos_token_id` gets the model's too:
-  so each names the least of its own, and one that has none says `ignore_eos` (GenerationConfig).
-* A request that ends as IGNORED was given up for want of cache (generation_handle.hpp): a refusal.
-* A pool counts blocks of 32 tokens, and with 0 of them it grows (scheduler_config.hpp).
-* Requests are numbers to the library. An id that is used again keeps its number, also while it is live.
+Conventions of the library and their sources; they are translated here, and nothing else is:
+* An EOS is the last token of an output; the library gives its reason (generation_handle.hpp).
+* Each request has its own cap and stop tokens. One without an `eos_token_id` also gets the model's, so
+  each names the lowest of its own, and one that has none sets `ignore_eos` (GenerationConfig).
+* A request that ends as IGNORED was given up for lack of cache (generation_handle.hpp): a refusal.
+* A pool is counted in blocks of 32 tokens; with 0 of them it grows (scheduler_config.hpp).
+* Requests are numbers to the library. An id that is used again keeps its number, even while it is live.
 
-A model becomes the library's by optimum's documented export: stateful, its weights in float32.
+A model is converted by optimum's documented export: stateful, its weights in float32.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ import openvino_genai as genai
 from serving import Completion, Event, Length, Live, Request, Unsupported, refused, serve
 
 BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
-PRECISIONS = {"float32": "f32", "default": None}  # None: what the library takes unasked
-ABORTS = ("cancel", "stop", "drop")  # methods of a handle; letting go of it is one more way
+PRECISIONS = {"float32": "f32", "default": None}  # None: the library's own choice
+ABORTS = ("cancel", "stop", "drop")  # methods of a handle, and dropping the handle
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
 
 
 class OpenVinoGenAI:
-    """`precision` is of the computation, `kv_cache` of the keys and values (if None, as `precision`).
+    """The library with its options.
 
-    `prefix_caching`, `num_kv_blocks` and `max_num_batched_tokens` override what a configuration says;
-    `dynamic_split_fuse` is in none. `abort` is how a request is ended.
+    `precision` is that of the computation, `kv_cache` that of keys and values (by default `precision`).
+    `prefix_caching`, `num_kv_blocks` and `max_num_batched_tokens` override a configuration;
+    `dynamic_split_fuse` is not in one. `abort` is how a request is ended.
     """
 
     name = "openvino-genai"
@@ -88,6 +89,8 @@ class OpenVinoGenAI:
         ]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Pipeline:
+        """Returns an engine for the checkpoint, which is converted if necessary. Raises
+        `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"models in {dtype} are not converted here, only those in float32")
         limits = genai.SchedulerConfig()
@@ -105,7 +108,7 @@ class OpenVinoGenAI:
 
 
 class Pipeline:
-    """`_live` are the requests that were added and have not been told to their end."""
+    """An engine; `_live` are the requests whose end has not been reported yet."""
 
     def __init__(self, pipeline: genai.ContinuousBatchingPipeline, abort: str, length: Length) -> None:
         self._pipeline = pipeline
@@ -113,17 +116,21 @@ class Pipeline:
         self._abort = abort
         self._numbers: dict[str, int] = {}
         self._live: dict[str, genai.GenerationHandle] = {}
-        self._aborted: list[genai.GenerationHandle] = []  # held for a step: its end means stop
+        self._aborted: list[
+            genai.GenerationHandle
+        ] = []  # held for a step, because dropping a handle stops its request
         self._undelivered: list[Event] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, after adding all of them before the first step."""
         handles = [self._submitted(request) for request in requests]
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         return [_completion(request, handle) for request, handle in zip(requests, handles, strict=True)]
 
     def add(self, request: Request) -> None:
-        """The library would take a live id once more, but no event could tell the two apart."""
+        """Adds a request. Raises `Live`: the library would accept a live id, but its events could not
+        be told apart."""
         request_id = request["request_id"]
         if request_id in self._live:
             raise Live
@@ -134,6 +141,7 @@ class Pipeline:
             self._live[request_id] = handle
 
     def step(self) -> list[Event]:
+        """Runs one step of the library, if it has work, and returns the events."""
         events, self._undelivered = self._undelivered, []
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
@@ -145,20 +153,22 @@ class Pipeline:
         return events
 
     def abort(self, request_id: str) -> None:
+        """Ends a live request in the chosen way; an unknown id has no effect."""
         handle = self._live.pop(request_id, None)
         if handle is not None and self._abort != "drop":
             getattr(handle, self._abort)()
             self._aborted.append(handle)
 
     def has_unfinished(self) -> bool:
-        """The library counts what was aborted until its next step."""
+        """Returns whether there is work; the library counts an aborted request until its next step."""
         return bool(self._live or self._undelivered or self._pipeline.has_non_finished_requests())
 
     def close(self) -> None:
+        """Releases the pipeline and all handles."""
         del self._live, self._aborted, self._pipeline
 
     def _submitted(self, request: Request) -> genai.GenerationHandle | Exception:
-        """What the library says to a request: a handle, or why not."""
+        """Returns the library's handle of the request, or the error with which it was refused."""
         refusal = self._length.refusal(request)
         if refusal is not None:
             return ValueError(refusal)
@@ -193,7 +203,7 @@ def _completion(request: Request, handle: genai.GenerationHandle | Exception) ->
 
 
 def _news(request_id: str, handle: genai.GenerationHandle) -> list[Event]:
-    """An event for each token that was not read before."""
+    """Returns an event for each token that has not been read yet."""
     events = []
     while handle.can_read():
         for output in handle.read().values():
@@ -212,7 +222,8 @@ def _event(
 
 
 def _converted(folder: str) -> Path:
-    """A folder inside of the model's, made when it is first asked for."""
+    """Returns the folder of the converted model inside the checkpoint's, made when it is first
+    needed."""
     target = Path(folder) / "openvino-genai"
     if not target.exists():
         unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=folder))
@@ -220,7 +231,7 @@ def _converted(folder: str) -> Path:
             _convert(folder, unfinished)
             os.rename(unfinished, target)
         except OSError:
-            if not target.exists():  # else another process was faster
+            if not target.exists():  # otherwise another process was faster
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -228,7 +239,7 @@ def _converted(folder: str) -> Path:
 
 
 def _convert(folder: str, target: Path) -> None:
-    """What it imports takes seconds, and is needed for nothing else."""
+    """Exports the model. Its imports take seconds and are needed for nothing else."""
     import torch  # noqa: PLC0415
     from optimum.exporters.openvino import export_from_model  # noqa: PLC0415
     from optimum.intel import OVConfig  # noqa: PLC0415

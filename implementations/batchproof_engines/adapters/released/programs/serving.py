@@ -1,11 +1,12 @@
-"""The far end of the pipe (`docs/piped_engines.md`), shared by the programs beside it.
+"""The far end of the pipe (`docs/piped_engines.md`), shared by the programs in this folder.
 
-These programs run in virtual environments of their own, which know nothing of Batchproof: here is
-the standard library alone, in Python 3.10 or later. A program is
+These programs run in virtual environments of their own, without Batchproof: this module uses the
+standard library and `adapters/piped/protocol.py` only, on Python 3.10 or later. A program is
 
-    serve(Program)
+    serve(MyLibrary)
 
-with a class like `Library` below, made once from the options in its first argument, a JSON object.
+with a class like `Library` below, which is created once with the options in the program's first
+argument, a JSON object.
 """
 
 from __future__ import annotations
@@ -15,43 +16,61 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-Request = dict[str, Any]  # request_id, prompt_token_ids, max_new_tokens, eos_token_ids
-Completion = dict[str, Any]
-Event = dict[str, Any]
+
+def _load_protocol() -> Any:
+    """Loads the module by its path, because the package it belongs to cannot be imported here."""
+    path = Path(__file__).resolve().parents[2] / "piped" / "protocol.py"
+    spec = spec_from_file_location("batchproof_protocol", path)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+protocol = _load_protocol()
+Request, Completion, Event = protocol.Request, protocol.Completion, protocol.Event
 
 
 class Unsupported(Exception):
-    """Raised by `build`: why this model or configuration would be answered wrongly."""
+    """Raised by `build` with the reason why this model or configuration would be answered wrongly."""
 
 
 class Live(Exception):
-    """Raised by `add`: the request's id is live."""
+    """Raised by `add`: a request with that id is live."""
 
 
 class Engine(Protocol):
-    """`add`, `step`, `abort` and `has_unfinished` as well, where the library says "stepping"."""
+    """One engine. It also has `add`, `step`, `abort` and `has_unfinished` if the library says
+    "stepping"."""
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]: ...
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Returns one completion per request, in order."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Releases what the engine owns."""
 
 
 class Library(Protocol):
-    """One released engine. `notes`: its conventions and settings in sentences, for the verdict."""
+    """A released engine. `notes` are its conventions and settings, in sentences for the verdict."""
 
     name: str
     version: str
     notes: Sequence[str]
     capabilities: ClassVar[Sequence[str]]
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Any: ...
+    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Any:
+        """Returns an engine for the checkpoint in `folder`; `config` has the fields of `EngineConfig`.
+
+        Raises `Unsupported`.
+        """
 
 
 def completed(request: Request, token_ids: Sequence[int]) -> Completion:
-    """With the reason that the contract gives: `stop` where the last token is an EOS."""
+    """Returns the completion with the contract's finish reason: `stop` if the last token is an EOS."""
     tokens = [int(token) for token in token_ids]
     is_stopped = bool(tokens) and tokens[-1] in request["eos_token_ids"]
     return {
@@ -62,6 +81,7 @@ def completed(request: Request, token_ids: Sequence[int]) -> Completion:
 
 
 def refused(request: Request, error: object) -> Completion:
+    """Returns the completion of a refused request."""
     return {
         "request_id": request["request_id"],
         "token_ids": [],
@@ -71,8 +91,11 @@ def refused(request: Request, error: object) -> Completion:
 
 
 class Length:
-    """`max_model_len` for a library that knows no such limit: what only that forbids is refused on its
-    behalf. What the model itself has no positions for is the library's to refuse."""
+    """Keeps `max_model_len` on behalf of a library without such a limit.
+
+    It refuses what only that limit forbids. Requests beyond the model's own positions are left for the
+    library to refuse.
+    """
 
     note = "max_model_len has no counterpart there: what it alone forbids is refused by the adapter"
 
@@ -83,6 +106,7 @@ class Length:
         self._limit = config["max_model_len"]
 
     def refusal(self, request: Request) -> str | None:
+        """Returns why the request is refused, or None."""
         prompt, cap = len(request["prompt_token_ids"]), request["max_new_tokens"]
         if self._limit is None or not self._limit < prompt + cap <= self._positions:
             return None
@@ -90,31 +114,39 @@ class Length:
 
 
 def serve(library: Callable[..., Library]) -> None:
-    """Answers until stdin is closed."""
+    """Answers the questions on stdin until it is closed."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints goes to stderr: stdout is for answers alone
+    os.dup2(2, 1)  # anything a library prints goes to stderr: stdout is for answers only
     options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    desk: _Desk | None = None
+    dispatcher: _Dispatcher | None = None
     for line in sys.stdin:
         try:
-            desk = desk or _Desk(library(**options))  # wrong options are the answer to hello
-            answer = desk.answer(json.loads(line))
+            # Created for the first question, so that wrong options become the answer to it.
+            dispatcher = dispatcher or _Dispatcher(library(**options))
+            answer = dispatcher.answer(json.loads(line))
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 
-class _Desk:
-    """One question in, one answer out."""
+class _Dispatcher:
+    """Answers each question of the suite by the library or by one of its engines."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._engines: dict[int, Any] = {}
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Returns the answer to a question. Exceptions pass through."""
         op, number = question["op"], question.get("engine", 0)
+        if op not in protocol.ANSWERS:
+            raise ValueError(f"unknown op {op!r}: choose one of {', '.join(protocol.ANSWERS)}")
         if op == "hello":
+            if question["protocol"] != protocol.VERSION:
+                raise ValueError(
+                    f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
+                )
             library = self._library
             return {
                 "name": library.name,
@@ -129,7 +161,7 @@ class _Desk:
             if engine is not None:
                 engine.close()
             return {}
-        return self._asked(self._engines[number], op, question)
+        return self._engine_answer(self._engines[number], op, question)
 
     def _build(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -140,7 +172,7 @@ class _Desk:
             return {"unsupported": str(why)}
         return {}
 
-    def _asked(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
+    def _engine_answer(self, engine: Any, op: str, question: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {}
         if op == "generate":
             answer["completions"] = engine.generate(question["requests"])
@@ -155,6 +187,4 @@ class _Desk:
             engine.abort(question["request_id"])
         elif op == "has_unfinished":
             answer["has_unfinished"] = engine.has_unfinished()
-        else:
-            answer["error"] = f"unknown op {op!r}"
         return answer

@@ -1,4 +1,4 @@
-"""Token ids as words, and a checkpoint that servers of text can serve."""
+"""Token ids as words, and a checkpoint that text-only servers can serve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from batchproof.__main__ import main
 from batchproof.models.catalogue import EMBEDDED
-from batchproof_engines.adapters.words import (
+from batchproof_engines.adapters.word_tokenizer import (
     ids_of,
     text_of,
     word_of,
@@ -35,8 +35,8 @@ def test_all_tokens_survive_text_and_tokenizer() -> None:
 
 
 @pytest.mark.parametrize("text", ["t256", "t-01", "t001t002", "t1", "hello", "x001", "t0001", "t٠٠١"])
-def test_what_is_no_word_is_named_and_never_guessed(text: str) -> None:
-    with pytest.raises(ValueError, match="is no word of a token: words are t000 to t255"):
+def test_other_text_is_an_error_and_never_guessed(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the word of a token: words are t000 to t255"):
         ids_of(f"t000 {text}", 256)
     with pytest.raises(Exception, match="UNK"):
         words_tokenizer(256).encode(f"t000 {text}")

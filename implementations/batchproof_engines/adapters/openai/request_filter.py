@@ -1,4 +1,4 @@
-"""What is refused on this side of the wire, because the wire cannot carry it."""
+"""Which requests are refused before they are sent, because the interface cannot carry them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from batchproof.api import (
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """`model`: what the model itself allows, which is the server's to check. `config`: narrowed by
-    `max_model_len`, of which the server knows nothing. `is_text`: prompts are words, and a token that
-    is none has no word to be sent as."""
+class RequestFilter:
+    """Refuses requests on behalf of the server.
+
+    `model` is what the model allows, which the server checks by itself. `config` also has
+    `max_model_len`, which the server does not know. With `is_text`, prompts are words, and a token
+    outside the vocabulary has none.
+    """
 
     model: Limits
     config: Limits
     is_text: bool
 
     @classmethod
-    def of(cls, model: Limits, config: EngineConfig, *, is_text: bool) -> Gate:
+    def of(cls, model: Limits, config: EngineConfig, *, is_text: bool) -> RequestFilter:
+        """Returns the filter for a model's limits and a configuration."""
         length = min(model.max_model_len, config.max_model_len or model.max_model_len)
         return cls(model, replace(model, max_model_len=length), is_text)
 
     def refusal(self, request: Request) -> str | None:
-        """None also for a request that is bad in itself: that one is sent if it can be."""
+        """Returns why the request is not sent, or None; a bad request is sent if that is possible."""
         vocabulary = range(self.model.vocab_size)
         has_no_words = self.is_text and any(t not in vocabulary for t in request.prompt_token_ids)
         if has_no_words or self.model.refusal(request) is None:
@@ -37,13 +41,15 @@ class Gate:
         return None
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
-        """`refusal` for a whole call; of two good requests with one id the later is refused."""
+        """Returns `refusal` for a whole call; of two good requests with one id, the later is
+        refused."""
         live: set[str] = set()
         reasons: list[str | None] = []
         for request in requests:
             is_good = self.config.refusal(request) is None
-            is_twin = is_good and request.request_id in live
-            reasons.append(duplicate_id(request.request_id) if is_twin else self.refusal(request))
+            is_duplicate = is_good and request.request_id in live
+            reason = duplicate_id(request.request_id) if is_duplicate else self.refusal(request)
+            reasons.append(reason)
             if is_good:
                 live.add(request.request_id)
         return reasons

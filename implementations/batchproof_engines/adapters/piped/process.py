@@ -1,9 +1,9 @@
 """A running program at the other end of three pipes: one question, one answer.
 
-All waiting is done here, in Python, where the time limit of the suite, which is a signal, ends it.
-After its first failure the process is killed, with all it has started, and each later question raises
-the same words. An answer that is a JSON object but not the right one is no such failure: the two sides
-are still in step.
+All waiting happens here, in Python, where the time limit of the suite, a signal, can interrupt it.
+After its first failure the process is killed with everything it has started, and each later question
+raises the same message. An answer that is a JSON object, but the wrong one, is no such failure:
+question and answer still alternate.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from batchproof.errors import EngineHang
-from batchproof_engines.adapters.lines.ending import end, how_it_ended, kill_group
-from batchproof_engines.adapters.lines.messages import Answer, WrongAnswer, read_error
-from batchproof_engines.adapters.lines.tail import Tail
+from batchproof_engines.adapters.piped.messages import Answer, WrongAnswer, read_error
+from batchproof_engines.adapters.piped.shutdown import end, how_it_ended, kill_group
+from batchproof_engines.adapters.piped.stderr_tail import StderrTail
 
 MAX_LINE_BYTES = 64 * 1024**2
 READ_BYTES = 1024**2
-SHOWN = 200  # characters of what should not have come
-LOOK_AGAIN_S = 0.5  # is it still there? What it started may hold its end of a pipe open
+SHOWN = 200  # characters of unexpected output in an error
+POLL_S = 0.5  # to see whether the process has ended: its children may hold its pipes open
 
 T = TypeVar("T")
 
 
 class ProgramFailed(RuntimeError):
-    """The program is gone or does not keep to the protocol; the message says what it did."""
+    """The program has ended or violates the protocol; the message says what it did."""
 
 
 class _Broken(Exception):
@@ -41,13 +41,17 @@ class _Broken(Exception):
 
 
 class Process:
-    """`forgotten`: engines that were dropped without `close`; the next build closes them."""
+    """A process of a piped program.
+
+    `failure` is the message of its first failure; `abandoned` has the numbers of engines that were
+    dropped without `close`, which the next build closes.
+    """
 
     def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
         self.failure: str | None = None
-        self.forgotten: list[int] = []
+        self.abandoned: list[int] = []
         self._name = name
-        # A session of its own: whatever it starts can be killed with it.
+        # In a session of its own, so that everything it starts can be killed with it.
         self._popen = subprocess.Popen(
             words,
             bufsize=0,
@@ -62,15 +66,18 @@ class Process:
         assert self._popen.stdout, "it is a pipe"
         assert self._popen.stderr, "it is a pipe"
         self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
-        self._tail = Tail(self._popen.stderr.fileno())
+        self._tail = StderrTail(self._popen.stderr.fileno())
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe, False)
-        self._buffer = bytearray()  # of the answer, as far as it has come
+        self._buffer = bytearray()  # the part of the answer received so far
         self._is_at_end = False
 
     def ask(self, message: dict[str, Any], read: Callable[[Answer], T], limit_s: float = math.inf) -> T:
-        """Raises `ProgramFailed`, and `RuntimeError` with the program's words if its engine raised.
-        `limit_s`: for a question that the suite sets no limit to."""
+        """Sends a message and returns what `read` makes of the answer.
+
+        `limit_s` is for questions without a time limit of the suite. Raises `ProgramFailed`, and
+        `RuntimeError` with the program's message if its engine raised.
+        """
         if self.failure is not None:
             raise ProgramFailed(self.failure)
         op, question = message["op"], json.dumps(message).encode() + b"\n"
@@ -81,8 +88,8 @@ class Process:
         except EngineHang as hang:
             hang.add([self.kill(f"did not answer {op!r} within the time limit and was killed")])
             raise
-        except BaseException as error:  # Ctrl-C: an answer may still come, and be taken for another
-            self.kill(f"was killed by {type(error).__name__} while it was to answer {op!r}")
+        except BaseException as error:  # Ctrl-C: a late answer would be taken for another one
+            self.kill(f"was killed by {type(error).__name__} while answering {op!r}")
             raise
         try:
             raised = read_error(answer)
@@ -93,7 +100,8 @@ class Process:
         raise RuntimeError(raised)
 
     def kill(self, what: str) -> str:
-        """End it because of what it did. Returns the words that its engines raise from now on."""
+        """Ends the process because of what it did. Returns the message that its engines raise from now
+        on."""
         if self.failure is not None:
             return self.failure
         kill_group(self._popen)
@@ -106,9 +114,7 @@ class Process:
         deadline = monotonic() + limit_s
         self._read()
         if self._buffer:
-            raise _Broken(
-                f"wrote a line that nobody had asked for, before {op!r}: {_shown(self._buffer)}"
-            )
+            raise _Broken(f"wrote an unsolicited line before {op!r}: {_shown(self._buffer)}")
         unsent = memoryview(question)
         with selectors.DefaultSelector() as selector:
             selector.register(self._stdout, selectors.EVENT_READ)
@@ -116,7 +122,7 @@ class Process:
             if not self._tail.is_at_end:
                 selector.register(self._tail.pipe, selectors.EVENT_READ)
             while (length := self._buffer.find(b"\n", max(0, len(self._buffer) - READ_BYTES))) < 0:
-                ready = [key.fd for key, _ in selector.select(LOOK_AGAIN_S)]
+                ready = [key.fd for key, _ in selector.select(POLL_S)]
                 if self._tail.pipe in ready and self._tail.read():
                     selector.unregister(self._tail.pipe)
                 if self._stdin in ready:
@@ -149,21 +155,21 @@ class Process:
             return unsent[os.write(self._stdin, unsent) :]
         except BlockingIOError:
             return unsent
-        except BrokenPipeError:  # reading will tell how it ended
+        except BrokenPipeError:  # reading will show how it ended
             return unsent[:0]
 
     def _read(self) -> None:
-        """What is there, without waiting for more."""
+        """Reads what is available, without waiting."""
         with suppress(BlockingIOError):
             came = os.read(self._stdout, READ_BYTES)
             self._buffer += came
             self._is_at_end = not came
 
     def _how_it_ended(self, op: str) -> str:
-        told = how_it_ended(self._popen)
+        ending = how_it_ended(self._popen)
         if not self._buffer:
-            return f"{told} before it answered {op!r}"
-        return f"{told} in the middle of its answer to {op!r}: {_shown(self._buffer)}"
+            return f"{ending} before it answered {op!r}"
+        return f"{ending} in the middle of its answer to {op!r}: {_shown(self._buffer)}"
 
 
 def _json_object(line: bytearray, op: str) -> Answer:
@@ -172,7 +178,7 @@ def _json_object(line: bytearray, op: str) -> Answer:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        raise _Broken(f"answered {op!r} with a line that is no JSON object: {_shown(line)}")
+        raise _Broken(f"answered {op!r} with a line that is not a JSON object: {_shown(line)}")
     return given
 
 

@@ -1,4 +1,4 @@
-"""A command line and the process that runs it: kept between engines, started anew after a failure."""
+"""A command line and its process, which is kept between engines and restarted after a failure."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from dataclasses import dataclass
 from itertools import count
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.lines.messages import Hello, read_hello
-from batchproof_engines.adapters.lines.process import Process
-
-PROTOCOL = 1
-STEPPING = "stepping"
+from batchproof_engines.adapters.piped.messages import Hello, read_hello
+from batchproof_engines.adapters.piped.process import Process
+from batchproof_engines.adapters.piped.protocol import STEPPING, VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that has said hello."""
+    """A process that has answered `hello`."""
 
     process: Process
     hello: Hello
 
     @property
     def can_step(self) -> bool:
+        """Returns whether its engines can be stepped."""
         return STEPPING in self.hello.capabilities
 
 
 class Program:
-    """Starts its process when it is first asked for one, in the folder it was named in. `name`: what
-    follows `--engine`."""
+    """Starts its process when it is first needed, in the working directory it was created in.
+
+    `name` is what follows `--engine`.
+    """
 
     def __init__(self, name: str, words: Sequence[str], folder: str) -> None:
         self.engine_numbers = count(1)
@@ -38,7 +39,11 @@ class Program:
         self._running: Running | None = None
 
     def running(self) -> Running:
-        """Raises `UsageError` if it cannot be started or says it can do what is not in the protocol."""
+        """Returns the running process, starting it if necessary.
+
+        Raises `UsageError` if it cannot be started or declares a capability that the protocol does not
+        have.
+        """
         if self._running is None or self._running.process.failure is not None:
             self._running = self._start()
         return self._running
@@ -51,10 +56,10 @@ class Program:
                 f"--engine {self._name!r}: cannot start {self._words[0]!r}: {error.strerror}"
             ) from error
         try:
-            hello = process.ask({"op": "hello", "protocol": PROTOCOL}, read_hello)
+            hello = process.ask({"op": "hello", "protocol": VERSION}, read_hello)
             self._require_known(hello)
         except BaseException:
-            process.kill("was ended: its hello was no good")
+            process.kill("was ended: its answer to 'hello' was invalid")
             raise
         return Running(process, hello)
 
@@ -63,5 +68,5 @@ class Program:
             if name != STEPPING:
                 raise UsageError(
                     f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
-                    f"protocol {PROTOCOL} knows only {STEPPING!r}"
+                    f"protocol {VERSION} knows only {STEPPING!r}"
                 )

@@ -1,4 +1,4 @@
-"""The last of what a program wrote to its stderr, for error messages."""
+"""The last lines that a program wrote to its stderr, for error messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LINE_LEN = 200
 READ_BYTES = 65_536
 
 
-class Tail:
-    """`pipe`: the file descriptor it is read from, which is made not to block."""
+class StderrTail:
+    """Keeps the end of what is read from the file descriptor `pipe`, which is made non-blocking."""
 
     def __init__(self, pipe: int) -> None:
         os.set_blocking(pipe, False)
@@ -20,7 +20,7 @@ class Tail:
         self._kept = b""
 
     def read(self) -> bool:
-        """Take what is there. Returns true once no more can come."""
+        """Reads what is available. Returns whether the stream has ended."""
         while not self.is_at_end:
             try:
                 came = os.read(self.pipe, READ_BYTES)

@@ -1,4 +1,5 @@
-"""An engine behind a pipe: however its program fails is told as what it is, and the next one works."""
+"""An engine behind a pipe: each way its program can fail is reported as what it is, and the next one
+works."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from batchproof.run.capabilities import capabilities_of
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.lines.process import ProgramFailed
+from batchproof_engines.adapters.piped.process import ProgramFailed
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,
@@ -44,8 +45,8 @@ from tests.selftest.adapters.stand_in_program import (
     process_of,
 )
 
-NO_OBJECT = "answered 'generate' with a line that is no JSON object"
-# What `generate` does instead of answering -> what is told of it.
+NO_OBJECT = "answered 'generate' with a line that is not a JSON object"
+# What `generate` does instead of answering -> the message about it.
 FAILURES = {
     "os._exit(3)": "exited with status 3 before it answered 'generate'; it wrote nothing to its stderr",
     "sys.exit('out of cheese')": "exited with status 1 before it answered 'generate'; the last lines "
@@ -84,7 +85,7 @@ def test_requests_go_out_and_completions_come_back(build: Build) -> None:
     engine.close()
 
 
-def test_the_program_is_told_what_it_needs(build: Build, model: PreTrainedModel) -> None:
+def test_the_program_gets_all_it_needs(build: Build, model: PreTrainedModel) -> None:
     body = "return {'error': json.dumps([question, engines[question['engine']]], sort_keys=True)}"
     with pytest.raises(RuntimeError) as caught:
         build(generating(body), max_num_seqs=3).generate(REQUESTS[1:])
@@ -121,7 +122,7 @@ def test_one_process_serves_many_engines_and_outlives_them(build: Build) -> None
 
 
 @pytest.mark.parametrize("body", FAILURES)
-def test_a_failure_is_told_and_the_next_engine_has_a_new_process(body: str, build: Build) -> None:
+def test_a_failure_is_reported_and_the_next_engine_has_a_new_process(body: str, build: Build) -> None:
     once = "not os.path.exists(__file__ + '.once') and open(__file__ + '.once', 'w').close() is None"
     failing = build(f"{PLAIN}\n{generating(f'if {once}:')}\n        {body}\n    return plain(question)")
     bystander = build(None)
@@ -130,7 +131,7 @@ def test_a_failure_is_told_and_the_next_engine_has_a_new_process(body: str, buil
         with pytest.raises(ProgramFailed) as caught:
             engine.generate(REQUESTS)
         told.append(str(caught.value))
-    assert told == told[:1] * 3, "whoever had an engine there hears the same"
+    assert told == told[:1] * 3, "all engines of the process raise the same message"
     assert told[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
     assert FAILURES[body] in told[0]
     assert len(told[0]) < 2000
@@ -166,7 +167,7 @@ def test_a_hang_ends_with_the_time_limit_and_its_process(
 def test_an_engine_that_does_not_close_is_no_endless_wait(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchproof_engines.adapters.lines.engine.CLOSE_LIMIT_S", 0.2)
+    monkeypatch.setattr("batchproof_engines.adapters.piped.engine.CLOSE_LIMIT_S", 0.2)
     engine = build("def close(question):\n    time.sleep(60)")
     with pytest.raises(ProgramFailed, match=r"did not answer 'close' within 0\.2 s and was killed"):
         engine.close()
@@ -186,13 +187,11 @@ def test_an_interrupt_ends_the_process(build: Build) -> None:
     finally:
         signal.signal(signal.SIGALRM, outer)
     assert not is_there(process_of(engine)._popen.pid)
-    with pytest.raises(
-        ProgramFailed, match="killed by KeyboardInterrupt while it was to answer 'gener"
-    ):
+    with pytest.raises(ProgramFailed, match="killed by KeyboardInterrupt while answering 'gener"):
         engine.generate(REQUESTS)
 
 
-def test_a_question_that_nobody_reads_is_a_hang(build: Build) -> None:
+def test_a_question_that_is_never_read_is_a_hang(build: Build) -> None:
     stops = "def build(question):\n    say('{}' + chr(10))\n    time.sleep(60)"
     long = Request("a", tuple(range(250)) * 1000, 1)  # more than a pipe holds
     engine = build(stops)
@@ -215,9 +214,7 @@ def test_a_long_question_and_a_talkative_program_do_not_wait_for_each_other(buil
 def test_a_line_that_comes_late_is_not_taken_for_an_answer(build: Build) -> None:
     engine = build("def build(question):\n    say('{}\\n')\n    time.sleep(0.1)\n    return {}")
     assert select.select([process_of(engine)._stdout], [], [], 60)[0], "the second line never came"
-    with pytest.raises(
-        ProgramFailed, match="wrote a line that nobody had asked for, before 'generate'"
-    ):
+    with pytest.raises(ProgramFailed, match="wrote an unsolicited line before 'generate'"):
         engine.generate(REQUESTS)
 
 
@@ -239,7 +236,7 @@ def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(
     code = f"""
         import sys
         from batchproof.run.registry import resolve_engine
-        from batchproof_engines.adapters.lines.program import Program
+        from batchproof_engines.adapters.piped.program import Program
         command = {command(generating("pass"))!r}
         resolve_engine("cmd:" + command)
         running = Program(command, command.split(), ".").running()

@@ -1,4 +1,4 @@
-"""One request and what the server says to it, as events."""
+"""The server's answer to one request, as events."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from batchproof.api import (
     Request,
     TokenEvent,
 )
+from batchproof_engines.adapters.openai.answer_parser import AnswerParser, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import Exchange
 from batchproof_engines.adapters.openai.dialect import Dialect
 from batchproof_engines.adapters.openai.failures import Refused
-from batchproof_engines.adapters.openai.reading import Reader, Unreadable
 
 
-def tell(
+def token_events(
     request: Request, exchange: Exchange, dialect: Dialect, *, at_once: bool = False
 ) -> Iterator[TokenEvent]:
-    """The last event has the reason, and the last token unless that has been told already: a token is
-    held back until more is known, or `at_once` only if it may be the last.
+    """Yields an event for each token; the last one has the finish reason.
 
-    Raises `EngineFailed`, and `Cut` if we have hung up.
+    The last token is in the last event, unless it was yielded before: a token is held back until the
+    next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut` if the
+    connection was cut on this side.
     """
     request_id, eos = request.request_id, request.eos_token_ids
-    reader = Reader(dialect.vocab_size, dialect.tokens)
+    parser = AnswerParser(dialect.vocab_size, dialect.tokens)
     held: int | None = None
     num_tokens = 0
     try:
-        for token in _tokens(request, exchange, dialect, reader):
+        for token in _tokens(request, exchange, dialect, parser):
             if held is not None:
                 yield TokenEvent(request_id, held)
             num_tokens, held = num_tokens + 1, token
             if token in eos and dialect.eos == "client":
-                break  # the rest is not asked for
+                break  # the rest is not needed
             if at_once and token not in eos and num_tokens < request.max_new_tokens:
                 yield TokenEvent(request_id, token)
                 held = None
     except Refused as refusal:
         yield TokenEvent.refused(request_id, str(refusal))
         return
-    except Unreadable as slip:
-        raise exchange.failed(str(slip)) from None
+    except UnreadableAnswer as error:
+        raise exchange.failed(str(error)) from None
     finally:
         exchange.close()
-    # An EOS on the cap is STOP, though some servers say length.
-    reason = FinishReason.STOP if held in eos else reader.finish_reason
-    assert reason is not None, "an answer without one cannot be read"
+    # An EOS on the cap is STOP, though some servers say "length".
+    reason = FinishReason.STOP if held in eos else parser.finish_reason
+    assert reason is not None, "the parser rejects an answer without a reason"
     yield TokenEvent(request_id, held, reason)
 
 
-def completed(request: Request, events: Iterable[TokenEvent]) -> Completion:
-    """All events of a request as its completion."""
+def completion_of(request: Request, events: Iterable[TokenEvent]) -> Completion:
+    """Returns the completion that consists of all events of a request."""
     tokens: list[int] = []
     for event in events:
         if event.token_id is not None:
@@ -62,8 +63,10 @@ def completed(request: Request, events: Iterable[TokenEvent]) -> Completion:
     raise AssertionError("the last event has the reason")
 
 
-def _tokens(request: Request, exchange: Exchange, dialect: Dialect, reader: Reader) -> Iterator[int]:
+def _tokens(
+    request: Request, exchange: Exchange, dialect: Dialect, parser: AnswerParser
+) -> Iterator[int]:
     answers = exchange.read_events() if dialect.is_streamed else iter([exchange.read()])
     for answer in answers:
-        yield from reader.feed(answer)
-    yield from reader.end(request)
+        yield from parser.feed(answer)
+    yield from parser.end(request)

@@ -1,4 +1,4 @@
-"""An engine behind a pipe that answers something else than was asked: named, to the letter."""
+"""An engine behind a pipe that answers something else than was asked: the answer is quoted exactly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchproof.errors import UnsupportedModelError, UsageError
-from batchproof_engines.adapters.lines.process import ProgramFailed
+from batchproof_engines.adapters.piped.process import ProgramFailed
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,
@@ -102,7 +102,7 @@ def test_a_wrong_event_is_named(event: dict[str, Any], told: str, build: Build) 
         ("1 / 0", ProgramFailed, "exited with status 1 before it answered 'hello'; the last lines of"),
     ],
 )
-def test_a_program_whose_hello_is_no_good_is_started_anew(
+def test_a_program_with_an_invalid_hello_is_started_anew(
     change: str, error: type[Exception], told: str, build: Build
 ) -> None:
     with pytest.raises(error, match=told):

@@ -4,9 +4,9 @@ A step of a dozen rows spends a third to two thirds of its time in the Python of
 A trace takes 0.02 to 0.2 s to make and serves batches of every size. (`torch.compile` takes 12 to 24 s
 on a CPU.)
 
-A trace is blind to Python that looks into a tensor, as a mixture of experts does to choose among its
-experts: torch warns of every such place, and with one warning there is no trace and the model is run as
-it is. The probe at build compares what is traced with the model itself.
+A trace does not see Python that inspects a tensor, as a mixture of experts does to select its experts.
+torch warns of every such place; after a single warning there is no trace, and the model is run as it
+is. The trial batch at construction compares the traced model with the model itself.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from batchproof_engines.paged.attention import AttentionForm, passing_to
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.prepack import packed_linears
 
-# Token ids (1, T), position ids (1, T), places of the sampled tokens (S,) -> logits (S, vocab).
+# Token ids (1, T), position ids (1, T), indices of the sampled tokens (S,) -> logits (S, vocab).
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Engines are built often: one trace for as long as the model lives and keeps its tensors.
+# Engines are built often: a trace serves as long as the model lives and keeps its tensors.
 _TRACES: WeakKeyDictionary[PreTrainedModel, tuple[object, Forward | None]] = WeakKeyDictionary()
 
 
-class _Nowhere:
-    """A backend that keeps nothing: tracing looks at operators, not at values."""
+class _NullBackend:
+    """A backend that stores nothing: tracing looks at operators, not at values."""
 
     num_bytes = 0
 
@@ -48,8 +48,11 @@ class _Nowhere:
 
 
 def traced(model: PreTrainedModel, forward: Forward, is_packed: bool = False) -> Forward | None:
-    """`forward` of the model as TorchScript; None if it cannot be traced soundly."""
-    if is_packed:  # it holds copies, and the weights may have changed where they lie
+    """Returns `forward` of the model as TorchScript, or None if it cannot be traced soundly.
+
+    `is_packed` multiplies with transposed copies of the weights (`prepack.py`).
+    """
+    if is_packed:  # never cached: it holds copies of weights that may have changed in place
         with packed_linears(model):
             return _trace(forward, model.device)
     tensors = [*model.parameters(), *model.buffers()]
@@ -62,11 +65,11 @@ def traced(model: PreTrainedModel, forward: Forward, is_packed: bool = False) ->
 def _trace(forward: Forward, device: torch.device) -> Forward | None:
     tokens = torch.arange(7, device=device)
     examples = (tokens[None], tokens[None] + 3, tokens[2:5])
-    with warnings.catch_warnings(record=True) as caught, passing_to(_Nowhere()), torch.no_grad():
+    with warnings.catch_warnings(record=True) as caught, passing_to(_NullBackend()), torch.no_grad():
         warnings.simplefilter("always")
         try:
             trace: Forward = torch.jit.trace(forward, examples, check_trace=False)
-        except Exception:  # whatever a model does that TorchScript cannot: it is run as it is
+        except Exception:  # TorchScript does not support something: the model is run as it is
             return None
     if any(issubclass(each.category, TracerWarning) for each in caught):
         return None

@@ -1,4 +1,4 @@
-"""From what a server says to token ids. What cannot be read is an error naming it, never a guess."""
+"""Parses the answers of a server into token ids. What cannot be read is an error, never a guess."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Any
 
 from batchproof.api import FinishReason, Request
 from batchproof_engines.adapters.openai.failures import shown
-from batchproof_engines.adapters.words import id_of, word_len, word_of
+from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
-TOKEN_ID_PREFIX = "token_id:"  # how vLLM writes a token that is to be an id in `logprobs.tokens`
+TOKEN_ID_PREFIX = "token_id:"  # precedes an id in `logprobs.tokens` of vLLM
 REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-EOS_NAMES = ("stop_reason", "matched_stop")  # vLLM and SGLang: the id that ended the answer
+EOS_NAMES = ("stop_reason", "matched_stop")  # of vLLM and SGLang: the id that ended the answer
 
 
-class Unreadable(ValueError):
-    """What the server said that cannot be read, in words that go on from "the server"."""
+class UnreadableAnswer(ValueError):
+    """An answer that cannot be read; the message is a predicate whose subject is "the server"."""
 
 
-class Reader:
-    """The tokens of one answer, whole or piece by piece.
+class AnswerParser:
+    """Parses one answer, whole or piece by piece.
 
-    `how`: ids (`token_ids`), logprobs (`logprobs.tokens`), words (`text`), or auto: the first of them
-    that the answer has.
+    `how` is ids (`token_ids`), logprobs (`logprobs.tokens`), words (`text`), or auto: the first of them
+    in the answer.
     """
 
     def __init__(self, vocab_size: int, how: str = "auto") -> None:
         self._vocab_size = vocab_size
         self._how = how
-        self._rest = ""  # text that is no whole word yet
+        self._rest = ""  # text that is not a whole word yet
         self._last_word = ""
         self.num_read = 0
         self.finish_reason: FinishReason | None = None
@@ -35,11 +35,14 @@ class Reader:
         self._named_eos: int | None = None
 
     def feed(self, answer: object) -> list[int]:
-        """The next tokens, of an answer or of one event of a stream. Raises `Unreadable`."""
+        """Returns the next tokens, of an answer or of an event of a stream. Raises
+        `UnreadableAnswer`."""
         if not isinstance(answer, dict):
-            raise Unreadable(f"answered with a {type(answer).__name__}, but should with an object")
+            raise UnreadableAnswer(
+                f"answered with a {type(answer).__name__}, but should answer with an object"
+            )
         if answer.get("error") is not None and not answer.get("choices"):
-            raise Unreadable(f"answered with an error: {shown(str(answer['error']))}")
+            raise UnreadableAnswer(f"answered with an error: {shown(str(answer['error']))}")
         usage = answer.get("usage")
         if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
             self._num_made = usage["completion_tokens"]
@@ -47,19 +50,22 @@ class Reader:
         if choices == [] and usage is not None:
             return []  # the last event of a stream may hold nothing but the usage
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-            raise Unreadable(f"answered without the one choice there should be: {shown(str(answer))}")
+            raise UnreadableAnswer(f"answered without exactly one choice: {shown(str(answer))}")
         tokens = self._tokens(choices[0])
         self._note_end(choices[0])
         self.num_read += len(tokens)
         return tokens
 
     def end(self, request: Request) -> list[int]:
-        """What is still to be told when the answer is over: an EOS that the server left out of it, but
-        counted, and named unless only one was asked for. Raises `Unreadable`."""
+        """Returns the EOS that the server has counted but omitted, if it is known; called after the
+        last piece.
+
+        It is known if the server has named it or only one was asked for. Raises `UnreadableAnswer`.
+        """
         if self._rest.strip():
-            raise Unreadable(self._no_word(self._rest.strip()))
+            raise UnreadableAnswer(self._no_word(self._rest.strip()))
         if self.finish_reason is None:
-            raise Unreadable(
+            raise UnreadableAnswer(
                 f"ended its answer after {self.num_read} of {request.max_new_tokens} tokens without a "
                 f"finish_reason"
             )
@@ -79,28 +85,28 @@ class Reader:
             return [self._named(each) for each in _listed(logprobs.get("tokens"), "logprobs.tokens")]
         text = choice.get("text", "")
         if not isinstance(text, str):
-            raise Unreadable(f"answered with a text of type {type(text).__name__}")
+            raise UnreadableAnswer(f"answered with a text of type {type(text).__name__}")
         if self._how not in ("auto", "words"):
             if text:
                 field = "token_ids" if self._how == "ids" else "logprobs.tokens"
-                raise Unreadable(f"answered without {field}, which tokens={self._how} reads")
+                raise UnreadableAnswer(f"answered without {field}, which tokens={self._how} reads")
             return []
         return self._words(text)
 
     def _words(self, text: str) -> list[int]:
-        """Words may come in pieces; between two of them there is white space."""
+        """Returns the tokens of all whole words so far; words may be split across pieces."""
         text, length = self._rest + text, word_len(self._vocab_size)
         tokens: list[int] = []
         while text:
             word = text.lstrip()[:length]
             if self._last_word and not text[0].isspace():
-                raise Unreadable(self._no_word(self._last_word + text.split()[0]))
+                raise UnreadableAnswer(self._no_word(self._last_word + text.split()[0]))
             if len(word) < length:
                 break
             try:
                 tokens.append(id_of(word, self._vocab_size))
             except ValueError:
-                raise Unreadable(self._no_word(text.split()[0])) from None
+                raise UnreadableAnswer(self._no_word(text.split()[0])) from None
             self._last_word = word
             text = text.lstrip()[length:]
         self._rest = text
@@ -110,16 +116,18 @@ class Reader:
         try:
             return id_of(word, self._vocab_size)
         except ValueError:
-            raise Unreadable(self._no_word(word)) from None
+            raise UnreadableAnswer(self._no_word(word)) from None
 
     def _no_word(self, word: str) -> str:
         last = self._vocab_size - 1
         words = f"{word_of(0, self._vocab_size)} to {word_of(last, self._vocab_size)}"
-        return f"answered with {word[:80]!r}, which is no word of a token ({words})"
+        return f"answered with {word[:80]!r}, which is not the word of a token ({words})"
 
     def _named(self, name: object) -> int:
         if not isinstance(name, str):
-            raise Unreadable(f"named a token {name!r} in logprobs.tokens, but should name it by a text")
+            raise UnreadableAnswer(
+                f"named a token {name!r} in logprobs.tokens, but should name it by a text"
+            )
         digits = name.removeprefix(TOKEN_ID_PREFIX)
         if digits != name and digits.isascii() and digits.isdecimal():
             return self._id(int(digits))
@@ -127,15 +135,15 @@ class Reader:
 
     def _id(self, token_id: object) -> int:
         if type(token_id) is not int:
-            raise Unreadable(f"answered with the token id {token_id!r}, which is no integer")
-        return token_id  # an unknown one is for the suite to judge
+            raise UnreadableAnswer(f"answered with the token id {token_id!r}, which is not an integer")
+        return token_id  # the suite judges whether it exists
 
     def _note_end(self, choice: dict[str, Any]) -> None:
         reason = choice.get("finish_reason")
         if reason is None:
             return
         if reason not in REASONS:
-            raise Unreadable(
+            raise UnreadableAnswer(
                 f"gave the finish_reason {reason!r}, but should give {' or '.join(REASONS)}"
             )
         self.finish_reason = REASONS[reason]
@@ -145,5 +153,7 @@ class Reader:
 
 def _listed(value: object, name: str) -> list[object]:
     if not isinstance(value, list):
-        raise Unreadable(f"answered with {name} of type {type(value).__name__}, but should with a list")
+        raise UnreadableAnswer(
+            f"answered with {name} of type {type(value).__name__}, but should answer with a list"
+        )
     return value

@@ -1,4 +1,4 @@
-"""What there is, where it is installed, and how it gets there."""
+"""The released libraries: which there are, where they are installed, and how they are installed."""
 
 from __future__ import annotations
 
@@ -14,58 +14,61 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
-    """`title`: as its maker writes it."""
+class ReleasedLibrary:
+    """A library; `title` is its name as its maker writes it."""
 
     title: str
     maker: str
-    program: Path | None  # None: the library is a server itself
+    program: Path | None  # None: the library is itself a server
     requirements: Path
-    unwanted: tuple[str, ...] = ()  # packages that others ask for and that cannot be imported here
+    unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported here
 
 
-SHELF = {
-    "openvino": Released(
+LIBRARIES = {
+    "openvino": ReleasedLibrary(
         "OpenVINO GenAI",
         "Intel",
         HERE / "programs" / "openvino_genai_cb.py",
         HERE / "openvino.txt",
         ("torchvision",),
     ),
-    "ctranslate2": Released(
+    "ctranslate2": ReleasedLibrary(
         "CTranslate2",
         "OpenNMT",
         HERE / "programs" / "ctranslate2_generator.py",
         HERE / "ctranslate2.txt",
     ),
-    "onnxruntime": Released(
+    "onnxruntime": ReleasedLibrary(
         "ONNX Runtime GenAI",
         "Microsoft",
         HERE / "programs" / "onnxruntime_genai_engine.py",
         HERE / "onnxruntime.txt",
     ),
-    "transformers-serve": Released(
+    "transformers-serve": ReleasedLibrary(
         "transformers serve", "Hugging Face", None, HERE / "transformers-serve.txt"
     ),
 }
 
 
 def interpreter(name: str) -> str | None:
-    """The Python that has the library; None if it was not installed, or not to the end."""
+    """Returns the Python that has the library, or None if its installation is missing or incomplete."""
     folder = ENVIRONMENTS / name
     return str(_python(folder)) if _done(folder).exists() else None
 
 
 def install(name: str) -> Path:
-    """Make its environment anew, with exactly what its requirements pin. Raises `CalledProcessError`
-    if pip fails; what pip says is on the screen."""
+    """Creates the library's environment anew, with exactly the pinned requirements, and returns its
+    folder.
+
+    Raises `CalledProcessError` if pip fails; pip's output is on the screen.
+    """
     folder = ENVIRONMENTS / name
     _done(folder).unlink(missing_ok=True)
     venv.create(folder, with_pip=True, clear=True)
     pip = [str(_python(folder)), "-m", "pip"]
-    subprocess.run([*pip, "install", "--quiet", "-r", str(SHELF[name].requirements)], check=True)
-    if SHELF[name].unwanted:
-        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *SHELF[name].unwanted], check=True)
+    subprocess.run([*pip, "install", "--quiet", "-r", str(LIBRARIES[name].requirements)], check=True)
+    if LIBRARIES[name].unwanted:
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *LIBRARIES[name].unwanted], check=True)
     _done(folder).touch()
     return folder
 
@@ -76,5 +79,5 @@ def _python(folder: Path) -> Path:
 
 
 def _done(folder: Path) -> Path:
-    """Written last: without it, pip was stopped on its way."""
+    """Returns the file that is written last: without it, the installation was interrupted."""
     return folder / ".complete"

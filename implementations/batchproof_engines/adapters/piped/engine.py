@@ -18,26 +18,26 @@ from batchproof.api import (
 )
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.adapters.checkpoint import saved
-from batchproof_engines.adapters.lines import messages
-from batchproof_engines.adapters.lines.messages import Answer
-from batchproof_engines.adapters.lines.program import Program, Running
+from batchproof_engines.adapters.piped import messages, protocol
+from batchproof_engines.adapters.piped.messages import Answer
+from batchproof_engines.adapters.piped.program import Program, Running
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CLOSE_LIMIT_S = 30.0  # the suite's own limits are for building and for work
+CLOSE_LIMIT_S = 30.0  # the suite limits building and serving, but not closing
 
 T = TypeVar("T")
 
 
-def piped_factory(program: Program) -> EngineFactory:
-    """Builds engines in the program's process."""
+def factory_of(program: Program) -> EngineFactory:
+    """Returns a factory that builds engines in the program's process."""
 
     def piped(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        """Raises `UnsupportedModelError` if the program says so."""
+        """Builds an engine; raises `UnsupportedModelError` if the program refuses the model."""
         running, number = program.running(), next(program.engine_numbers)
-        while running.process.forgotten:
-            _close(running, running.process.forgotten.pop())
+        while running.process.abandoned:
+            _close(running, running.process.abandoned.pop())
         build = {
             "op": "build",
             "engine": number,
@@ -56,58 +56,67 @@ def piped_factory(program: Program) -> EngineFactory:
 
 
 class PipedEngine:
-    """`number`: its name in the messages."""
+    """An engine in a running program; `number` identifies it in the messages."""
 
     capabilities = frozenset({Capability.CLOSING})
 
     def __init__(self, running: Running, number: int) -> None:
         self._running = running
         self._number = number
-        # One that is dropped without `close` cannot ask there and then: another may be waiting.
-        self._forgotten = weakref.finalize(self, running.process.forgotten.append, number)
-        self._forgotten.atexit = False
+        # An engine that is dropped without `close` cannot send a message at once: another one may be
+        # waiting for an answer. The next build closes it.
+        self._finalizer = weakref.finalize(self, running.process.abandoned.append, number)
+        self._finalizer.atexit = False
 
     @property
     def release(self) -> str:
-        """In its own words, for a report."""
+        """Returns name and version of the engine, as the program gives them, for a report."""
         return f"{self._running.hello.name} {self._running.hello.version}"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Its conventions and settings, for a report."""
+        """Returns its conventions and settings in sentences, for a report."""
         return self._running.hello.notes
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Raises `RuntimeError` if the program fails, or says that its engine did."""
+        """Returns one completion per request. Raises `RuntimeError` if the program or its engine
+        fails."""
         asked = [messages.request_to_json(request) for request in requests]
         return self._ask("generate", messages.read_completions, requests=asked)
 
     def close(self) -> None:
-        """The process stays, for the next engine."""
-        if self._forgotten.detach() is not None and self._running.process.failure is None:
+        """Closes the engine; the process stays for the next one."""
+        if self._finalizer.detach() is not None and self._running.process.failure is None:
             _close(self._running, self._number)
 
-    def _ask(self, op: str, read: Callable[[Answer], T], **fields: object) -> T:
+    def _ask(self, op: protocol.Operation, read: Callable[[Answer], T], **fields: object) -> T:
         return self._running.process.ask({"op": op, "engine": self._number, **fields}, read)
 
 
 class SteppingPipedEngine(PipedEngine):
-    """Each method is one question."""
+    """An engine that can be stepped; each method exchanges one message.
+
+    Every method raises `RuntimeError` if the program or its engine fails.
+    """
 
     capabilities = PipedEngine.capabilities | {Capability.STEPPING}
 
     @property
     def has_unfinished(self) -> bool:
+        """Returns whether a request is unfinished or an event still has to be delivered."""
         return self._ask("has_unfinished", messages.read_has_unfinished)
 
     def add(self, request: Request) -> None:
+        """Adds a request. Raises `ValueError` if its id is live."""
         if self._ask("add", messages.read_add, request=messages.request_to_json(request)):
             raise ValueError(duplicate_id(request.request_id))
 
     def step(self) -> list[TokenEvent]:
+        """Runs one iteration and returns its events."""
         return self._ask("step", messages.read_events)
 
     def abort(self, request_id: str) -> None:
+        """Ends a request; an unknown id has no effect."""
         self._ask("abort", messages.read_nothing, request_id=request_id)
 
 

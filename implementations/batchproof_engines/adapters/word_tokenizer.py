@@ -1,8 +1,8 @@
-"""Token ids as text, for servers that take and give text only.
+"""Token ids as words, for servers that take and return text only.
 
-Token n of a vocabulary of V is the word "t" and n with as many digits as V - 1 has: of 256 tokens the
-first is `t000`. Words stand apart by one space. A checkpoint with this tokenizer has no special tokens
-and no unknown word: what is no word of it is an error, so no text is ever read as something else.
+In a vocabulary of V tokens, token n is the word "t" followed by n with as many digits as V - 1 has: of
+256 tokens the first is `t000`. Words are separated by one space. A checkpoint with this tokenizer has
+no special tokens and no unknown word: any other text is an error, so no text is ever misread.
 """
 
 from __future__ import annotations
@@ -15,38 +15,39 @@ if TYPE_CHECKING:
 
 
 def word_len(vocab_size: int) -> int:
-    """Characters of each word."""
+    """Returns the number of characters of each word."""
     return 1 + len(str(vocab_size - 1))
 
 
 def word_of(token_id: int, vocab_size: int) -> str:
-    """The word of a token; for an id outside of the vocabulary a word that no tokenizer knows."""
+    """Returns the word of a token; for an id outside the vocabulary, a word that no tokenizer knows."""
     return f"t{token_id:0{word_len(vocab_size) - 1}d}"
 
 
 def text_of(token_ids: Sequence[int], vocab_size: int) -> str:
+    """Returns the words of these tokens, separated by spaces."""
     return " ".join(word_of(token_id, vocab_size) for token_id in token_ids)
 
 
 def id_of(word: str, vocab_size: int) -> int:
-    """Raises `ValueError` for anything but one word of the vocabulary."""
+    """Returns the token of a word. Raises `ValueError` for anything but one word of the vocabulary."""
     digits = word[1:]
     if digits.isascii() and digits.isdecimal() and int(digits) < vocab_size:
         token_id = int(digits)
         if word == word_of(token_id, vocab_size):
             return token_id
     first, last = word_of(0, vocab_size), word_of(vocab_size - 1, vocab_size)
-    raise ValueError(f"{word[:80]!r} is no word of a token: words are {first} to {last}")
+    raise ValueError(f"{word[:80]!r} is not the word of a token: words are {first} to {last}")
 
 
 def ids_of(text: str, vocab_size: int) -> list[int]:
-    """The tokens of a text. Raises `ValueError` naming the first word that is none."""
+    """Returns the tokens of a text. Raises `ValueError` naming the first word that is not one."""
     return [id_of(word, vocab_size) for word in text.split()]
 
 
 def words_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """To be saved beside a checkpoint, so that servers of text serve it."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and reading words needs neither)
+    """Returns the tokenizer to save beside a checkpoint, so that text-only servers can serve it."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and only needed here)
     from tokenizers.models import WordLevel  # noqa: PLC0415
     from tokenizers.pre_tokenizers import WhitespaceSplit  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""How a program ends, by itself or by us."""
+"""How a program ends: by itself, by request or by force."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import signal
 import subprocess
 from contextlib import suppress
 
-GRACE_S = 1.0  # to end by itself
+GRACE_S = 1.0  # for a program to end by itself
 
 
 def how_it_ended(popen: subprocess.Popen[bytes]) -> str:
-    """Of a program that has closed its stdout, or is gone."""
+    """Returns how a program ended that has closed its stdout or exited, as a predicate for a
+    sentence."""
     with suppress(subprocess.TimeoutExpired):
         popen.wait(GRACE_S)
     status = popen.returncode
@@ -21,13 +22,14 @@ def how_it_ended(popen: subprocess.Popen[bytes]) -> str:
 
 
 def kill_group(popen: subprocess.Popen[bytes]) -> None:
-    """With all it has started: it leads a process group."""
-    with suppress(ProcessLookupError, PermissionError):  # the latter where only zombies are left
+    """Kills the program and everything it has started; it leads a process group."""
+    with suppress(ProcessLookupError, PermissionError):  # the latter if only zombies are left
         os.killpg(popen.pid, signal.SIGKILL)
 
 
 def end(popen: subprocess.Popen[bytes]) -> None:
-    """Ask it to end by closing its stdin, then kill what is left, and give all back."""
+    """Asks the program to end by closing its stdin, then kills what is left and releases all
+    resources."""
     assert popen.stdin, "it is a pipe"
     popen.stdin.close()
     with suppress(subprocess.TimeoutExpired):

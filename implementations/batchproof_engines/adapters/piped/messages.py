@@ -1,5 +1,8 @@
-"""Between JSON and the types of the contract. What comes in is checked to the letter: a wrong type is
-the program's mistake, and repairing it here would hide that."""
+"""Conversion between messages (`protocol.py`) and the types of the contract.
+
+Answers are checked strictly: a wrong type is the program's mistake, and repairing it here would hide
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,25 @@ from batchproof.api import (
     Request,
     TokenEvent,
 )
+from batchproof_engines.adapters.piped import protocol
 
 Answer = Mapping[str, Any]  # a JSON object
 T = TypeVar("T")
 
-# "aborted" is for `abort`, which a completion of `generate` cannot have seen.
+# A completion of `generate` cannot be "aborted": only `abort` ends a request so.
 COMPLETION_REASONS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR)
 REPR_LEN = 100
 MOST_NOTE_CHARACTERS = 400
 
 
 class WrongAnswer(ValueError):
-    """A JSON object that is not the answer to the question; the words follow "answered ... with"."""
+    """A JSON object that does not answer the question; its text follows "answered ... with"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who answers, and what it can do beyond `generate`, as it says. `notes`: its conventions and
-    settings, in sentences, for a report."""
+    """How the program introduces itself. `notes` are its conventions and settings, in sentences for a
+    report."""
 
     name: str
     version: str
@@ -39,8 +43,9 @@ class Hello:
     notes: tuple[str, ...] = ()
 
 
-def request_to_json(request: Request) -> dict[str, Any]:
-    """Ids of a set in ascending order, so that equal requests are equal lines."""
+def request_to_json(request: Request) -> protocol.Request:
+    """Returns the message of a request; EOS ids are ascending, so that equal requests make equal
+    lines."""
     return {
         "request_id": request.request_id,
         "prompt_token_ids": list(request.prompt_token_ids),
@@ -50,19 +55,21 @@ def request_to_json(request: Request) -> dict[str, Any]:
 
 
 def config_to_json(config: EngineConfig) -> dict[str, Any]:
+    """Returns all fields of the configuration."""
     return asdict(config)
 
 
 def read_error(answer: Answer) -> str | None:
-    """What the engine raised, if it did: the one answer that fits any question."""
+    """Returns what the engine raised, or None; this answer fits any question."""
     if "error" not in answer:
         return None
-    _only(answer, "an error", ("error",))
+    _only(answer, "an error", protocol.Failed)
     return _field(answer, "an error", "error", str)
 
 
 def read_hello(answer: Answer) -> Hello:
-    _only(answer, "a hello", ("name", "version", "capabilities", "notes"))
+    """Returns how the program introduces itself. Raises `WrongAnswer`."""
+    _only(answer, "a hello", protocol.Hello)
     return Hello(
         _field(answer, "a hello", "name", str),
         _field(answer, "a hello", "version", str),
@@ -72,7 +79,7 @@ def read_hello(answer: Answer) -> Hello:
 
 
 def _notes(answer: Answer) -> tuple[str, ...]:
-    """They stand in a page: a line break or an escape in one could forge another part of it."""
+    """Returns the notes. They become part of a page, where a line break could forge another section."""
     notes = _texts(answer, "notes", "sentences")
     for note in notes:
         if not note.isprintable() or not 0 < len(note) <= MOST_NOTE_CHARACTERS:
@@ -91,39 +98,42 @@ def _texts(answer: Answer, key: str, what: str) -> tuple[str, ...]:
 
 
 def read_nothing(answer: Answer) -> None:
-    _only(answer, "an answer", ())
+    """Checks that the answer is empty. Raises `WrongAnswer`."""
+    _only(answer, "an answer", protocol.Nothing)
 
 
 def read_build(answer: Answer) -> str | None:
-    """Why the model cannot be served; None if it can."""
-    _only(answer, "an answer", ("unsupported",))
+    """Returns why the model cannot be served, or None if it can. Raises `WrongAnswer`."""
+    _only(answer, "an answer", protocol.Built)
     return _field(answer, "an answer", "unsupported", str) if answer else None
 
 
 def read_add(answer: Answer) -> bool:
-    """Is the id live already?"""
-    _only(answer, "an answer", ("live",))
+    """Returns whether the id was live already. Raises `WrongAnswer`."""
+    _only(answer, "an answer", protocol.Added)
     return _field(answer, "an answer", "live", bool) if answer else False
 
 
 def read_has_unfinished(answer: Answer) -> bool:
-    _only(answer, "an answer", ("has_unfinished",))
+    """Returns whether the engine has unfinished requests. Raises `WrongAnswer`."""
+    _only(answer, "an answer", protocol.HasUnfinished)
     return _field(answer, "an answer", "has_unfinished", bool)
 
 
 def read_completions(answer: Answer) -> list[Completion]:
-    """As many as came: whether that is the right number is the suite's question."""
-    _only(answer, "an answer", ("completions",))
+    """Returns all completions in the answer; the suite checks their number. Raises `WrongAnswer`."""
+    _only(answer, "an answer", protocol.Generated)
     return [_completion(each, f"completion {i}") for i, each in _objects(answer, "completions")]
 
 
 def read_events(answer: Answer) -> list[TokenEvent]:
-    _only(answer, "an answer", ("events",))
+    """Returns the events of a step. Raises `WrongAnswer`."""
+    _only(answer, "an answer", protocol.Stepped)
     return [_event(each, f"event {i}") for i, each in _objects(answer, "events")]
 
 
 def _completion(given: Answer, who: str) -> Completion:
-    _only(given, who, ("request_id", "token_ids", "finish_reason", "error"))
+    _only(given, who, protocol.Completion)
     token_ids = _field(given, who, "token_ids", list)
     strange = [token for token in token_ids if type(token) is not int]  # a bool is an int to isinstance
     if strange:
@@ -137,7 +147,7 @@ def _completion(given: Answer, who: str) -> Completion:
 
 
 def _event(given: Answer, who: str) -> TokenEvent:
-    _only(given, who, ("request_id", "token_id", "finish_reason", "error"))
+    _only(given, who, protocol.Event)
     reason = given.get("finish_reason")
     if "token_id" not in given:
         raise WrongAnswer(f"{who}, which has no token_id; give null where there is no token")
@@ -166,7 +176,9 @@ def _objects(answer: Answer, key: str) -> Iterable[tuple[int, Answer]]:
         yield i, each
 
 
-def _only(given: Answer, who: str, fields: tuple[str, ...]) -> None:
+def _only(given: Answer, who: str, message: type) -> None:
+    """Raises `WrongAnswer` for a field that the message of the protocol does not have."""
+    fields = protocol.fields(message)
     unknown = [key for key in given if key not in fields]
     if unknown:
         known = f"may have {', '.join(fields)}" if fields else "should be {}"
@@ -195,5 +207,5 @@ JSON_NAMES: dict[type, str] = {
 
 
 def _short(value: object) -> str:
-    told = repr(value)
-    return told if len(told) <= REPR_LEN else f"{told[:REPR_LEN]}..."
+    text = repr(value)
+    return text if len(text) <= REPR_LEN else f"{text[:REPR_LEN]}..."

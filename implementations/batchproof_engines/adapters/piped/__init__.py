@@ -1,0 +1,63 @@
+"""An engine in any language, behind a pipe: `--engine="cmd:COMMAND LINE"`.
+
+The program reads one JSON object per line from its stdin and answers each with exactly one line on its
+stdout. `protocol.py` defines operations and fields; `docs/piped_engine.md` explains them to authors of
+engines. There are no logits and no trace.
+
+    protocol                the messages
+    messages                between messages and the types of the contract, with strict checks
+    engine                  engines that live in a program
+    program                 a command line and its process: kept between engines, restarted on failure
+    process, stderr_tail    one question, one answer; the first failure kills the process
+    shutdown                how a process ends
+
+One process serves many engines, because a process for each would take hours; the suite numbers them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from functools import cache
+from pathlib import Path
+
+from batchproof.api import EngineFactory
+from batchproof.errors import UsageError
+from batchproof_engines.adapters.piped.engine import factory_of
+from batchproof_engines.adapters.piped.program import Program
+
+__all__ = ["command_line"]
+
+
+def command_line(command: str) -> EngineFactory:
+    """Returns the factory of the engine that this command line starts. Nothing is started yet.
+
+    The command is split as a POSIX shell would, but no shell runs it. Raises `UsageError` if it is
+    malformed or there is no such program.
+    """
+    try:
+        first, *rest = shlex.split(command)
+    except ValueError as error:  # from shlex, or from unpacking an empty list
+        why = str(error) if command.strip() else "it is empty"
+        raise UsageError(
+            f"--engine 'cmd:{command}': no command line ({why}); give a program and its arguments"
+        ) from error
+    found = shutil.which(first)
+    if found is None:
+        raise UsageError(f"--engine 'cmd:{command}': {_why_not(first)}")
+    return factory_of(_program(command, (os.path.abspath(found), *rest), os.getcwd()))
+
+
+@cache
+def _program(command: str, words: tuple[str, ...], folder: str) -> Program:
+    """Returns one program for all engines of the same command line, so that they share its process."""
+    return Program(f"cmd:{command}", words, folder)
+
+
+def _why_not(first: str) -> str:
+    if not os.path.dirname(first):
+        return f"there is no program {first!r} on the PATH"
+    if Path(first).exists():
+        return f"{first!r} is not executable; chmod +x it, or name the program that runs it first"
+    return f"there is no program {first!r}"

@@ -1,0 +1,95 @@
+"""The ragged engine with a scheduling delay: it learns of an EOS steps after the EOS was sampled.
+
+    step s      the EOS is sampled, but not read
+    step s + 1  a surplus row is fed, and its token is dropped; then the EOS is read, the sequence
+                finishes, and the next step fills its slot
+
+An end at the cap is known beforehand, so it is never late. To the user a request is live until its EOS
+has been read: that is when the event comes. No device is kept busy here; the module shows to the suite
+what an engine that overlaps scheduling with computation does (an oddity), and what such an engine may
+get wrong (faults).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from torch import Tensor
+
+from batchproof.api import (
+    Completion,
+    FinishReason,
+    StepRecord,
+    TokenEvent,
+)
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+
+
+class DelayedSequence(Sequence):
+    """A sequence that keeps running past its EOS until the EOS is read."""
+
+    end: int | None = None  # its length, prompt and EOS included, once the EOS is sampled
+    unread: FinishReason | None = None  # its finish reason from then on
+    num_late: int = 0  # the number of steps since then
+
+    def append(self, token_id: int) -> None:
+        """Appends the next token; an EOS is remembered in `end` and `unread`, but does not finish the
+        sequence."""
+        if self.end is not None:
+            self.token_ids.append(token_id)  # surplus
+            return
+        super().append(token_id)
+        if self.is_unforeseen():
+            self.end, self.unread, self.finish_reason = len(self.token_ids), self.finish_reason, None
+
+    def is_unforeseen(self) -> bool:
+        """Returns whether its last token has ended it before the cap."""
+        is_short = len(self.output_token_ids) < self.request.max_new_tokens
+        return is_short and self.finish_reason is FinishReason.STOP
+
+
+class DelayedScheduler(Scheduler):
+    """Reads each EOS `delay` steps after it was sampled."""
+
+    sequence_class = DelayedSequence
+    delay = 1
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the outcome of a step; sequences whose EOS is now read finish in it."""
+        late = self._unread()
+        for seq in late:
+            seq.num_late += 1
+        due = [seq for seq in late if seq.num_late == self.delay]
+        for seq in due:
+            seq.finish_reason = seq.unread
+        # A sequence may have been preempted before its EOS was read.
+        self.waiting = deque(seq for seq in self.waiting if seq.finish_reason is None)
+        events, record = super().update(plan, token_ids)
+        silent = {seq.request_id for seq in (*late, *self._unread())}
+        delivered = [event for event in events if event.request_id not in silent]
+        delivered += [event for seq in due for event in self._read(seq)]
+        finished = dict.fromkeys((*record.finished, *(seq.request_id for seq in due)))
+        return delivered, replace(record, finished=tuple(finished))
+
+    def _unread(self) -> list[DelayedSequence]:
+        """Returns the sequences whose EOS was sampled but not read."""
+        live = (seq for seq in (*self.running, *self.waiting) if isinstance(seq, DelayedSequence))
+        return [seq for seq in live if seq.end is not None]
+
+    def _read(self, sequence: DelayedSequence) -> list[TokenEvent]:
+        """Drops what was produced after the EOS and returns the event of the EOS."""
+        del sequence.token_ids[sequence.end :]
+        return [TokenEvent(sequence.request_id, sequence.token_ids[-1], sequence.finish_reason)]
+
+
+class DelayedEngine(RaggedEngine):
+    """Declares a scheduling delay of one step, and keeps to it."""
+
+    scheduler_class = DelayedScheduler
+    scheduling_delay = 1
+
+    def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
+        return super()._completion(sequence, logits[: len(sequence.output_token_ids)])
