@@ -135,7 +135,7 @@ def _between_engines(place: Place, pairs: Sequence[Pair], a: Indexed, b: Indexed
 
 def _overlap(a: Ratio, b: Ratio) -> str:
     if a.low is None or a.high is None or b.low is None or b.high is None:
-        return "too few laps to tell"
+        return "too few laps for an interval"
     is_overlap = max(a.low, b.low) <= min(a.high, b.high)
     return "the intervals overlap" if is_overlap else "the intervals do not overlap"
 
