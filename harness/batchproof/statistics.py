@@ -44,9 +44,9 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
 
 
 def difference_estimate(samples: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Returns `mean(samples) - mean(others)` of two independent runs, with Welch's interval (B. L. Welch,
-    Biometrika 34, 1947): the runs may differ in spread and in length. The degrees of freedom are
-    rounded down, which widens the interval slightly. No interval if a run has one sample."""
+    """Returns `mean(samples) - mean(others)` of two independent runs, with Welch's interval (B. L.
+    Welch, Biometrika 34, 1947): the runs may differ in spread and in length. The degrees of freedom
+    are rounded down, which widens the interval slightly. No interval if a run has one sample."""
     difference = statistics.fmean(samples) - statistics.fmean(others)
     runs = (samples, others)
     if min(map(len, runs)) < 2:
@@ -62,9 +62,9 @@ def difference_estimate(samples: Sequence[float], others: Sequence[float]) -> Es
 
 
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> FittedLine:
-    """Returns the least-squares line through at least three points. The interval of the slope comes from
-    the residuals (Student's t with `len(xs) - 2` degrees of freedom). Raises `ValueError` for fewer
-    points."""
+    """Returns the least-squares line through at least three points. The interval of the slope comes
+    from the residuals (Student's t with `len(xs) - 2` degrees of freedom). Raises `ValueError` for
+    fewer points."""
     if len(xs) < 3:
         raise ValueError(f"a line through {len(xs)} points has no residual; give at least 3 points")
     slope, intercept = statistics.linear_regression(xs, ys)
@@ -118,7 +118,7 @@ def student_t_quantile(degrees: int, probability: float = (1 + CONFIDENCE) / 2) 
 
 
 def _student_t_probability(t: float, degrees: int) -> float:
-    """P(T < t) for t >= 0: the finite trigonometric sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """P(T < t) for t >= 0: the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(degrees))
     cosine, sine = math.cos(angle), math.sin(angle)
     is_odd = degrees % 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 
 from batchproof.__main__ import main
 from batchproof.campaign import kill_table
-from batchproof.campaign.crew import Crew
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
 from batchproof.campaign.hunt import hunt
@@ -29,6 +27,7 @@ from batchproof.errors import UsageError
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
+from batchproof.worker_pool import LostTask
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"
@@ -38,10 +37,11 @@ MADE |= {"versions": {"python": "3"}, "commit": "abc"}
 
 
 class OneProcess:
-    """A crew without workers: importing torch once more takes longer than these campaigns."""
+    """A pool without workers: importing torch once more takes longer than these campaigns."""
 
-    def __init__(self, jobs: int) -> None:
-        assert jobs == 1
+    def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        assert num_workers == 1
+        assert time_limit_s > 0
 
     def __enter__(self) -> OneProcess:
         return self
@@ -49,14 +49,14 @@ class OneProcess:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def work(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.faults.Crew", OneProcess)
-    monkeypatch.setattr("batchproof.campaign.honest.Crew", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.faults.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.honest.WorkerPool", OneProcess)
 
 
 @pytest.fixture
@@ -106,12 +106,22 @@ def test_a_small_kill_table_is_made_and_written(
     assert exit_code == bool(problems(data))
 
 
-def test_a_crew_works_in_other_processes_and_stops_at_once() -> None:
-    with Crew(1) as crew:
-        assert sorted(crew.work(operator.neg, range(5))) == [(each, -each) for each in range(5)]
-    crew = Crew(1)
-    next(crew.work(operator.neg, range(1_000_000)))
-    crew.__exit__(KeyboardInterrupt, None, None)
+@pytest.mark.usefixtures("one_process")
+def test_a_lost_attempt_is_a_problem_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(_pool: OneProcess, _function: object, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((task, LostTask("the process died with exit code -9")) for task in tasks)
+
+    monkeypatch.setattr(OneProcess, "run", lose)
+    options = ["--jobs=1", f"--output={tmp_path}"]
+    assert main(["faults", SMALL[0], "--model=gpt2-random", "--seeds=1", *options]) == 1
+    assert "instead of telling: the process died with exit code -9" in capsys.readouterr().out
+    assert main(["honest", "static", *options]) == 2
+    assert "21 tasks were lost" in capsys.readouterr().err
+    data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
+    assert data["alarms"][0]["report"] == "the process died with exit code -9"
+    assert not data["is_complete"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +25,6 @@ from batchproof.model_sweep.judge import (
 from batchproof.model_sweep.page import models_page
 from batchproof.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
-from batchproof.model_sweep.workers import Lost, work
 from batchproof.places import ROOT
 from batchproof_engines.paged import paged
 
@@ -41,13 +37,21 @@ def toy(name: str) -> Toy:
     return next(each for each in toys_of(name.partition(", ")[0]) if str(each) == name)
 
 
-def in_process(
-    function: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, time_limit_s: float
-) -> Iterator[tuple[Any, Any]]:
-    """`work` without workers: importing torch once more takes longer than a toy."""
-    assert jobs
-    assert time_limit_s
-    return ((task, function(task)) for task in tasks)
+class OneProcess:
+    """A pool without workers: importing torch once more takes longer than a toy."""
+
+    def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        assert num_workers == 1
+        assert time_limit_s > 0
+
+    def __enter__(self) -> OneProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +65,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "work", in_process)
+    monkeypatch.setattr(command, "WorkerPool", OneProcess)
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +184,13 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     assert "WRONG gpt_bigcode: P1: request" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("one_process")
 def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> Iterator[tuple[Task, Finding]]:
         yield Task(toy("gpt2"), "paged"), Finding(Verdict.SERVED)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "work", stopped)
+    monkeypatch.setattr(OneProcess, "run", stopped)
     assert main(["models", "gpt2", "mamba", "--jobs=1", f"--output={tmp_path}"]) == 130
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
     assert [each["type"] for each in data["toys"]] == ["gpt2"]
@@ -206,15 +211,3 @@ def test_wrong_input_gets_one_sentence(
 ) -> None:
     assert main(["models", *options]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_a_task_that_crashes_or_hangs_is_lost_alone() -> None:
-    crashed = dict(work(os._exit, [3, 4], jobs=1, time_limit_s=60.0))
-    assert crashed == {code: Lost(f"the process died with exit code {code}") for code in (3, 4)}
-    slept = dict(work(time.sleep, [0.0, 60.0], jobs=2, time_limit_s=3.0))
-    assert slept[60.0] == Lost("no result within 3 s")
-
-
-def test_a_task_that_raises_is_lost_with_what_it_said() -> None:
-    ((_, lost),) = work(operator.index, ["one"], jobs=1, time_limit_s=60.0)
-    assert lost == Lost("it raised TypeError: 'str' object cannot be interpreted as an integer")

@@ -75,7 +75,7 @@ class Line:
 
 
 def upper_half(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples from the geometric middle of the range on, at least the largest `MIN_POINTS`."""
+    """Returns the samples above the geometric middle of sizes, and at least the `MIN_POINTS` largest."""
     ordered = sorted(samples)
     if not ordered:
         return []
@@ -90,7 +90,7 @@ def fit_growth(samples: Sequence[Sample]) -> Power | None:
 
 
 def better_line(samples: Sequence[Sample]) -> Line | None:
-    """Returns the line if it is within `WORST_LINE` of all samples and fits better than a power does."""
+    """Returns the line if it is within `WORST_LINE` of all samples and fits better than a power."""
     line, power = Line.fit(samples), Power.fit(samples)
     if line is None or power is None or worst_deviation(line, samples) > WORST_LINE:
         return None

@@ -65,11 +65,11 @@ class Ratio:
 
 
 def paired_ratio(times: Sequence[float], times_over: Sequence[float]) -> Ratio:
-    """Returns the throughput of the engine that took `times` over that of the one that took `times_over`.
+    """Returns the throughput of the engine that took `times`, over that of the other.
 
-    `times[i]` and `times_over[i]`, in seconds, are of the same lap over the same work, so whatever slowed
-    the machine in that lap cancels. Raises `ValueError` for lists of different lengths, no times, or a
-    time that is not finite and above 0.
+    `times[i]` and `times_over[i]`, in seconds, are of the same lap over the same work, so whatever
+    slowed the machine in that lap cancels. Raises `ValueError` for lists of different lengths, no
+    times, or a time that is not finite and above 0.
     """
     if len(times) != len(times_over):
         raise ValueError(f"{len(times)} and {len(times_over)} times cannot be paired lap by lap")

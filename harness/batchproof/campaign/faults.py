@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from batchproof.campaign import choices
-from batchproof.campaign.crew import Crew
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
-from batchproof.campaign.kills import Attempt, hunt_down
+from batchproof.campaign.kills import Attempt, Kill, hunt_down
 from batchproof.campaign.progress import Progress
 from batchproof.campaign.update import updated, whole_table
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.provenance import provenance
 from batchproof.run.registry import faults
+from batchproof.worker_pool import LostTask, WorkerPool
+
+TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     progress = Progress("faults", "hunt", total, arguments.progress)
     is_complete = False
     try:
-        with Crew(arguments.jobs) as crew:
-            _fill(table, crew, partial(hunt_down, time_limit_s=arguments.time_limit), progress)
+        with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
+            _fill(table, pool, partial(hunt_down, time_limit_s=arguments.time_limit), progress)
         is_complete = True
     finally:  # whatever stopped it: hours of work are kept
         progress.close()
@@ -92,17 +94,17 @@ def _empty_table(arguments: argparse.Namespace) -> KillTable:
     )
 
 
-def _fill(table: KillTable, crew: Crew, hunting: partial[Any], progress: Progress) -> None:
+def _fill(table: KillTable, pool: WorkerPool, hunting: partial[Any], progress: Progress) -> None:
     for attempts in (table.on_each_model, table.on_all_models, table.at_home):
-        _make(table, attempts(), crew, hunting, progress, is_counted=attempts != table.on_all_models)
+        _make(table, attempts(), pool, hunting, progress, is_counted=attempts != table.on_all_models)
     while idle := table.on_idle_tests():
-        _make(table, idle, crew, hunting, progress)
+        _make(table, idle, pool, hunting, progress)
 
 
 def _make(
     table: KillTable,
     todo: list[Attempt],
-    crew: Crew,
+    pool: WorkerPool,
     hunting: partial[Any],
     progress: Progress,
     is_counted: bool = False,
@@ -110,7 +112,8 @@ def _make(
     """`is_counted`: the progress knows of these attempts already."""
     if not is_counted:
         progress.extend(len(todo))
-    for attempt, kill in crew.work(hunting, todo):
+    for attempt, found in pool.run(hunting, todo):
+        kill = Kill(own_failures=(found.why,)) if isinstance(found, LostTask) else found
         table.kills[attempt] = kill
         progress.step(note=_note(attempt, table))
 

@@ -37,6 +37,11 @@ class Seen:
     alarms: tuple[str, ...] = ()  # whole reports
 
 
+def lost(why: str) -> Seen:
+    """Returns an alarm for a task whose worker raised, hung or died: nothing was judged."""
+    return Seen(dict.fromkeys(COUNTED, 0), (why,))
+
+
 def watch(task: Watch) -> Seen:
     """Failures are shrunk: whoever reads an alarm has to find out who is wrong."""
     effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)

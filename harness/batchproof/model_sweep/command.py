@@ -28,10 +28,10 @@ from batchproof.model_sweep.judge import (
 )
 from batchproof.model_sweep.page import models_page
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
-from batchproof.model_sweep.workers import Lost, work
 from batchproof.models.random_models import build_llama_random
 from batchproof.provenance import provenance
 from batchproof.run.registry import resolve_engine
+from batchproof.worker_pool import LostTask, WorkerPool
 
 SCHEMA_VERSION = 1
 ENGINE = "paged"
@@ -94,9 +94,14 @@ def _fill(
 ) -> None:
     limit = arguments.time_limit
     tasks = [Task(toy, arguments.engine, arguments.seed, limit) for toy in toys]
-    for task, result in work(_judge, tasks, arguments.jobs, limit):
-        found[task.toy] = Finding(Verdict.WRONG, result.why) if isinstance(result, Lost) else result
-        progress.step(note=f"{task.toy}: {found[task.toy].verdict}")
+    with WorkerPool(min(arguments.jobs, len(tasks)), limit) as pool:
+        for task, result in pool.run(_judge, tasks):
+            found[task.toy] = _lost(result) if isinstance(result, LostTask) else result
+            progress.step(note=f"{task.toy}: {found[task.toy].verdict}")
+
+
+def _lost(task: LostTask) -> Finding:
+    return Finding(Verdict.WRONG, task.why)
 
 
 def _judge(task: Task) -> Finding:
