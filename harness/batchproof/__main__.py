@@ -37,7 +37,7 @@ COMMANDS = {
         "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
     ),
     "compare": Command(
-        "batchproof.bench.compare", "is the second of two result files slower than the first?"
+        "batchproof.bench.compare_files", "is the second of two result files slower than the first?"
     ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "faults": Command("batchproof.campaign.faults", "the kill table: is every planted fault caught?"),
@@ -51,7 +51,7 @@ COMMANDS = {
         "batchproof.judgement.command", "the whole suite before an engine, and a page with the verdict"
     ),
     "models": Command(
-        "batchproof.model_sweep.command", "which causal LMs of transformers does an engine serve right?"
+        "batchproof.model_sweep.sweep", "which causal LMs of transformers does an engine serve right?"
     ),
     "report": Command("batchproof.report", "one HTML page of result files"),
 }

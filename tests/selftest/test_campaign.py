@@ -14,13 +14,13 @@ from batchproof.__main__ import main
 from batchproof.campaign import kill_table
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
-from batchproof.campaign.hunt import hunt
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable
 from batchproof.campaign.kills import Attempt, Kill
 from batchproof.campaign.modules import conformance_functions
-from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.watches import Seen, Watch
 from batchproof.errors import UsageError
@@ -131,7 +131,7 @@ def test_a_lost_attempt_is_a_problem_and_not_the_end(
 def test_a_hunt_leaves_the_process_as_it_was(name: str, is_damaging: bool) -> None:
     lab = SharedLaboratory(torch.device("cpu"), torch.float32, 5.0)
     before = lab.subject("gpt2-random")
-    findings = hunt(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
+    findings = run_suite(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
     assert findings.first or findings.num_passed
     assert not torch.are_deterministic_algorithms_enabled()
     after = lab.subject("gpt2-random")
@@ -151,7 +151,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return killed(attempt)
 
-    monkeypatch.setattr("batchproof.campaign.faults.hunt_down", stop)
+    monkeypatch.setattr("batchproof.campaign.faults.make_attempt", stop)
     assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
     data = json.loads((tmp_path / "faults-partial.json").read_text(encoding="utf-8"))
     assert not data["is_complete"]

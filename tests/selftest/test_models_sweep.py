@@ -15,15 +15,15 @@ from transformers import Gemma3TextConfig
 from batchproof.__main__ import main
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
-from batchproof.model_sweep import command
-from batchproof.model_sweep.judge import (
-    Finding,
-    Task,
-    Verdict,
-    judge,
-)
-from batchproof.model_sweep.page import models_page
+from batchproof.model_sweep import sweep
 from batchproof.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
+from batchproof.model_sweep.sweep_page import models_page
+from batchproof.model_sweep.toy_check import (
+    ToyResult,
+    ToyTask,
+    ToyVerdict,
+    check_toy,
+)
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.places import ROOT
 from batchproof_engines.paged import paged
@@ -65,7 +65,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "WorkerPool", OneProcess)
+    monkeypatch.setattr(sweep, "WorkerPool", OneProcess)
 
 
 @pytest.fixture(scope="module")
@@ -98,27 +98,32 @@ def test_the_page_is_that_of_the_data(results: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "engine", "verdict", "reason"),
     [
-        ("gemma2", "paged", Verdict.SERVED, ""),
-        ("gpt_oss", "paged", Verdict.SERVED, ""),
-        ("phimoe, with a window", "static", Verdict.SERVED, ""),
-        ("mamba", "paged", Verdict.REFUSED, "layers of type linear_attention"),
-        ("bloom", "paged", Verdict.REFUSED, "not behind AttentionInterface"),
-        ("bart", "paged", Verdict.REFUSED, "in a batch its logits differ"),
-        ("llama4_text", "paged", Verdict.REFUSED, "layers of type chunked_attention"),
-        ("phi3, longrope", "paged", Verdict.REFUSED, "'longrope' depends on the whole batch"),
-        ("gemma3_text, one RoPE dynamic", "paged", Verdict.REFUSED, "'dynamic' depends on the whole"),
-        ("moshi", "paged", Verdict.REFUSED, "its cache keeps 5 keys, but its mask shows more"),
-        ("moshi", "reference", Verdict.UNPROVEN, "off one float64 pass"),
-        ("musicgen", "paged", Verdict.UNBUILDABLE, "has no attribute 'dropout'"),
-        ("llama", "fault:mask_ignores_sequence", Verdict.WRONG, "P1: request"),
+        ("gemma2", "paged", ToyVerdict.SERVED, ""),
+        ("gpt_oss", "paged", ToyVerdict.SERVED, ""),
+        ("phimoe, with a window", "static", ToyVerdict.SERVED, ""),
+        ("mamba", "paged", ToyVerdict.REFUSED, "layers of type linear_attention"),
+        ("bloom", "paged", ToyVerdict.REFUSED, "not behind AttentionInterface"),
+        ("bart", "paged", ToyVerdict.REFUSED, "in a batch its logits differ"),
+        ("llama4_text", "paged", ToyVerdict.REFUSED, "layers of type chunked_attention"),
+        ("phi3, longrope", "paged", ToyVerdict.REFUSED, "'longrope' depends on the whole batch"),
+        (
+            "gemma3_text, one RoPE dynamic",
+            "paged",
+            ToyVerdict.REFUSED,
+            "'dynamic' depends on the whole",
+        ),
+        ("moshi", "paged", ToyVerdict.REFUSED, "its cache keeps 5 keys, but its mask shows more"),
+        ("moshi", "reference", ToyVerdict.UNPROVEN, "off one float64 pass"),
+        ("musicgen", "paged", ToyVerdict.UNBUILDABLE, "has no attribute 'dropout'"),
+        ("llama", "fault:mask_ignores_sequence", ToyVerdict.WRONG, "P1: request"),
     ],
 )
 def test_each_verdict_has_a_toy_that_gets_it(
-    name: str, engine: str, verdict: Verdict, reason: str
+    name: str, engine: str, verdict: ToyVerdict, reason: str
 ) -> None:
-    finding = judge(Task(toy(name), engine))
+    finding = check_toy(ToyTask(toy(name), engine))
     assert (finding.verdict, reason in finding.reason) == (verdict, True), finding.reason
-    if verdict is Verdict.SERVED:
+    if verdict is ToyVerdict.SERVED:
         assert finding.num_tokens >= 44
         assert finding.worst is not None
         assert 0 < finding.worst < 8
@@ -172,7 +177,7 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     options = ["--jobs=1", f"--output={tmp_path}"]
     assert main(["models", "gpt2", "mamba", *options]) == 0
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
-    assert data["counts"]["types"] == dict.fromkeys(Verdict, 0) | {"served": 1, "refused": 1}
+    assert data["counts"]["types"] == dict.fromkeys(ToyVerdict, 0) | {"served": 1, "refused": 1}
     assert [each["type"] for each in data["toys"]] == ["gpt2", "gpt2", "mamba"]
     text = (tmp_path / "models-partial.md").read_text(encoding="utf-8")
     assert (
@@ -186,8 +191,8 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
 
 @pytest.mark.usefixtures("one_process")
 def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object) -> Iterator[tuple[Task, Finding]]:
-        yield Task(toy("gpt2"), "paged"), Finding(Verdict.SERVED)
+    def stopped(*_: object) -> Iterator[tuple[ToyTask, ToyResult]]:
+        yield ToyTask(toy("gpt2"), "paged"), ToyResult(ToyVerdict.SERVED)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(OneProcess, "run", stopped)

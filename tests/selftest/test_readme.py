@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.hunt import hunt
+from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_cases
 from batchproof.judgement.index import index_table
 from batchproof.promises import Promise
@@ -21,7 +21,7 @@ README = (REPOSITORY / "README.md").read_text()
 def run_example(tmp_path: Path, source: str) -> int:
     (tmp_path / "mine.py").write_text(source)
     arguments = ["-k", "smoke or generated or bad_request", "--model=gpt2-random"]
-    return hunt(f"{tmp_path}/mine.py:Engine", arguments).exit_status
+    return run_suite(f"{tmp_path}/mine.py:Engine", arguments).exit_status
 
 
 def test_the_engine_of_the_readme_passes_in_under_thirty_lines(tmp_path: Path) -> None:

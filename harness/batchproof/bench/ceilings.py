@@ -1,7 +1,7 @@
-"""What this machine can do at most, measured in the same run: bytes copied and matrices multiplied.
+"""The limits of this machine, measured in the same run: bytes copied and matrices multiplied.
 
-With the threads that torch has now. A copy reads and writes; memory that is only read may be a little
-faster, so a step that almost only reads can pass this ceiling by a few per cent.
+With torch's current number of threads. A copy reads and writes; reading alone can be slightly faster,
+so a step that mostly reads can exceed this ceiling by a few per cent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S = 0.03  # a product slower than this is large enough: float16 has no 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Of one device, in one dtype."""
+    """The limits of one device in one dtype."""
 
     copy_bytes_per_s: float  # read and written
     matmul_flop_per_s: float  # a multiplication and an addition are two
@@ -42,7 +42,7 @@ SIZES = {
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """The best of several rounds of each; about a second on one CPU thread."""
+    """Returns the best of several rounds of each; takes about a second on one CPU thread."""
     sizes = SIZES.get(device.type, SIZES["cpu"])
     source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -72,7 +72,7 @@ def _best_s(
     num_calls: int,
     for_s: float = SECONDS_OF_ROUNDS,
 ) -> float:
-    """Seconds of one call in the fastest round, after one call that is not counted."""
+    """Returns the seconds of one call in the fastest round, after one uncounted call."""
     action()
     synchronise(device)
     best_s, num_rounds, began = inf, 0, perf_counter()

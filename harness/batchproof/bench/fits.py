@@ -75,7 +75,8 @@ class Line:
 
 
 def upper_half(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples above the geometric middle of sizes, and at least the `MIN_POINTS` largest."""
+    """Returns the samples above the geometric middle of sizes, and at least the `MIN_POINTS`
+    largest."""
     ordered = sorted(samples)
     if not ordered:
         return []

@@ -19,7 +19,7 @@ from batchproof.campaign import choices
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
-from batchproof.campaign.kills import Attempt, Kill, hunt_down
+from batchproof.campaign.kills import Attempt, Kill, make_attempt
 from batchproof.campaign.progress import Progress
 from batchproof.campaign.update import updated, whole_table
 from batchproof.models.catalogue import EMBEDDED
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_complete = False
     try:
         with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
-            _fill(table, pool, partial(hunt_down, time_limit_s=arguments.time_limit), progress)
+            _fill(table, pool, partial(make_attempt, time_limit_s=arguments.time_limit), progress)
         is_complete = True
     finally:  # whatever stopped it: hours of work are kept
         progress.close()
@@ -94,25 +94,25 @@ def _empty_table(arguments: argparse.Namespace) -> KillTable:
     )
 
 
-def _fill(table: KillTable, pool: WorkerPool, hunting: partial[Any], progress: Progress) -> None:
+def _fill(table: KillTable, pool: WorkerPool, make: partial[Any], progress: Progress) -> None:
     for attempts in (table.on_each_model, table.on_all_models, table.at_home):
-        _make(table, attempts(), pool, hunting, progress, is_counted=attempts != table.on_all_models)
+        _make(table, attempts(), pool, make, progress, is_counted=attempts != table.on_all_models)
     while idle := table.on_idle_tests():
-        _make(table, idle, pool, hunting, progress)
+        _make(table, idle, pool, make, progress)
 
 
 def _make(
     table: KillTable,
     todo: list[Attempt],
     pool: WorkerPool,
-    hunting: partial[Any],
+    make: partial[Any],
     progress: Progress,
     is_counted: bool = False,
 ) -> None:
     """`is_counted`: the progress knows of these attempts already."""
     if not is_counted:
         progress.extend(len(todo))
-    for attempt, found in pool.run(hunting, todo):
+    for attempt, found in pool.run(make, todo):
         kill = Kill(own_failures=(found.why,)) if isinstance(found, LostTask) else found
         table.kills[attempt] = kill
         progress.step(note=_note(attempt, table))

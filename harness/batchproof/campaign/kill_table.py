@@ -111,9 +111,9 @@ class KillTable:
 
     def _row(self, fault: Fault) -> dict[str, Any]:
         made = self._of(fault.name)
-        hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
+        runs = [(attempt, kill) for attempt, kill in made if not attempt.only]
         functions = {function for _, kill in made for function in kill.functions}
-        hit = {attempt.models for attempt, kill in hunts if kill.caught_by}
+        hit = {attempt.models for attempt, kill in runs if kill.caught_by}
         home = self.home(fault.name)
         return {
             "class": fault.kind,
@@ -123,9 +123,9 @@ class KillTable:
             "thread": fault.thread,
             "models": [model for model in self.models if (model,) in hit],
             "home": list(home or ()),
-            "kills": [_as_entry(each, kill) for each, kill in hunts if home in (None, each.models)],
+            "kills": [_as_entry(each, kill) for each, kill in runs if home in (None, each.models)],
             "elsewhere": [
-                _as_entry(each, kill) for each, kill in hunts if home not in (None, each.models)
+                _as_entry(each, kill) for each, kill in runs if home not in (None, each.models)
             ],
             "functions": sorted(functions),
             "own_failures": [text for _, kill in made for text in kill.own_failures],

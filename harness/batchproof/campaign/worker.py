@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchproof.campaign.findings import Findings
-from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.models.catalogue import resolve_dtype
 
 BROKEN_OFF = (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)

@@ -15,17 +15,17 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from batchproof.model_sweep.config_fixes import (
+    FIXES,
+    FORMS,
+    FULL,
+    SLIDING,
+)
 from batchproof.model_sweep.shrink import (
     SPREAD,
     WINDOW,
     merged,
     small,
-)
-from batchproof.model_sweep.tables import (
-    FIXES,
-    FORMS,
-    FULL,
-    SLIDING,
 )
 
 NOISE = 0.1  # on vectors: biases of 0, norms of 1 and sinks would hide that they are forgotten

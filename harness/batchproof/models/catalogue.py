@@ -17,6 +17,7 @@ from batchproof.models.gpt2_hash import build_gpt2_hash
 from batchproof.models.llama_hash import build_llama_hash
 from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
 from batchproof.models.shapes import SHAPES, build_model
+from batchproof.validation.values import one_of
 
 IntegerOracle = Callable[[Sequence[int], int], list[int]]
 
@@ -172,7 +173,5 @@ def _num_devices(device_type: str) -> int | None:
 
 
 def resolve_dtype(name: str, option: str = "--dtype") -> torch.dtype:
-    """Raises `UsageError` for anything but the names in `DTYPES`."""
-    if name not in DTYPES:
-        raise UsageError(f"{option} {name!r} is unknown; choose one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    """Returns the dtype of that name. Raises `UsageError` for anything but the names in `DTYPES`."""
+    return DTYPES[one_of(option, name, DTYPES)]

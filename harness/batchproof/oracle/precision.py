@@ -19,8 +19,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
+from batchproof.validation.values import one_of
 
 KV_CACHES = ("auto", "int8")
 ROUNDED_ATTENTION = "batchproof_int8_cache"
@@ -60,8 +60,7 @@ AS_SERVED = Precision()
 
 def resolve_precision(compute: str | None, kv_cache: str) -> Precision:
     """From `--compute-dtype` and `--kv-cache-dtype`. Raises `UsageError`."""
-    if kv_cache not in KV_CACHES:
-        raise UsageError(f"--kv-cache-dtype {kv_cache!r} is unknown; choose {', '.join(KV_CACHES)}")
+    one_of("--kv-cache-dtype", kv_cache, KV_CACHES)
     dtype = None if compute is None else resolve_dtype(compute, "--compute-dtype")
     return Precision(dtype, kv_cache == "int8")
 

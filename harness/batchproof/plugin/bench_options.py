@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from batchproof.bench.growth import Effort
-from batchproof.bench.load import chosen, override, workload_names
+from batchproof.bench.growth import GrowthBudget
 from batchproof.bench.metrics import SLO_KEYS
-from batchproof.bench.rows import Terms
+from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
+from batchproof.bench.spec_files import chosen, override, workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
+from batchproof.validation.values import at_least, one_of, require, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 DEFAULT_LAPS = 5
@@ -79,7 +80,7 @@ def add_options(parser: pytest.Parser) -> None:
         type=float,
         metavar="S",
         help="seconds to measure each of three axes of cost growth (default: "
-        f"{Effort().axis_s:g}; 0, which is none, where a workload is named)",
+        f"{GrowthBudget().axis_s:g}; 0, which is none, where a workload is named)",
     )
     add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
     add("--results", metavar="FILE", help="where to write the result file (default: a new one below "
@@ -109,7 +110,7 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
     ]
     num_threads = _num_threads(get("--threads"), device)
     terms = Terms(
-        num_laps=_at_least("--laps", get("--laps"), 1) or DEFAULT_LAPS,
+        num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
         # One thread's own time is not disturbed by who else uses the machine.
         clock="process" if num_threads == 1 else "wall",
         sample_size=_sample_size(get("--verify")),
@@ -130,8 +131,7 @@ def _model_names(
     shapes: Sequence[str] | None, models: Sequence[str] | None, device: torch.device
 ) -> tuple[str, ...]:
     for name in shapes or ():
-        if name not in SHAPES:
-            raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
+        one_of("--shape", name, SHAPES)
     if shapes and models:
         raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
     default = DEFAULT_SHAPE.get(device.type, DEFAULT_SHAPE["cpu"])
@@ -139,15 +139,10 @@ def _model_names(
 
 
 def _growth_seconds(given: float | None, names_workload: bool) -> float:
-    if given is not None and not 0 <= given <= 86_400:
-        raise UsageError(f"--growth-for is {given:g}, but must be 0 to 86400 seconds")
-    return given if given is not None else 0.0 if names_workload else Effort().axis_s
-
-
-def _at_least(flag: str, value: int | None, least: int) -> int | None:
-    if value is not None and value < least:
-        raise UsageError(f"{flag} is {value}, but must be at least {least}")
-    return value
+    if given is None:
+        return 0.0 if names_workload else GrowthBudget().axis_s
+    require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
+    return given
 
 
 def _sample_size(text: str | None) -> int | None:
@@ -156,9 +151,7 @@ def _sample_size(text: str | None) -> int | None:
         return None
     if text == "all":
         return 1 << 60
-    if not text.isdecimal():
-        raise UsageError(f"--verify is {text!r}, but must be 'all' or a number of requests")
-    return int(text)
+    return whole_number("--verify", text, "'all' or a number of requests")
 
 
 def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -177,4 +170,6 @@ def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
 
 
 def _num_threads(given: int | None, device: torch.device) -> int | None:
-    return _at_least("--threads", given, 1) or (1 if device.type == "cpu" else None)
+    if given is None:
+        return 1 if device.type == "cpu" else None
+    return at_least("--threads", given, 1)

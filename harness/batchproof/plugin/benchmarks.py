@@ -20,9 +20,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from batchproof.api import Capability
 from batchproof.bench.axes import default_axes
-from batchproof.bench.campaign import Campaign, result_path
-from batchproof.bench.environment import device_facts
+from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.growth import num_pieces
+from batchproof.bench.hardware import device_facts
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_options import BenchOptions
@@ -64,7 +64,7 @@ class Benchmarks:
         self._entrants: dict[tuple[str, str], list[EngineSpec]] = defaultdict(list)
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
         self._growth: list[dict[str, Any]] = []
-        self._campaign: Campaign | None = None
+        self._run: BenchmarkRun | None = None
         self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -120,8 +120,8 @@ class Benchmarks:
         if contest.group not in self._measured:
             assert isinstance(contest.about, BenchSpec), "growth has its own tests"
             able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
-            with self._open() as campaign, self._bar(campaign.num_pieces(len(able))) as on_round:
-                found = campaign.compare(contest.about, contest.model_name, able, on_round)
+            with self._open() as run, self._bar(run.num_pieces(len(able))) as on_round:
+                found = run.compare(contest.about, contest.model_name, able, on_round)
             self._measured[contest.group] = found
         comparison = self._measured[contest.group]
         row = next(each for each in comparison["rows"] if each["engine"] == contest.engine.name)
@@ -146,14 +146,14 @@ class Benchmarks:
             able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
             axis = next(axis for axis in default_axes() if axis.name == contest.about)
             total = num_pieces(able, [axis])
-            with self._open() as campaign, self._bar(total) as on_step:
-                self._growth += campaign.grow(axis, contest.model_name, able, on_step)
+            with self._open() as run, self._bar(total) as on_step:
+                self._growth += run.grow(axis, contest.model_name, able, on_step)
         wanted = (contest.about, contest.engine.name)
         entry = next(each for each in self._growth if (each["axis"], each["engine"]) == wanted)
         return MeasuredGrowth(entry, _clock_of(item))
 
     @contextmanager
-    def _open(self) -> Iterator[Campaign]:
+    def _open(self) -> Iterator[BenchmarkRun]:
         """The campaign, begun when first needed; pytest's capture is off, so that a bar shows.
 
         pytest's faulthandler_timeout is put off as well: a comparison may outlast any test, and
@@ -162,11 +162,11 @@ class Benchmarks:
         faulthandler.cancel_dump_traceback_later()
         capture = self._config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
-            if self._campaign is None:
+            if self._run is None:
                 options = self._options
                 lab = self._config.stash[LAB]
-                self._campaign = Campaign(lab, options.terms, options.growth_s, self._path)
-            yield self._campaign
+                self._run = BenchmarkRun(lab, options.terms, options.growth_s, self._path)
+            yield self._run
 
     @contextmanager
     def _bar(self, total: int) -> Iterator[Callable[[str], None]]:
@@ -182,17 +182,17 @@ class Benchmarks:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if self._campaign is not None and self._is_over:
-            self._campaign.finish()
+        if self._run is not None and self._is_over:
+            self._run.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._campaign is None:
+        if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
         for line in table(self._measured.values(), self._growth):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
-        terminalreporter.write_line(f"result file: {self._campaign.path}{state}")
+        terminalreporter.write_line(f"result file: {self._run.path}{state}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.campaign.modules import ROOT
+from batchproof.places import ROOT
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]

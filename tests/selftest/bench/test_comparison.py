@@ -25,10 +25,10 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
-from batchproof.bench.comparison import clock_for, compare_engines
 from batchproof.bench.drive import Round, serve_at_once
+from batchproof.bench.interleaved import clock_for, compare_engines
 from batchproof.bench.laps import Laps, renamed
-from batchproof.bench.rows import Terms
+from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.promises import Promise

@@ -24,8 +24,8 @@ from batchproof.api import (
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
+from batchproof.model_sweep.toy_oracle import UnprovenError, toy_oracle
 from batchproof.model_sweep.toys import Toy, quiet
-from batchproof.model_sweep.yardstick import UnprovenError, yardstick
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.run.capabilities import capabilities_of
@@ -45,7 +45,7 @@ SHOWN = {"packed": has_mixed_step, "chunked": has_chunk, "preempted": has_preemp
 LONGEST_REASON = 160
 
 
-class Verdict(StrEnum):
+class ToyVerdict(StrEnum):
     SERVED = "served"
     REFUSED = "refused"
     UNBUILDABLE = "not buildable"
@@ -54,10 +54,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ToyResult:
     """`worst`: the largest difference of a logit from float64, in units of E."""
 
-    verdict: Verdict
+    verdict: ToyVerdict
     reason: str = ""
     layers: str = ""
     worst: float | None = None
@@ -66,47 +66,49 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ToyTask:
     toy: Toy
     engine: str
     seed: int = 0
     time_limit_s: float = 60.0  # of one call of the engine
 
 
-def judge(task: Task) -> Finding:
+def check_toy(task: ToyTask) -> ToyResult:
     with quiet():
         return _judge(task)
 
 
-def _judge(task: Task) -> Finding:
+def _judge(task: ToyTask) -> ToyResult:
     try:
         model = task.toy.build(task.seed)
         model(input_ids=torch.arange(4)[None], use_cache=False)
     except Exception as error:
-        return Finding(Verdict.UNBUILDABLE, _in_a_line(error))
+        return ToyResult(ToyVerdict.UNBUILDABLE, _in_a_line(error))
     layers = _kinds_of_layers(model)
     try:
         return _served(task, model, layers)
     except UnsupportedModelError as error:
-        return Finding(Verdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
+        return ToyResult(ToyVerdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
     except UnprovenError as why:
-        return Finding(Verdict.UNPROVEN, _in_a_line(why), layers)
+        return ToyResult(ToyVerdict.UNPROVEN, _in_a_line(why), layers)
     except ConformanceFailure as failure:
-        return Finding(Verdict.WRONG, f"{failure.promise.id}: {_in_a_line(failure.finding)}", layers)
+        return ToyResult(
+            ToyVerdict.WRONG, f"{failure.promise.id}: {_in_a_line(failure.finding)}", layers
+        )
     except (Exception, EngineHang) as error:
-        return Finding(Verdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
+        return ToyResult(ToyVerdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
 
 
-def _served(task: Task, model: PreTrainedModel, layers: str) -> Finding:
+def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
     spec = resolve_engine(task.engine)
     capabilities = capabilities_of(spec.name, lambda config: spec.factory(model, config))
-    oracle = yardstick(str(task.toy), model, task.seed)
+    oracle = toy_oracle(str(task.toy), model, task.seed)
     lab = Laboratory(torch.device("cpu"), torch.float32, task.time_limit_s)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
     requests = _requests(oracle.subject.vocab_size, task.seed)
     worst = max(_checked(trial, requests, what) for what in _workloads(capabilities))
     unit = oracle.error.max_abs
-    return Finding(Verdict.SERVED, "", layers, worst / unit, unit, trial.ledger.num_steps)
+    return ToyResult(ToyVerdict.SERVED, "", layers, worst / unit, unit, trial.ledger.num_steps)
 
 
 def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:

@@ -1,4 +1,4 @@
-"""A laboratory for many hunts, and a process that outlives what lying engines do to it."""
+"""A laboratory for many suite runs, and a process that outlives what lying engines do to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchproof.run.trial import Laboratory
 
 @dataclass
 class SharedLaboratory(Laboratory):
-    """Models and right answers, kept from hunt to hunt unless an engine has damaged a model."""
+    """Models and right answers, kept from run to run unless an engine has damaged a model."""
 
     is_watched: bool = True
 
@@ -32,9 +32,10 @@ class SharedLaboratory(Laboratory):
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Around a hunt. What is known of engines is forgotten, so that no hunt depends on another.
+        """Around a suite run. What is known of engines is forgotten, so that no suite run depends on
+        another.
 
-        The hunt computes exactly, so its models are looked after in the same setting."""
+        The suite run computes exactly, so its models are looked after in the same setting."""
         compute_exactly()
         self._capabilities.clear()
         self._is_bitwise.clear()

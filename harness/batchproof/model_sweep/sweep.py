@@ -20,13 +20,13 @@ from batchproof.api import EngineConfig
 from batchproof.campaign import choices
 from batchproof.campaign.progress import Progress
 from batchproof.errors import UnsupportedModelError
-from batchproof.model_sweep.judge import (
-    Finding,
-    Task,
-    Verdict,
-    judge,
+from batchproof.model_sweep.sweep_page import models_page
+from batchproof.model_sweep.toy_check import (
+    ToyResult,
+    ToyTask,
+    ToyVerdict,
+    check_toy,
 )
-from batchproof.model_sweep.page import models_page
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.models.random_models import build_llama_random
 from batchproof.provenance import provenance
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     _try(arguments.engine)
     output = choices.writable(arguments.output)
     toys = [toy for model_type in types for toy in toys_of(model_type)]
-    found: dict[Toy, Finding] = {}
+    found: dict[Toy, ToyResult] = {}
     progress = Progress("models", "toy", len(toys), arguments.progress)
     is_complete = False
     try:
@@ -90,28 +90,28 @@ def _try(engine: str) -> None:
 
 
 def _fill(
-    found: dict[Toy, Finding], toys: list[Toy], arguments: argparse.Namespace, progress: Progress
+    found: dict[Toy, ToyResult], toys: list[Toy], arguments: argparse.Namespace, progress: Progress
 ) -> None:
     limit = arguments.time_limit
-    tasks = [Task(toy, arguments.engine, arguments.seed, limit) for toy in toys]
+    tasks = [ToyTask(toy, arguments.engine, arguments.seed, limit) for toy in toys]
     with WorkerPool(min(arguments.jobs, len(tasks)), limit) as pool:
         for task, result in pool.run(_judge, tasks):
             found[task.toy] = _lost(result) if isinstance(result, LostTask) else result
             progress.step(note=f"{task.toy}: {found[task.toy].verdict}")
 
 
-def _lost(task: LostTask) -> Finding:
-    return Finding(Verdict.WRONG, task.why)
+def _lost(task: LostTask) -> ToyResult:
+    return ToyResult(ToyVerdict.WRONG, task.why)
 
 
-def _judge(task: Task) -> Finding:
+def _judge(task: ToyTask) -> ToyResult:
     """In a worker: they share the cores."""
     torch.set_num_threads(1)
-    return judge(task)
+    return check_toy(task)
 
 
 def _as_data(
-    found: Mapping[Toy, Finding], toys: list[Toy], arguments: argparse.Namespace
+    found: Mapping[Toy, ToyResult], toys: list[Toy], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     done = [toy for toy in toys if toy in found]
     counts = {
@@ -123,7 +123,9 @@ def _as_data(
         "engine": arguments.engine,
         "seed": arguments.seed,
         "num_types": len({toy.model_type for toy in toys}),
-        "counts": {what: {each: counted[each] for each in Verdict} for what, counted in counts.items()},
+        "counts": {
+            what: {each: counted[each] for each in ToyVerdict} for what, counted in counts.items()
+        },
         "toys": [{"type": toy.model_type, "form": toy.form} | asdict(found[toy]) for toy in done],
     }
 
@@ -136,7 +138,7 @@ def _write(data: dict[str, Any], output: Path, is_whole: bool) -> None:
 
 
 def _conclude(data: dict[str, Any]) -> int:
-    wrong = [toy for toy in data["toys"] if toy["verdict"] == Verdict.WRONG]
+    wrong = [toy for toy in data["toys"] if toy["verdict"] == ToyVerdict.WRONG]
     for toy in wrong:
         name = ", ".join(filter(None, (toy["type"], toy["form"])))
         print(f"WRONG {name}: {toy['reason']}")

@@ -16,21 +16,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from batchproof.bench.likeness import warnings_about
-from batchproof.bench.matching import (
-    Indexed,
-    Pair,
-    Place,
+from batchproof.bench.matched_rows import (
+    ComparisonKey,
+    ResultIndex,
     RowKey,
-    indexed,
+    RowPair,
+    index_result,
     matched,
     named,
+    warnings_about,
 )
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.results import load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to its parser."""
     parser.add_argument("before", type=Path, metavar="A", help="the result file before a change")
     parser.add_argument("after", type=Path, metavar="B", help="the result file after it")
     parser.add_argument(
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _percent(value: str) -> float:
-    """A share of 1. `5%`, `5 %` and `5` are the same."""
+    """Returns a share of 1 for `5%`, `5 %` or `5`."""
     try:
         number = float(value.strip().removesuffix("%"))
     except ValueError:
@@ -55,8 +56,10 @@ def _percent(value: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Prints the comparison and returns the exit code. Raises `UsageError` for files that cannot be
+    compared."""
     results = load(arguments.before), load(arguments.after)
-    a, b = (indexed(each) for each in results)
+    a, b = (index_result(each) for each in results)
     pairs = matched(a, b)
     for warning in warnings_about(*results):
         print(f"warning: {warning}", file=sys.stderr)
@@ -77,13 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if gone or any(_is_failure(each, arguments.fail_over) for each in pairs) else 0
 
 
-def _gone(a: Indexed, b: Indexed) -> list[RowKey]:
-    """Engines that dropped out of a comparison which was made again: no gate may let that pass."""
+def _gone(a: ResultIndex, b: ResultIndex) -> list[RowKey]:
+    """Returns engines of A whose comparison was repeated in B without them: no gate may pass that."""
     places = {key.place for key in b.rows}
     return [key for key in a.rows if key not in b.rows and key.place in places]
 
 
-def _is_failure(pair: Pair, fail_over: float | None) -> bool:
+def _is_failure(pair: RowPair, fail_over: float | None) -> bool:
     if pair.obstacle is not None:
         return pair.has_become_invalid
     return fail_over is not None and pair.ratio.ratio < 1 - fail_over
@@ -97,8 +100,11 @@ def _heading(letter: str, path: Path, result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _sections(pairs: Sequence[Pair], a: Indexed, b: Indexed, fail_over: float | None) -> list[str]:
-    """One a workload and model: its rows, then the ratios between its engines."""
+def _sections(
+    pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex, fail_over: float | None
+) -> list[str]:
+    """Returns one section for each workload and model: its rows, then the ratios between its
+    engines."""
     lines = []
     width = max(len(each.key.label) for each in pairs)
     for place in dict.fromkeys(each.key.place for each in pairs):
@@ -110,7 +116,7 @@ def _sections(pairs: Sequence[Pair], a: Indexed, b: Indexed, fail_over: float | 
     return lines
 
 
-def _told(pair: Pair, fail_over: float | None) -> str:
+def _told(pair: RowPair, fail_over: float | None) -> str:
     if pair.obstacle is not None:
         return f"{'FAILED' if pair.has_become_invalid else 'not compared'}, {pair.obstacle}"
     ratio = pair.ratio
@@ -121,8 +127,10 @@ def _told(pair: Pair, fail_over: float | None) -> str:
     return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"
 
 
-def _between_engines(place: Place, pairs: Sequence[Pair], a: Indexed, b: Indexed) -> list[str]:
-    """Where both files have the ratio, one way or the other, of engines that are compared above."""
+def _between_engines(
+    place: ComparisonKey, pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex
+) -> list[str]:
+    """Returns how the ratio of two engines differs, where both files have it."""
     engines = {each.key.engine for each in pairs if each.obstacle is None}
     lines = []
     for (at, engine, over), before in a.ratios.items():
@@ -141,7 +149,7 @@ def _overlap(a: Ratio, b: Ratio) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    """What is longer than the terminal goes on below; a space in an interval is none to break at."""
+    """Wraps a line to the terminal, without breaking inside an interval."""
     width = max(80, shutil.get_terminal_size().columns)
     tied = re.sub(r"\[\S+ \S+\]", lambda found: found[0].replace(" ", "\0"), text)
     wrapped = textwrap.wrap(tied, width, initial_indent="  ", subsequent_indent=" " * 6)
@@ -154,7 +162,7 @@ def _only_in(letter: str, keys: Sequence[RowKey]) -> list[str]:
     return ["", f"Only in {letter}", *(line for each in named(keys) for line in _wrapped(each))]
 
 
-def _summary(pairs: Sequence[Pair], fail_over: float | None) -> list[str]:
+def _summary(pairs: Sequence[RowPair], fail_over: float | None) -> list[str]:
     num_compared = sum(each.obstacle is None for each in pairs)
     num_invalid = sum(each.has_become_invalid for each in pairs)
     lines = [f"{num_compared} of {len(pairs)} rows compared"]

@@ -1,7 +1,7 @@
-"""Engines compared on one workload, interleaved: A B C, C B A, A B C, ...
+"""Engines timed on one workload, interleaved: A B C, C B A, A B C, ...
 
-A machine that slows down for a minute slows all of them, and a ratio is made within a lap. Each lap
-has prompts of its own. Every answer of every lap is judged after the last, with the clocks stopped.
+A slow minute of the machine slows all engines alike, and ratios are taken within a lap. Each lap has
+its own prompts. All answers of all laps are checked after the last lap, outside the timed sections.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from statistics import median
 from typing import Any
 
 from batchproof.bench import schedule
-from batchproof.bench.contender import Contender
+from batchproof.bench.interference import InterferenceMonitor, stop_for
 from batchproof.bench.laps import Laps
 from batchproof.bench.ratios import paired_ratio
 from batchproof.bench.reading import VALID
-from batchproof.bench.rows import Terms, row_of, times_s
+from batchproof.bench.result_rows import Terms, row_of, times_s
 from batchproof.bench.spec import BenchWorkload
+from batchproof.bench.timed_engine import TimedEngine
 from batchproof.bench.verification import Verifier, default_sample_size
-from batchproof.bench.watch import Watch, stop_for
 from batchproof.run.trial import Trial
 
 LEAST_SHARE = 0.5  # of the wall time, beside the engine that computes for the largest share of it
@@ -30,77 +30,83 @@ LEAST_SHARE = 0.5  # of the wall time, beside the engine that computes for the l
 def compare_engines(
     trials: Sequence[Trial], workload: BenchWorkload, terms: Terms, on_round: Callable[[str], None]
 ) -> dict[str, Any]:
-    """One entry of a result file's `comparisons` (without its model). All trials share one model.
+    """Times all trials' engines on one workload and returns one entry of a result file's `comparisons`,
+    without its model. All trials share one model.
 
-    `on_round` is told at each of the `2 * len(trials) * (num_laps + 1)` pieces of work.
+    `on_round` is called with a label before each of the `2 * len(trials) * (num_laps + 1)` pieces of
+    work.
     """
     size = terms.sample_size
     if size is None:
         size = default_sample_size(sum(r.max_new_tokens for r in workload.requests))
     laps = Laps(workload.requests, trials[0].subject.vocab_size)
-    contenders = [
-        Contender(trial, workload, laps, Verifier(trial.oracle, size), terms.time_limit_s)
+    engines = [
+        TimedEngine(trial, workload, laps, Verifier(trial.oracle, size), terms.time_limit_s)
         for trial in trials
     ]
-    watch = Watch(trials[0].lab, trials[0].subject, listens=terms.clock == "process")
+    monitor = InterferenceMonitor(trials[0].lab, trials[0].subject, listens=terms.clock == "process")
     try:
-        _run(contenders, terms.num_laps, watch, on_round)
+        _run(engines, terms.num_laps, monitor, on_round)
     finally:
-        for each in contenders:
+        for each in engines:
             each.close()
-    harm = watch.harm()
+    harm = monitor.harm()
     if harm is not None:
-        stop_for(harm, None, contenders)
-    for each in contenders:
+        stop_for(harm, None, engines)
+    for each in engines:
         each.learn()
-    for each in contenders:
+    for each in engines:
         each.judge_laps(lambda name=each.name: on_round(f"checking {name}"))  # type: ignore[misc]
-    terms = replace(terms, clock=clock_for(contenders, terms.clock))
-    rows = [row_of(each, workload, terms) for each in contenders]
+    terms = replace(terms, clock=clock_for(engines, terms.clock))
+    rows = [row_of(each, workload, terms) for each in engines]
     return {
         "workload": _workload(workload),
         "clock": terms.clock,
         "lap_seeds": laps.seeds,
         "rows": rows,
-        "ratios": _ratios(contenders, rows, terms.clock),
+        "ratios": _ratios(engines, rows, terms.clock),
     }
 
 
 def _run(
-    contenders: Sequence[Contender], num_laps: int, watch: Watch, on_round: Callable[[str], None]
+    engines: Sequence[TimedEngine],
+    num_laps: int,
+    monitor: InterferenceMonitor,
+    on_round: Callable[[str], None],
 ) -> None:
-    harm = watch.harm()  # engines have been built before, to learn what they can do
+    harm = monitor.harm()  # engines have been built before, to learn what they can do
     if harm is not None:
-        stop_for(harm, None, contenders)
+        stop_for(harm, None, engines)
         return
-    for each in contenders:
+    for each in engines:
         on_round(f"{each.name}: first round")
         each.start()
         on_round(f"{each.name}: first round checked")
-        harm = watch.harm()
+        harm = monitor.harm()
         if harm is not None:
-            stop_for(harm, each, contenders)
+            stop_for(harm, each, engines)
             return
     for lap in range(1, num_laps + 1):
-        for each in contenders if lap % 2 else reversed(contenders):
+        for each in engines if lap % 2 else reversed(engines):
             on_round(f"{each.name}: lap {lap} of {num_laps}")
             if not each.is_running:
                 continue
             gc.collect()  # nobody pays for the garbage of the one before
             each.time_lap(lap)
-            harm = watch.noise()
+            harm = monitor.noise()
             if harm is not None:
-                stop_for(harm, each, contenders)
+                stop_for(harm, each, engines)
                 return
 
 
-def clock_for(contenders: Sequence[Contender], asked: str) -> str:
-    """This process's own time tells nothing of an engine that works in another process, or waits. On a
-    busy machine all engines get less of the wall clock; such an engine stands out."""
+def clock_for(engines: Sequence[TimedEngine], asked: str) -> str:
+    """Returns the clock for ratios: `asked`, or "wall" if an engine computes mostly outside this
+    process, or waits, so that process time does not measure it. A busy machine lowers the share of CPU
+    time of all engines; the rule looks for one engine that stands out."""
     shares = [
-        median(each.process_s / each.wall_s for each in contender.rounds)
-        for contender in contenders
-        if contender.rounds and contender.problem is None
+        median(each.process_s / each.wall_s for each in timed.rounds)
+        for timed in engines
+        if timed.rounds and timed.problem is None
     ]
     return "wall" if shares and min(shares) < LEAST_SHARE * max(*shares, 0.2) else asked
 
@@ -121,10 +127,10 @@ def _workload(workload: BenchWorkload) -> dict[str, Any]:
 
 
 def _ratios(
-    contenders: Sequence[Contender], rows: Sequence[Mapping[str, Any]], clock: str
+    engines: Sequence[TimedEngine], rows: Sequence[Mapping[str, Any]], clock: str
 ) -> list[dict[str, Any]]:
-    """Each engine over each one named before it, where both are VALID."""
-    valid = [c for c, row in zip(contenders, rows, strict=True) if row["verdict"] == VALID]
+    """Returns the ratio of each engine over each one named before it, where both are VALID."""
+    valid = [c for c, row in zip(engines, rows, strict=True) if row["verdict"] == VALID]
     return [
         {"engine": later.name, "over": earlier.name, "clock": clock}
         | paired_ratio(times_s(later.rounds, clock), times_s(earlier.rounds, clock)).as_dict()

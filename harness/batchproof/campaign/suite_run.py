@@ -1,8 +1,8 @@
 """Run conformance tests against one engine from within Python, and say what they found.
 
-The self-tests, the kill table and the campaign against false alarms are made of hunts. A process that
-makes many gives them one laboratory, so that models and right answers are paid for once. A hunt leaves
-the process as it found it, whatever the engine does.
+The self-tests, the kill table and the campaign against false alarms are made of suite runs. A process
+that makes many gives them one laboratory, so that models and right answers are paid for once. A suite
+run leaves the process as it found it, whatever the engine does.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from batchproof.campaign.findings import (
     Recorder,
 )
 from batchproof.campaign.modules import conformance_modules, fresh_engines
-from batchproof.campaign.shelter import SharedLaboratory, torch_restored
+from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.places import SUITE
 
-__all__ = ["Catch", "Effort", "Findings", "hunt"]
+__all__ = ["Catch", "Effort", "Findings", "run_suite"]
 
 AS_USUAL = Effort()
-HUNT_PROFILE = "hunt"  # a name the nested session may load; made anew for each hunt
+SUITE_PROFILE = "suite-run"  # a name the nested session may load; made anew for each suite run
 PYTEST_OPTIONS = (
     *("-p", "no:cacheprovider", "-p", "no:xdist"),
-    *("-p", "no:unraisableexception"),  # collects garbage twice a session: longer than many a hunt
+    *("-p", "no:unraisableexception"),  # collects garbage twice a session: longer than many a suite run
     "--assert=plain",  # pytest warns of what it cannot rewrite because it is imported already
 )
 
 
-def hunt(
+def run_suite(
     engine: str,
     arguments: Sequence[str] = (),
     lab: SharedLaboratory | None = None,
@@ -47,10 +47,10 @@ def hunt(
     """
     findings = Findings()
     tests = [] if any("::" in each for each in arguments) else [str(SUITE)]
-    command = [*tests, f"--engine={engine}", f"--hypothesis-profile={HUNT_PROFILE}", *PYTEST_OPTIONS]
+    command = [*tests, f"--engine={engine}", f"--hypothesis-profile={SUITE_PROFILE}", *PYTEST_OPTIONS]
     command += [*(lab.arguments if lab else ()), *arguments]
     with (
-        _hunt_profile(effort) as profile,
+        _suite_profile(effort) as profile,
         conformance_modules(profile),
         fresh_engines(),
         lab.session() if lab else nullcontext(),
@@ -66,7 +66,7 @@ def hunt(
 
 
 @contextmanager
-def _hunt_profile(effort: Effort) -> Iterator[str]:
+def _suite_profile(effort: Effort) -> Iterator[str]:
     """Register the profile; yields a text that tells its settings. Afterwards profile and seed of
     Hypothesis are what they were."""
     outer_name, outer_seed = settings.get_current_profile_name(), core.global_force_seed
@@ -77,7 +77,7 @@ def _hunt_profile(effort: Effort) -> Iterator[str]:
         database=None,
         max_examples=effort.max_examples or outer.max_examples,
     )
-    settings.register_profile(HUNT_PROFILE, inner)
+    settings.register_profile(SUITE_PROFILE, inner)
     try:
         yield repr(inner)
     finally:

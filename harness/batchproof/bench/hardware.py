@@ -1,4 +1,4 @@
-"""The device that a figure was measured on. Versions and commit: `batchproof.provenance`."""
+"""The device a figure was measured on. Versions and commit: `batchproof.provenance`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ ASKED_OF_NVIDIA = (
 
 
 def device_facts(device: torch.device) -> dict[str, Any]:
-    """Ready for JSON; the name is a model's, never a host's."""
+    """Returns type, name, driver, memory in bytes and, on CUDA, clocks and power, ready for JSON. The
+    name is that of a model of device, never of a host."""
     facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads()}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -39,8 +40,8 @@ def device_facts(device: torch.device) -> dict[str, Any]:
 
 
 def _told_by_nvidia(uuid: str) -> dict[str, str]:
-    """Of the GPU with this id: driver, and the clocks and the power it runs at now; empty if there is
-    nobody to ask. What a GPU does not tell stands as nvidia-smi has it, `[N/A]`."""
+    """Returns driver version, clocks and power of the GPU with this id, as nvidia-smi prints them;
+    empty without nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu=uuid,{','.join(ASKED_OF_NVIDIA)}", "--format=csv,noheader"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)

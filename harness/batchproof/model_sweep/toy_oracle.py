@@ -31,7 +31,7 @@ class _ToyUnderTest(ModelUnderTest):
         return model
 
 
-def yardstick(name: str, model: PreTrainedModel, seed: int) -> Oracle:
+def toy_oracle(name: str, model: PreTrainedModel, seed: int) -> Oracle:
     """Raises `UnprovenError` if per-prompt generation contradicts one float64 pass, or if the
     model does not answer to its context."""
     try:
