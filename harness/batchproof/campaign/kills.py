@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from batchproof.campaign.findings import Effort
 from batchproof.campaign.modules import function_of
-from batchproof.campaign.suite_run import run_suite
-from batchproof.campaign.worker import laboratory, own_failures
+from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.run.registry import faults
 
 # Generated workloads first: a written case that fits says little about what seeds would find.
@@ -60,7 +60,7 @@ def make_attempt(attempt: Attempt, time_limit_s: float) -> Kill:
 
 
 def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
-    lab = laboratory("float32", time_limit_s)
+    lab = process_laboratory("float32", time_limit_s)
     findings = run_suite(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, FIRST_CATCH)
     first = findings.first
     caught = (function_of(each.test) for each in findings.catches if each.broken is not None)

@@ -1,8 +1,8 @@
-"""Run conformance tests against one engine from within Python, and say what they found.
+"""Runs conformance tests against one engine from within Python, and reports what they found.
 
 The self-tests, the kill table and the campaign against false alarms are made of suite runs. A process
-that makes many gives them one laboratory, so that models and right answers are paid for once. A suite
-run leaves the process as it found it, whatever the engine does.
+that makes many passes one laboratory to them, so that models and right answers are computed once. A run
+leaves the process as it found it, whatever the engine does.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from batchproof.places import SUITE
 __all__ = ["Catch", "Effort", "Findings", "run_suite"]
 
 AS_USUAL = Effort()
-SUITE_PROFILE = "suite-run"  # a name the nested session may load; made anew for each suite run
+BROKEN_OFF = (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+SUITE_PROFILE = "suite-run"  # the nested session loads it; registered anew for each run
 PYTEST_OPTIONS = (
     *("-p", "no:cacheprovider", "-p", "no:xdist"),
-    *("-p", "no:unraisableexception"),  # collects garbage twice a session: longer than many a suite run
-    "--assert=plain",  # pytest warns of what it cannot rewrite because it is imported already
+    *("-p", "no:unraisableexception"),  # collects garbage twice a session, longer than many a run
+    "--assert=plain",  # pytest warns of modules that are imported already and so not rewritten
 )
 
 
@@ -41,9 +42,10 @@ def run_suite(
     lab: SharedLaboratory | None = None,
     effort: Effort = AS_USUAL,
 ) -> Findings:
-    """Run `tests/conformance` on the engine, with more pytest arguments such as `-x` or `-m`.
+    """Runs `tests/conformance` on the engine in this process and returns what was found.
 
-    A test id among the arguments takes the place of all tests.
+    `arguments` are pytest's, such as `-x` or `-m`; a test id among them replaces the whole suite. A
+    laboratory given is used by the tests; without one they make their own.
     """
     findings = Findings()
     tests = [] if any("::" in each for each in arguments) else [str(SUITE)]
@@ -65,10 +67,17 @@ def run_suite(
     return findings
 
 
+def own_failures(findings: Findings) -> tuple[str, ...]:
+    """Returns the reports of failures of the harness itself, which name no promise."""
+    if findings.exit_status in BROKEN_OFF:
+        return (f"pytest ended with status {findings.exit_status}: {findings.output[-2000:]}",)
+    return tuple(f"{each.test}: {each.report}" for each in findings.catches if each.broken is None)
+
+
 @contextmanager
 def _suite_profile(effort: Effort) -> Iterator[str]:
-    """Register the profile; yields a text that tells its settings. Afterwards profile and seed of
-    Hypothesis are what they were."""
+    """Registers the Hypothesis profile of a run and yields its settings as a text; restores profile and
+    seed afterwards."""
     outer_name, outer_seed = settings.get_current_profile_name(), core.global_force_seed
     outer = settings.get_profile(effort.profile or outer_name)
     inner = settings(

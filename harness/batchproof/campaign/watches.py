@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchproof.campaign.findings import Effort
-from batchproof.campaign.suite_run import run_suite
-from batchproof.campaign.worker import laboratory, own_failures
+from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.places import ROOT
 
 PROFILE = "thorough"
@@ -46,7 +46,7 @@ def watch(task: Watch) -> Seen:
     """Failures are shrunk: whoever reads an alarm has to find out who is wrong."""
     effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
     arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
-    findings = run_suite(task.engine, arguments, laboratory(task.dtype, TIME_LIMIT_S), effort)
+    findings = run_suite(task.engine, arguments, process_laboratory(task.dtype, TIME_LIMIT_S), effort)
     broken = [each.report for each in findings.catches if each.broken is not None]
     alarms = (*broken, *own_failures(findings))
     # The workloads of an alarm are mostly steps of shrinking: they count for nothing.

@@ -1,4 +1,4 @@
-"""What the names of a configuration's fields do not tell."""
+"""Values for toys that cannot be derived from the names of configuration fields."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """`python -m batchproof models`: which causal LMs of transformers does an engine serve, and does it
-refuse the others when it is built? Every type of the mapping is tried as a tiny random model.
-"""
+refuse the others when it is built? Every type of the library is tried as a tiny random model."""
 
 from __future__ import annotations
 
@@ -38,6 +37,7 @@ ENGINE = "paged"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to its parser."""
     parser.add_argument("types", nargs="*", metavar="TYPE", help="model types (default: all)")
     parser.add_argument(
         "--engine", default=ENGINE, metavar="E", help="as for pytest (default: %(default)s)"
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if nothing is wrong, else 1. What is less than all types before the default engine, or was
-    stopped with Ctrl-C, is written beside the whole: models-partial.json and .md."""
+    """Returns 0 if nothing is WRONG, else 1. A sweep over some types, of another engine than the
+    default, or stopped with Ctrl-C is written to `models-partial.*`."""
     known = model_types()
     types = choices.chosen(arguments.types, known, "causal LM of this version of transformers")
     _try(arguments.engine)
@@ -82,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _try(engine: str) -> None:
-    """What is wrong with the engine or its options is said at once, and once. Raises `UsageError` or
-    `ConfigError`."""
+    """Builds the engine once, so that a mistake in its name or options is reported once. Raises
+    `UsageError` or `ConfigError`."""
     factory = resolve_engine(engine).factory
     with suppress(UnsupportedModelError):  # others it may serve
         factory(build_llama_random(), EngineConfig())
@@ -105,7 +105,7 @@ def _lost(task: LostTask) -> ToyResult:
 
 
 def _judge(task: ToyTask) -> ToyResult:
-    """In a worker: they share the cores."""
+    """Checks a toy in a worker, on one thread since workers share the cores."""
     torch.set_num_threads(1)
     return check_toy(task)
 

@@ -26,6 +26,7 @@ A row `type, form` is a type in another form than by default."""
 
 
 def models_page(data: Data) -> str:
+    """Returns the page for the data of a sweep."""
     lines = [f"# Causal LMs of transformers before `{data['engine']}`", ""]
     lines += [*as_lines(data["made"]), f"* seed {data['seed']}", "", *_verdict(data), "", LEGEND, ""]
     lines += header("type", "verdict", "worst", "E", "layers", "tokens", "reason")

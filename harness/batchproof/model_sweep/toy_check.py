@@ -1,8 +1,8 @@
-"""One toy before one engine: served, refused, not buildable, unproven or WRONG.
+"""Checks one toy with one engine: served, refused, not buildable, unproven or WRONG.
 
 Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks, and
-preempted, every token and every logit is that of per-prompt generation within rounding (rules O2 to O4
-of `batchproof.checks.answers`). Anything else that an engine does with a model it accepts is WRONG.
+preempted, every token and every logit equals per-prompt generation within rounding (rules O2 to O4 of
+`batchproof.checks.answers`). Anything else an engine does with a model it accepts is WRONG.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ LONGEST_REASON = 160
 
 
 class ToyVerdict(StrEnum):
+    """The outcome for one toy, as it stands in the results."""
+
     SERVED = "served"
     REFUSED = "refused"
     UNBUILDABLE = "not buildable"
@@ -55,7 +57,8 @@ class ToyVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToyResult:
-    """`worst`: the largest difference of a logit from float64, in units of E."""
+    """A verdict with its reason. `worst`: the largest difference of a logit from float64, in units of
+    E."""
 
     verdict: ToyVerdict
     reason: str = ""
@@ -67,6 +70,8 @@ class ToyResult:
 
 @dataclass(frozen=True, slots=True)
 class ToyTask:
+    """One toy, one engine; `time_limit_s` is for one call of the engine."""
+
     toy: Toy
     engine: str
     seed: int = 0
@@ -74,6 +79,7 @@ class ToyTask:
 
 
 def check_toy(task: ToyTask) -> ToyResult:
+    """Returns the verdict. Raises nothing: what the engine raises is part of it."""
     with quiet():
         return _judge(task)
 
@@ -112,7 +118,7 @@ def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
 
 
 def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
-    """The largest difference of a logit from float64. Raises `ConformanceFailure`."""
+    """Returns the largest difference of a logit from float64. Raises `ConformanceFailure`."""
     workload = Workload(requests, WORKLOADS[what])
     with trial.engine(workload.config) as engine:
         completions = trial.check(workload, engine).completions
@@ -127,7 +133,8 @@ def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
 
 
 def _shows(trial: Trial, engine: Engine, what: str) -> bool:
-    """An engine that serves waves feeds no prompt beside another's decode."""
+    """Whether the trace shows what the workload is for. An engine that serves waves feeds no prompt
+    beside another's decode."""
     trace = trial.trace_of(engine)
     if what == "packed" and Capability.SCHEDULING not in trial.capabilities:
         return any(len(record.rows) > 1 for record in trace)
@@ -143,12 +150,12 @@ def _requests(vocab_size: int, seed: int) -> tuple[Request, ...]:
 
 
 def _workloads(capabilities: frozenset[Capability]) -> Iterator[str]:
-    """Those that the engine can do."""
+    """The workloads that the engine is capable of."""
     return (what for what in WORKLOADS if what not in NEEDS or NEEDS[what] in capabilities)
 
 
 def _kinds_of_layers(model: PreTrainedModel) -> str:
-    """Each kind once; empty if the configuration does not tell."""
+    """Returns each kind of layer once; empty if the configuration does not say."""
     config = model.config.get_text_config()
     kinds = list(getattr(config, "layer_types", None) or ())
     if not kinds and not getattr(model, "_is_stateful", False):
@@ -159,7 +166,7 @@ def _kinds_of_layers(model: PreTrainedModel) -> str:
 
 
 def _in_a_line(error: object) -> str:
-    """Of many lines the last, where reports of nested errors say what happened."""
+    """Returns one line of an error: the last, where reports of nested errors say what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     text = lines[0].partition(". ")[0] if isinstance(error, ImportError) else lines[-1]
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
