@@ -46,7 +46,7 @@ class Point:
         """The limits of the engine that makes the calls."""
         num_slots = self.num_slots or self.num_sequences
         budget = max(NUM_BATCHED_TOKENS, num_slots)
-        # An engine that makes its pool when it is built learns how large: in no call is one made.
+        # An engine that allocates its pool when built can size it, so that no call allocates one.
         return EngineConfig(num_slots, budget, max_model_len=self.num_positions)
 
     def requests(self, cap: int, lap: str, vocab_size: int) -> tuple[Request, ...]:

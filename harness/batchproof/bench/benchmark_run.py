@@ -67,7 +67,7 @@ class BenchmarkRun:
         subject = self._lab.subject(model_name)
         load_s = perf_counter() - began
         workload = spec.realise(subject.vocab_size, subject.context_len)
-        # Where requests arrive over time an engine is also asked to wait: no thread's own time tells.
+        # With arrivals over time an engine also waits, which process time does not show.
         terms = self._terms if workload.arrivals_s is None else replace(self._terms, clock="wall")
         trials = [self._trial(engine, model_name) for engine in engines]
         model = {

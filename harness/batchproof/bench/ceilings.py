@@ -16,7 +16,7 @@ import torch
 from batchproof.devices import synchronise
 
 MIN_ROUNDS, SECONDS_OF_ROUNDS = 3, 0.3
-PATIENCE_S = 0.03  # a product slower than this is large enough: float16 has no fast one on some CPUs
+PATIENCE_S = 0.03  # a product this slow is large enough: some CPUs have no fast one in float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Ceilings:
     """The limits of one device in one dtype."""
 
     copy_bytes_per_s: float  # read and written
-    matmul_flop_per_s: float  # a multiplication and an addition are two
+    matmul_flop_per_s: float  # a multiply-add is two operations
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     copy_bytes: int  # far beyond any cache
     matrix: int  # rows and columns, at most
-    num_calls: int  # between two looks at the clock: a GPU's launch must not count
+    num_calls: int  # between two clock readings, so that launch overhead does not count
 
 
 SIZES = {
@@ -60,7 +60,7 @@ def _matmul_flop_per_s(device: torch.device, dtype: torch.dtype, sizes: _Sizes) 
 def _matmul_s(
     size: int, device: torch.device, dtype: torch.dtype, num_calls: int, for_s: float
 ) -> float:
-    # Random: a GPU draws less power, and runs faster, on zeros.
+    # Random, because a GPU draws less power and runs faster on zeros.
     left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
     return _best_s(lambda: torch.mm(left, right, out=product), device, num_calls, for_s)

@@ -1,7 +1,7 @@
-"""`python -m batchproof compare A B`: is B slower than A, on rows that are of the same thing?
+"""`python -m batchproof compare A B`: is B slower than A, on rows that measure the same thing?
 
-Exit codes: 0 nothing slower than asked for, 1 a row slower by more than `--fail-over` or no longer
-VALID, 2 nothing that may be compared.
+Exit codes: 0 nothing is slower than allowed; 1 a row is slower by more than `--fail-over` or no longer
+VALID; 2 nothing can be compared.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ def _sections(
         members = [each for each in pairs if each.key.place == place]
         lines += ["", str(place)]
         for each in members:
-            lines += _wrapped(f"{each.key.label:{width}}  {_told(each, fail_over)}")
+            lines += _wrapped(f"{each.key.label:{width}}  {_verdict_on(each, fail_over)}")
         lines += _between_engines(place, members, a, b)
     return lines
 
 
-def _told(pair: RowPair, fail_over: float | None) -> str:
+def _verdict_on(pair: RowPair, fail_over: float | None) -> str:
     if pair.obstacle is not None:
         return f"{'FAILED' if pair.has_become_invalid else 'not compared'}, {pair.obstacle}"
     ratio = pair.ratio
     change = f"{'slower' if ratio.ratio < 1 else 'faster'} by {abs(ratio.ratio - 1):.1%}"
-    if _is_failure(pair, fail_over):  # the ratio decides; its interval says how sure that is
+    if _is_failure(pair, fail_over):  # the ratio decides; its interval only says how certain it is
         doubt = "" if ratio.is_different else ", though its interval does not exclude 1"
         return f"{ratio.figures()}  FAILED, {change}{doubt}"
     return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"

@@ -33,7 +33,7 @@ class GrowthBudget:
     """What one axis may cost in wall-clock time, all engines together."""
 
     num_laps: int = 3  # at most
-    axis_s: float = 15.0  # the last lap begun may go beyond it
+    axis_s: float = 15.0  # the last lap begun may exceed it
     call_limit_s: float = 120.0  # a point is left out if a call does not return within it
 
 
@@ -100,7 +100,7 @@ class _TimeLeft:
     """The time left for an axis; `until` is on the clock of `perf_counter`."""
 
     until: float
-    lap_limit_s: float  # for one engine at one point, so that there is something left for other laps
+    lap_limit_s: float  # for one engine at one point, which leaves time for other laps
 
     @classmethod
     def of(cls, budget: GrowthBudget) -> Self:
@@ -115,7 +115,7 @@ def _affordable(runners: Sequence[GrowthRunner], point: Point, left: _TimeLeft) 
     willing = [each for each in runners if each.wants(point)]
     for each in sorted(willing, key=lambda runner: runner.expected_s(point)):
         expected_s, limit_s = each.expected_s(point), min(left_s, left.lap_limit_s)
-        if expected_s <= limit_s:  # a first point is expected to take none, and is always measured
+        if expected_s <= limit_s:  # the first point has an expectation of 0, so it is always measured
             left_s -= expected_s
             taken.append(each)
         else:

@@ -32,9 +32,9 @@ from batchproof.run.trial import Trial
 Judge = Callable[[Sequence[Request], Sequence[Completion]], None]
 Answered = tuple[tuple[Request, ...], tuple[Completion, ...]]  # one call, and what came back
 NOTHING, EVERYTHING = 0, sys.maxsize  # sample sizes
-LEAST_SHARE = 0.1  # of the wall clock: less, and the work is done elsewhere
-MAX_GROWTH = 4.0  # of a lap from one point to the next: twice the tokens, all to all
-WARM_UP_LAP = -1  # its prompts are those of no lap
+LEAST_SHARE = 0.1  # of the wall time; with less, the work is done in another process
+MAX_GROWTH = 4.0  # of a lap from one point to the next: twice the tokens at quadratic cost
+WARM_UP_LAP = -1  # no lap has its prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class GrowthRunner:
     engine: GrowthEngine
     subject: ModelUnderTest
     call_limit_s: float
-    salt: str  # of the prompts: the same for all engines, and known to none before
+    salt: str  # of the prompts: the same for all engines and unpredictable
     problem: str | None = None
     refusal: str | None = None
     end: str | None = None
-    _seconds: dict[int, list[float]] = field(default_factory=dict)  # x -> what each lap found
-    _laps_s: dict[int, float] = field(default_factory=dict)  # x -> what its calls took in a lap
+    _seconds: dict[int, list[float]] = field(default_factory=dict)  # x -> seconds of each lap
+    _laps_s: dict[int, float] = field(default_factory=dict)  # x -> seconds of all calls of a lap
     _unjudged: list[Answered] = field(default_factory=list)
 
     def wants(self, point: Point) -> bool:
@@ -102,7 +102,7 @@ class GrowthRunner:
         try:
             with self._blamed():
                 self._run_lap(point, lap)
-        except EngineHang as hang:  # it may be slow and right: the conformance tests tell a hang
+        except EngineHang as hang:  # possibly slow and right: hangs are for the conformance tests
             self._seconds.pop(point.x, None)
             self._unjudged.clear()
             self.end = f"{point.x:,} and beyond left out: {hang}"
@@ -110,7 +110,7 @@ class GrowthRunner:
     def _run_lap(self, point: Point, lap: int) -> None:
         with self.engine.build(point.config) as engine:
             self._warm_up(engine, point)
-            gc.collect()  # nobody pays for the garbage of the one before
+            gc.collect()  # no engine is charged for the garbage of another
             caps = point.caps if lap % 2 == 0 else point.caps[::-1]
             rounds = {cap: self._call(engine, self._requests(point, cap, lap)) for cap in caps}
             took_s = {cap: self._time(each) for cap, each in rounds.items()}

@@ -36,7 +36,7 @@ class InterferenceMonitor:
         """Returns whether a thread computes unasked, in words, or None: the check that is cheap enough
         between laps."""
         is_busy = self._listens and _is_process_busy()
-        return "a thread goes on working when nothing is asked of it" if is_busy else None
+        return "a thread computes although no request is being served" if is_busy else None
 
 
 def stop_for(harm: str, culprit: TimedEngine | None, engines: Sequence[TimedEngine]) -> None:
@@ -57,4 +57,4 @@ def _is_process_busy() -> bool:
 def _works_while_we_sleep() -> bool:
     before = process_time()
     sleep(LISTEN_S)
-    return process_time() - before > LISTEN_S / 4  # it may have to share its core
+    return process_time() - before > LISTEN_S / 4  # a busy thread may share its core

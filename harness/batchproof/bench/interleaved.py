@@ -24,7 +24,7 @@ from batchproof.bench.timed_engine import TimedEngine
 from batchproof.bench.verification import Verifier, default_sample_size
 from batchproof.run.trial import Trial
 
-LEAST_SHARE = 0.5  # of the wall time, beside the engine that computes for the largest share of it
+LEAST_SHARE = 0.5  # of wall time spent computing, relative to the engine with the largest share
 
 
 def compare_engines(
@@ -74,7 +74,7 @@ def _run(
     monitor: InterferenceMonitor,
     on_round: Callable[[str], None],
 ) -> None:
-    harm = monitor.harm()  # engines have been built before, to learn what they can do
+    harm = monitor.harm()  # engines were built before, to learn their capabilities
     if harm is not None:
         stop_for(harm, None, engines)
         return
@@ -91,7 +91,7 @@ def _run(
             on_round(f"{each.name}: lap {lap} of {num_laps}")
             if not each.is_running:
                 continue
-            gc.collect()  # nobody pays for the garbage of the one before
+            gc.collect()  # no engine is charged for the garbage of another
             each.time_lap(lap)
             harm = monitor.noise()
             if harm is not None:
@@ -120,7 +120,7 @@ def _workload(workload: BenchWorkload) -> dict[str, Any]:
         "totals": workload.totals(),
         "max_speedup_over_static": schedule.max_speedup_over_static(
             [len(r.prompt_token_ids) for r in requests],
-            [r.max_new_tokens for r in requests],  # none of them has an EOS
+            [r.max_new_tokens for r in requests],  # no request has an EOS
             workload.config.max_num_seqs,
         ),
     }

@@ -18,7 +18,7 @@ class Laps:
     def __init__(self, requests: Sequence[Request], vocab_size: int) -> None:
         self._asked: dict[int, tuple[Request, ...]] = {0: tuple(requests)}
         self._vocab_size = vocab_size
-        self.seeds: list[int] = []  # of laps 1, 2, ...: with them a lap can be asked again
+        self.seeds: list[int] = []  # of laps 1, 2, ...: they reproduce a lap
 
     def __getitem__(self, lap: int) -> tuple[Request, ...]:
         while lap not in self._asked:

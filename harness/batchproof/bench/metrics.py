@@ -8,7 +8,7 @@
     itl     inter-token latency: every gap between a request's tokens, pooled; tokens that arrive
             together are one arrival
     e2el    end-to-end latency: from arrival to the last token
-    goodput requests per second that met every limit asked for
+    goodput requests per second that met every limit given
 
 Throughputs are those of the median round; latencies pool all timed rounds. What an engine's interface
 does not show is None, never 0. Only rounds whose answers were checked are measured.
@@ -28,7 +28,7 @@ from batchproof.api import Request
 from batchproof.bench.drive import Round
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-SLO_KEYS = ("ttft", "tpot", "e2el")  # of one request; itl is no figure of a request
+SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
 NUM_QUANTILES = 101
 
 

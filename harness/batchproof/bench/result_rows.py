@@ -74,7 +74,7 @@ def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict
     try:
         found["timeline"] = schedule.timeline(trace, forwards, num_slots, requests)
         found["composition"] = schedule.composition(trace, num_slots, prompt_lens)
-    except (KeyError, ValueError):  # a trace that contradicts itself is for the conformance tests
+    except (KeyError, ValueError):  # a contradictory trace is a matter of the conformance tests
         found |= {"timeline": None, "composition": None}
     return found
 

@@ -45,7 +45,7 @@ class ModelCosts:
     head_flop: int  # for one sampled row
     kv_bytes: int  # keys and values of one token in one layer
     pair_flop: int  # for one (query, key) pair in one layer: scores, and the sum over values
-    num_layers: tuple[tuple[Window, int], ...]  # how many layers have which window
+    num_layers: tuple[tuple[Window, int], ...]  # (window, number of layers with it)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -86,7 +86,7 @@ class Roofline:
     least_s: float
     bytes: int
     flop: int
-    bound: str  # "memory" or "compute": which of the two held most of that time
+    bound: str  # "memory" or "compute": the larger part of that time
 
 
 def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceilings) -> Roofline:

@@ -14,7 +14,7 @@ from typing import Any
 from batchproof.api import Request, StepRecord
 from batchproof.drawing.timeline import assign_slots, is_prefill
 
-MAX_STEPS_KEPT = 5000  # of a longer run no step-by-step picture is kept
+MAX_STEPS_KEPT = 5000  # longer runs keep no step-by-step picture
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,13 @@ class BenchSpec:
     why: str
     num_requests: int
     prompt_len: Range  # tokens, a shared prefix included
-    cap: Mixture  # max_new_tokens; no request has an EOS id, so caps are what is delivered
+    cap: Mixture  # max_new_tokens; no request has an EOS id, so every cap is reached
     slots: int  # EngineConfig.max_num_seqs
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
     arrival_rate: float | None = None  # requests per second, Poisson; None: all at once
     max_num_batched_tokens: int = 2048
-    prefix_caching: bool = False  # engines that can may keep prefixes
+    prefix_caching: bool = False  # whether engines that are able may keep prefixes
 
     def __post_init__(self) -> None:
         for field, least in (("num_requests", 1), ("slots", 1), ("seed", 0)):
@@ -129,7 +129,7 @@ class BenchSpec:
             for index, (prompt, cap) in enumerate(zip(prompts, caps, strict=True))
         )
         self._check_fit(requests, context_len)
-        # An engine that makes its pool when it is built learns how large: in no lap does it grow.
+        # An engine that allocates its pool when built can size it, so that it does not grow in a lap.
         longest = max(map(_num_tokens, requests))
         return BenchWorkload(self, requests, arrivals_s, replace(self.config, max_model_len=longest))
 
@@ -161,7 +161,7 @@ class BenchSpec:
 
     def _draw_cap(self, rng: random.Random) -> int:
         chosen = self.cap[-1][1]
-        if len(self.cap) > 1:  # else no draw, or `ragged` would not be what it is elsewhere
+        if len(self.cap) > 1:  # a single range makes no draw: `ragged` depends on it
             draw = rng.random()
             for share, each in self.cap[:-1]:
                 draw -= share

@@ -72,9 +72,9 @@ def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
         )
     if not found["why"].text().strip():
         raise found["why"].place.error("why is empty, but must tell what the workload shows")
-    twin = found.pop("on_cpu")
-    changes = twin.mapping([key for key in KEYS if key not in ("name", "why")])
-    full, scaled = _spec(root, found), _spec(twin, {**found, **changes})
+    on_cpu_node = found.pop("on_cpu")
+    changes = on_cpu_node.mapping([key for key in KEYS if key not in ("name", "why")])
+    full, scaled = _spec(root, found), _spec(on_cpu_node, {**found, **changes})
     return scaled if on_cpu else full
 
 

@@ -50,7 +50,7 @@ class TimedEngine:
         self.first_round: FirstRound | None = None
         self.build_s: float | None = None
         self.problem: str | None = None
-        self.is_blameless = False  # the problem is none of its own making: it took too long, or another
+        self.is_blameless = False  # the problem is a time limit or another engine
         self._workload = workload
         self._laps = laps
         self._limit_s = limit_s
@@ -93,9 +93,9 @@ class TimedEngine:
         """Checks the trace, because figures are made of it. With arrivals over time the rules would
         need arrivals in steps, which a clock does not give, so nothing is checked then."""
         if self._workload.arrivals_s is None:
-            asked = Workload(self._laps[0], self._workload.config)
+            checked = Workload(self._laps[0], self._workload.config)
             check_conduct(
-                asked,
+                checked,
                 Outcome(first.completions),
                 trace,
                 self.trial.capabilities,
@@ -117,7 +117,7 @@ class TimedEngine:
             )
             require_same(before, settings_of(model), "while the engine worked")
         finally:
-            if torch.get_num_threads() != before["number of threads"]:  # the next engine's as well
+            if torch.get_num_threads() != before["number of threads"]:  # or the next engine has it too
                 torch.set_num_threads(before["number of threads"])
         return served
 

@@ -1,8 +1,5 @@
-"""Reads the curated cases: YAML with a closed schema, where every slip names its file and line.
-
-Nothing is guessed: an unknown key, a missing one, a key given twice (plain YAML loaders silently keep
-the last), a `true` where a number belongs, or a name used twice is a `CaseError`.
-"""
+"""Reads the curated cases. The schema is closed: an unknown or missing key, a key given twice, a `true`
+where a number belongs, or a name used twice is a `CaseError` with file and line."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
 
 
 def load_cases(directory: Path = CASES) -> tuple[Case, ...]:
-    """All cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
+    """Returns all cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
     paths = yaml_files(directory, "case file")
     cases = tuple(case for path in paths for case in load_file(path))
     places: dict[str, SourceLine] = {}
@@ -59,7 +56,7 @@ def load_cases(directory: Path = CASES) -> tuple[Case, ...]:
 
 
 def load_file(path: Path) -> tuple[Case, ...]:
-    """The cases of one file. Raises `CaseError`."""
+    """Returns the cases of one file. Raises `CaseError`."""
     root = read_yaml(path, "a case file", "a list of cases")
     return tuple(_case(item) for item in root.entries())
 

@@ -16,14 +16,14 @@ from batchproof.validation.yaml_nodes import SourceLine
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Encoded by the model; an empty text is an empty prompt, whatever a tokenizer would add."""
+    """A text that the model encodes. An empty text is an empty prompt, whatever a tokenizer adds."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Ids as they are, also unknown ones."""
+    """Ids as they are, unknown ones included."""
 
     ids: tuple[int, ...]
 
@@ -49,15 +49,15 @@ Prompt = TextPrompt | TokenPrompt | RandomPrompt | ContextPrompt
 
 @dataclass(frozen=True, slots=True)
 class ContextCap:
-    """A cap that ends `offset` tokens behind the context."""
+    """A cap that ends `offset` tokens beyond the context."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class EosRef:
-    """A token of the right answer ("ref"), of the prompt, or of the prompt and not of the answer
-    ("prompt-only"). `index` None: the answer's last, at the cap."""
+    """A token of the right answer ("ref"), of the prompt, or of the prompt but not of the answer
+    ("prompt-only"). `index` None: the answer's last token, at the cap."""
 
     source: str
     index: int | None
@@ -68,7 +68,7 @@ class EosRef:
 
 @dataclass(frozen=True, slots=True)
 class RequestExpectation:
-    """What one request must come to; None or nothing: whatever the oracle says."""
+    """What one request must come to; a field of None or nothing leaves it to the oracle."""
 
     finish: FinishReason | None = None
     num_tokens: int | None = None
@@ -77,7 +77,7 @@ class RequestExpectation:
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One request, perhaps symbolic."""
+    """One request, possibly symbolic."""
 
     place: SourceLine
     request_id: str
@@ -90,6 +90,7 @@ class RequestSpec:
 
     @property
     def is_bad(self) -> bool:
+        """Whether the request must be refused."""
         return self.expect.finish is FinishReason.ERROR
 
 
@@ -106,6 +107,7 @@ class CaseExpectation:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no event is expected."""
         return self == CaseExpectation()
 
 
@@ -114,7 +116,7 @@ Call = tuple[RequestSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload worth keeping, and the bug it remembers."""
+    """One curated workload, and the bug it is a regression test for."""
 
     place: SourceLine
     name: str
@@ -130,11 +132,12 @@ class Case:
 
     @property
     def requests(self) -> Call:
-        """All of them, call after call."""
+        """The requests of all calls, in order."""
         return tuple(spec for call in self.calls for spec in call)
 
     @property
     def needs_stepping(self) -> bool:
+        """Whether arrivals or aborts require `add` and `step`."""
         return bool(self.abort_unknown) or any(
             spec.arrive is not None or spec.aborts for spec in self.requests
         )

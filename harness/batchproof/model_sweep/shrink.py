@@ -15,16 +15,16 @@ from transformers import PreTrainedConfig
 
 Fixes = Mapping[str, Mapping[str, Any]]  # by model type
 
-WINDOW = 5  # keys: prompts go far beyond it
+WINDOW = 5  # keys; prompts are far longer
 VOCAB_SIZE = 96
 CONTEXT_LEN = 128
-LEARNED_LEN = 32  # positions that a RoPE was made for before it was stretched: prompts go beyond it
+LEARNED_LEN = 32  # positions of a RoPE before it was stretched; prompts are longer
 HEAD_DIM = 16
 NUM_KV_HEADS = 2  # of 4
 SPREAD = 0.2  # of weights, as in `batchproof.models.random_models`
 MOST_LAYERS = 6
 
-# The first pattern that the whole name of a field matches says the most it may be.
+# The first pattern that matches the whole name of a field gives its largest value.
 SIZES: tuple[tuple[str, int], ...] = (
     (r"(\w+_)?(key_value|kv)_heads|kv_n_heads|num_query_groups", NUM_KV_HEADS),
     (r"(\w+_)?heads|n_heads?|\w+_n_heads", 4),
@@ -71,7 +71,7 @@ SPECIAL = re.compile(r"(\w+_)?(bos|eos|pad|sep|cls|mask|unk|start)_token_id")
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # all others 3
 PLACEHOLDER = re.compile(r"\w+_token_(id|index)")  # of images and the like
 SWITCHED_ON = {"is_decoder", "causal"}
-GIVEN = {"head_dim": HEAD_DIM, "num_key_value_heads": NUM_KV_HEADS}  # where None would be worked out
+GIVEN = {"head_dim": HEAD_DIM, "num_key_value_heads": NUM_KV_HEADS}  # where None would be derived
 
 
 def small(config: PreTrainedConfig, fixes: Fixes) -> dict[str, Any]:

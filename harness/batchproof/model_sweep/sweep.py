@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _fill(found, toys, arguments, progress)
         is_complete = True
-    finally:  # whatever stopped it: what is done is kept
+    finally:  # results so far are kept, whatever stopped the sweep
         progress.close()
         data = _as_data(found, toys, arguments) | {"made": provenance(), "is_complete": is_complete}
         is_whole = is_complete and types == list(known) and arguments.engine == ENGINE
@@ -85,7 +85,7 @@ def _try(engine: str) -> None:
     """Builds the engine once, so that a mistake in its name or options is reported once. Raises
     `UsageError` or `ConfigError`."""
     factory = resolve_engine(engine).factory
-    with suppress(UnsupportedModelError):  # others it may serve
+    with suppress(UnsupportedModelError):  # it may serve others
         factory(build_llama_random(), EngineConfig())
 
 

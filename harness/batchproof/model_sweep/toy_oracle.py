@@ -13,9 +13,9 @@ from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle, centred, teacher_forced
 from batchproof.run.registry import reference_factory
 
-CONTEXT_LEN = 7  # tokens that the last logits must answer to: two layers with a window of 5 reach 9
+CONTEXT_LEN = 7  # tokens that must move the last logits: two layers with a window of 5 reach 9
 FIRST_ORDINARY_TOKEN = 4  # after padding, beginning, end
-MOST_ROUNDING = 1e-3  # of the spread of the logits: beyond that, E is no rounding
+MOST_ROUNDING = 1e-3  # of the spread of the logits: a larger E is not rounding
 
 
 class UnprovenError(Exception):

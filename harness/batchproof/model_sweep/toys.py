@@ -28,7 +28,7 @@ from batchproof.model_sweep.shrink import (
     small,
 )
 
-NOISE = 0.1  # on vectors: biases of 0, norms of 1 and sinks would hide that they are forgotten
+NOISE = 0.1  # on vectors: an engine that forgets biases of 0 or norms of 1 would not show it
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ def _window_forms(model_type: str) -> Iterator[tuple[str, dict[str, Any]]]:
     kind: Any = CONFIG_MAPPING[model_type]
     try:
         config = kind()
-    except Exception:  # the toy itself will tell why
+    except Exception:  # building the toy reports why
         return
     kinds = set(getattr(config, "layer_types", None) or ())
     if "sliding_window" not in vars(config) or not kinds <= {FULL, SLIDING}:
         return
     if config.sliding_window and not kinds:
-        with suppress(Exception):  # it must have one
+        with suppress(Exception):  # the type requires a window
             kind(sliding_window=None)
             yield "without a window", {"sliding_window": None}
     elif SLIDING not in kinds:

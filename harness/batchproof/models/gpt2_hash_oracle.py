@@ -1,4 +1,4 @@
-"""What `gpt2-hash` answers, in integer Python: no tensors, no cache, no batch, no rounding.
+"""The answers of `gpt2-hash` in integer Python: no tensors, no cache, no batch, no rounding.
 
 It shares the tables with the model and nothing else, so it has no error in common with torch,
 transformers or any engine.
@@ -21,20 +21,21 @@ from batchproof.models.hash_tables import (
 
 
 def next_token(token_ids: Sequence[int]) -> int:
-    """Return the greedy next token after `token_ids`, which stand at positions 0, 1, ...
+    """Returns the greedy next token after `token_ids`, which stand at positions 0, 1, ...
 
-    Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
+    Raises `ValueError` for an empty context, one longer than the model's, or an unknown token id.
     """
     return generate(token_ids, 1)[0]
 
 
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
+    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
+    as `next_token` does."""
     token_ids = list(prompt)
 
     @cache
     def state(layer: int, position: int) -> Bits:
-        """Return the state of `position` after `layer`."""
+        """Returns the state of `position` after `layer`."""
         if layer == 0:
             return _mix(0, token_code(token_ids[position]), position_code(position))
         fetched = state(layer - 1, fetched_position(layer, position))
@@ -48,7 +49,7 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
 
 
 def _mix(layer: int, own: Bits, fetched: Bits) -> Bits:
-    """Return the state after a layer: every bit the XOR of one own and one fetched bit."""
+    """Returns the state after a layer: every bit the XOR of one own and one fetched bit."""
     return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
 

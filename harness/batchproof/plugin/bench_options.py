@@ -1,4 +1,4 @@
-"""What a benchmark run was asked for: workloads, sizes, models, laps. Only with `--benchmark-only`."""
+"""The options of a benchmark run: workloads, sizes, models, laps. Only with `--benchmark-only`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The command line, checked."""
+    """The command line of a benchmark run, checked."""
 
     specs: tuple[BenchSpec, ...]
     model_names: tuple[str, ...]
@@ -39,6 +39,7 @@ class BenchOptions:
 
 
 def add_options(parser: pytest.Parser) -> None:
+    """Adds the options to pytest's parser."""
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
     names = ", ".join(workload_names())
     add = group.addoption
@@ -88,7 +89,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
-    """None in a run that is no benchmark. Raises `UsageError`."""
+    """Returns the options; None in a run that is no benchmark. Raises `UsageError`."""
     if not config.getoption("--benchmark-only"):
         given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
         if given:
@@ -111,7 +112,7 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
     num_threads = _num_threads(get("--threads"), device)
     terms = Terms(
         num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
-        # One thread's own time is not disturbed by who else uses the machine.
+        # The process time of one thread is independent of other load.
         clock="process" if num_threads == 1 else "wall",
         sample_size=_sample_size(get("--verify")),
         slo_ms=_limits(get("--goodput") or ()),
@@ -146,7 +147,8 @@ def _growth_seconds(given: float | None, names_workload: bool) -> float:
 
 
 def _sample_size(text: str | None) -> int | None:
-    """`all` is more than there ever are; 0 checks no token, and the rows say so."""
+    """Returns how many requests to check in each round; None: as many as is cheap. `all` is a number
+    that no round reaches; with 0 the rows say that nothing was checked."""
     if text is None:
         return None
     if text == "all":
