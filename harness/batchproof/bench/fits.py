@@ -22,7 +22,7 @@ Sample = tuple[float, float]  # a size, and the seconds it took; both above 0
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
+class PowerLaw:
     """`seconds = factor * size ** exponent`; 95 % interval of the exponent; fitted on sizes
     `smallest` to `largest`."""
 
@@ -52,7 +52,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AffineCost:
     """`seconds = fixed_s + per_unit_s * size`, with neither number negative."""
 
     fixed_s: float
@@ -85,25 +85,25 @@ def upper_half(samples: Sequence[Sample]) -> list[Sample]:
     return upper if len(upper) >= MIN_POINTS else ordered[-MIN_POINTS:]
 
 
-def fit_growth(samples: Sequence[Sample]) -> Power | None:
+def fit_growth(samples: Sequence[Sample]) -> PowerLaw | None:
     """Returns the power fitted on the upper half; None for fewer than `MIN_POINTS` sizes."""
-    return Power.fit(upper_half(samples))
+    return PowerLaw.fit(upper_half(samples))
 
 
-def better_line(samples: Sequence[Sample]) -> Line | None:
+def better_line(samples: Sequence[Sample]) -> AffineCost | None:
     """Returns the line if it is within `WORST_LINE` of all samples and fits better than a power."""
-    line, power = Line.fit(samples), Power.fit(samples)
+    line, power = AffineCost.fit(samples), PowerLaw.fit(samples)
     if line is None or power is None or worst_deviation(line, samples) > WORST_LINE:
         return None
     return line if _misfit(line, samples) < _misfit(power, samples) else None
 
 
-def _misfit(curve: Line | Power, samples: Sequence[Sample]) -> float:
+def _misfit(curve: AffineCost | PowerLaw, samples: Sequence[Sample]) -> float:
     """Returns the mean squared log ratio of curve and sample."""
     return sum(log(curve(size) / seconds) ** 2 for size, seconds in samples) / len(samples)
 
 
-def worst_deviation(curve: Line | Power, samples: Sequence[Sample]) -> float:
+def worst_deviation(curve: AffineCost | PowerLaw, samples: Sequence[Sample]) -> float:
     """Returns the largest relative distance of a sample from the curve."""
     return max(abs(seconds / curve(size) - 1) for size, seconds in samples)
 

@@ -104,17 +104,9 @@ def timeline(
     for step, (record, slots) in enumerate(zip(trace, assign_slots(trace, num_slots), strict=True)):
         began |= dict.fromkeys(record.admitted, step)
         for row in record.rows:
-            slot = slots[row.request_id]
-            stay = stays.setdefault(
-                (slot, row.request_id, began[row.request_id]),
-                {
-                    "slot": slot,
-                    "request": index_of[row.request_id],
-                    "start": step,
-                    "prefill": [],
-                    "decodes": 0,
-                },
-            )
+            slot, index = slots[row.request_id], index_of[row.request_id]
+            new = {"slot": slot, "request": index, "start": step, "prefill": [], "decodes": 0}
+            stay = stays.setdefault((slot, row.request_id, began[row.request_id]), new)
             if is_prefill(row, prompt_lens[row.request_id]):
                 stay["prefill"].append([row.query_len, padded[step] or row.query_len])
             else:

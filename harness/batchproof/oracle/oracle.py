@@ -16,13 +16,11 @@ nothing.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,22 +33,21 @@ from batchproof.api import (
 )
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.error_unit import ErrorUnit
 from batchproof.oracle.precision import AS_SERVED, Precision
+from batchproof.oracle.recent import Recent
 
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 KAPPA_INT8 = 3.0  # of a cache in 8 bits
 
-NUM_KEPT_LOGITS = 1 << 26  # floats kept of answers, and as many of scores
 ANSWER_CHUNK = 4  # answers are computed in multiples of this many tokens
 NUM_CALIBRATION_PROMPTS = 12
 NUM_CALIBRATION_STEPS = 24
 
 Prompt = tuple[int, ...]
 Scored = tuple[Prompt, tuple[int, ...]]  # a prompt and an engine's tokens
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +61,6 @@ class Answer:
         """Returns the best logit minus the second best at a step."""
         best, second = self.logits[step].topk(2).values.tolist()
         return float(best - second)
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorUnit:
-    """E: the reference's own logit error against float64, over `num_steps` steps."""
-
-    max_abs: float
-    rms: float  # over the vocabulary, at the worst step: an answer may have only one
-    num_steps: int
-    num_flips: int  # steps at which float64 would have chosen another token
-    near_tie_share: float  # steps whose float64 margin lies within 2 kappa E: the ones that may flip
 
 
 class Oracle:
@@ -197,26 +183,14 @@ class Oracle:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
         rng = random.Random(0)
         longest = min(64, self.subject.context_len - NUM_CALIBRATION_STEPS)
-        errors: list[Tensor] = []
-        margins: list[Tensor] = []
-        num_flips = 0
+        answers = []
         for _ in range(NUM_CALIBRATION_PROMPTS):
             length = rng.randint(1, longest)
             prompt = tuple(rng.randrange(self.subject.vocab_size) for _ in range(length))
             answer = self.answer(prompt, NUM_CALIBRATION_STEPS)
             (exact,) = teacher_forced(self.subject, [(prompt, answer.token_ids)])
-            errors.append(centred(answer.logits) - centred(exact))
-            margins.append(exact.topk(2).values.diff().abs().flatten())
-            num_flips += int((exact.argmax(-1) != torch.tensor(answer.token_ids)).sum())
-        error, margin = torch.cat(errors), torch.cat(margins)
-        max_abs = error.abs().max().item()
-        return ErrorUnit(
-            max_abs=max_abs,
-            rms=error.pow(2).mean(dim=-1).max().sqrt().item(),
-            num_steps=len(margin),
-            num_flips=num_flips,
-            near_tie_share=(margin <= 2 * self.kappa * max_abs).double().mean().item(),
-        )
+            answers.append((answer.token_ids, centred(answer.logits), centred(exact)))
+        return ErrorUnit.measured(answers, self.kappa)
 
 
 @contextmanager
@@ -263,28 +237,3 @@ def centred(logits: Tensor) -> Tensor:
     """Returns float64 logits on the CPU, minus their mean over the vocabulary; the shape stays."""
     logits = logits.detach().cpu().double()
     return logits - logits.mean(dim=-1, keepdim=True)
-
-
-class Recent(Generic[K, V]):
-    """A mapping that drops the least recently used values once all together weigh more than
-    `NUM_KEPT_LOGITS`: logits of a real vocabulary are large. The newest value always stays."""
-
-    def __init__(self, weigh: Callable[[V], int]) -> None:
-        self._weigh = weigh
-        self._weight = 0
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        """Returns the value, which counts as a use, or None."""
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        """Keeps a value, and drops others as needed."""
-        if key in self._items:
-            self._weight -= self._weigh(self._items.pop(key))
-        self._items[key] = value
-        self._weight += self._weigh(value)
-        while self._weight > NUM_KEPT_LOGITS and len(self._items) > 1:
-            self._weight -= self._weigh(self._items.popitem(last=False)[1])

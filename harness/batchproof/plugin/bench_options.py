@@ -41,51 +41,42 @@ class BenchOptions:
 def add_options(parser: pytest.Parser) -> None:
     """Adds the options to pytest's parser."""
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
-    names = ", ".join(workload_names())
-    add = group.addoption
-    add(
-        "--workload",
-        action="append",
-        metavar="NAME",
-        help=f"repeatable: {names} (default: all of "
-        "these), or a YAML file like theirs in cases/benchmarks, or a folder of such",
+    _add_sizes(group)
+    add, shapes = group.addoption, ", ".join(SHAPES)
+    defaults = f"{DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}"
+    text = f"model by shape, with random weights, repeatable: {shapes} (default: {defaults})"
+    add("--shape", action="append", metavar="SHAPE", help=f"{text}; or give --model")
+    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
+    text = (
+        "requests of each round whose tokens are checked (default: all if they are few, else a "
+        "sample of 16); ids, lengths and finish reasons always are"
     )
+    add("--verify", metavar="all|N", help=text)
+    text = f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50"
+    add("--goodput", action="append", nargs="+", metavar="KEY:MS", help=text)
+    text = (
+        f"seconds to measure each axis of cost growth (default: {GrowthBudget().axis_s:g}; 0, which "
+        "is none, where a workload is named)"
+    )
+    add("--growth-for", type=float, metavar="S", help=text)
+    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
+    text = "where to write the result file (default: a new one below results/benchmarks/)"
+    add("--results", metavar="FILE", help=text)
+
+
+def _add_sizes(group: pytest.OptionGroup) -> None:
+    """The workload, and the options that change its size."""
+    add, names = group.addoption, ", ".join(workload_names())
+    text = (
+        f"repeatable: {names} (default: all of these), or a YAML file like theirs in "
+        "cases/benchmarks, or a folder of such files"
+    )
+    add("--workload", action="append", metavar="NAME", help=text)
     add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
     add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
     add("--seed", type=int, metavar="N", help="of prompts, caps and arrivals")
-    add(
-        "--shape",
-        action="append",
-        metavar="SHAPE",
-        help=f"model by shape, random weights made on the device, repeatable: {', '.join(SHAPES)} "
-        f"(default: {DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}); or give --model",
-    )
-    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
-    add(
-        "--verify",
-        metavar="all|N",
-        help="requests of each round whose tokens are checked (default: all if they are few, else a "
-        "sample of 16); ids, lengths and finish reasons always are",
-    )
-    add(
-        "--goodput",
-        action="append",
-        nargs="+",
-        metavar="KEY:MS",
-        help=f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50",
-    )
-    add(
-        "--growth-for",
-        type=float,
-        metavar="S",
-        help="seconds to measure each of three axes of cost growth (default: "
-        f"{GrowthBudget().axis_s:g}; 0, which is none, where a workload is named)",
-    )
-    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
-    add("--results", metavar="FILE", help="where to write the result file (default: a new one below "
-        "results/benchmarks/)")  # fmt: skip
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:

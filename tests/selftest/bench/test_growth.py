@@ -38,8 +38,8 @@ from batchproof.bench.axes import (
 )
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.fits import (
-    Line,
-    Power,
+    AffineCost,
+    PowerLaw,
     better_line,
     describe,
     duration,
@@ -109,7 +109,7 @@ def test_the_exponent_does_not_depend_on_the_unit_of_time(times: list[float], fa
 @given(st.lists(st.floats(-0.5, 0.5), min_size=7, max_size=7))
 def test_the_interval_is_as_wide_as_the_points_are_apart(noise: list[float]) -> None:
     narrow, wide = (
-        Power.fit([(x, x**0.8 * math.exp(k * e)) for x, e in zip(SIZES, noise, strict=True)])
+        PowerLaw.fit([(x, x**0.8 * math.exp(k * e)) for x, e in zip(SIZES, noise, strict=True)])
         for k in (1, 4)
     )
     assert narrow is not None
@@ -121,7 +121,7 @@ def test_the_interval_holds_the_exponent_as_often_as_it_says() -> None:
     rng = Random(0)
     num_held = 0
     for _ in range(2000):
-        found = Power.fit([(x, x**0.8 * math.exp(rng.gauss(0, 0.05))) for x in (8, 16, 32, 64)])
+        found = PowerLaw.fit([(x, x**0.8 * math.exp(rng.gauss(0, 0.05))) for x in (8, 16, 32, 64)])
         assert found is not None
         num_held += found.low <= 0.8 <= found.high
     assert 0.93 < num_held / 2000 < 0.97
@@ -131,7 +131,7 @@ def test_the_interval_holds_the_exponent_as_often_as_it_says() -> None:
 def test_too_few_points_have_no_exponent(num_points: int) -> None:
     samples = [(x, 0.1 * x) for x in SIZES[:num_points]]
     assert fit_growth(samples) is None
-    assert Line.fit(samples) is None
+    assert AffineCost.fit(samples) is None
     assert "grows" not in describe(samples, "token", "tokens")
 
 
