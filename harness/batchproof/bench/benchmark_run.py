@@ -87,11 +87,7 @@ class BenchmarkRun:
         return Trial(self._lab, engine, oracle, capabilities, Promise.P1)
 
     def grow(
-        self,
-        axis: Axis,
-        model_name: str,
-        engines: Sequence[EngineSpec],
-        on_step: Callable[[str], None],
+        self, axis: Axis, model_name: str, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
     ) -> list[dict[str, Any]]:
         """Measures how the cost of each engine grows along one axis; writes and returns the entries."""
         trials = [self._trial(engine, model_name) for engine in engines]

@@ -67,10 +67,7 @@ def _matmul_s(
 
 
 def _best_s(
-    action: Callable[[], object],
-    device: torch.device,
-    num_calls: int,
-    for_s: float = SECONDS_OF_ROUNDS,
+    action: Callable[[], object], device: torch.device, num_calls: int, for_s: float = SECONDS_OF_ROUNDS
 ) -> float:
     """Returns the seconds of one call in the fastest round, after one uncounted call."""
     action()

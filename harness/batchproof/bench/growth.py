@@ -16,12 +16,7 @@ from typing import Any, Self
 
 from batchproof.bench.axes import Axis, Point, default_axes
 from batchproof.bench.fits import better_line, describe, fit_growth
-from batchproof.bench.growth_runner import (
-    Answered,
-    GrowthEngine,
-    GrowthRunner,
-    clock_for,
-)
+from batchproof.bench.growth_runner import Answered, GrowthEngine, GrowthRunner, clock_for
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.models.catalogue import ModelUnderTest
 

@@ -13,12 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from batchproof.api import (
-    Completion,
-    Engine,
-    EngineConfig,
-    Request,
-)
+from batchproof.api import Completion, Engine, EngineConfig, Request
 from batchproof.bench.axes import Point
 from batchproof.bench.blame import blaming, judging
 from batchproof.bench.drive import Round, serve_at_once

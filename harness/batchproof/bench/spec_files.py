@@ -11,12 +11,7 @@ from typing import Any
 
 import yaml
 
-from batchproof.bench.spec import (
-    BenchSpec,
-    Mixture,
-    Range,
-    SharedPrefix,
-)
+from batchproof.bench.spec import BenchSpec, Mixture, Range, SharedPrefix
 from batchproof.errors import UsageError
 from batchproof.places import CASES
 from batchproof.validation.values import InvalidValueError, one_of, require

@@ -14,12 +14,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 import pytest
 from hypothesis import Phase, core, settings
 
-from batchproof.campaign.findings import (
-    Catch,
-    Effort,
-    Findings,
-    Recorder,
-)
+from batchproof.campaign.findings import Catch, Effort, Findings, Recorder
 from batchproof.campaign.modules import conformance_modules, fresh_engines
 from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.places import SUITE

@@ -5,12 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-)
+from batchproof.api import EngineConfig, FinishReason, Limits, Request
 from batchproof.cases.schema import (
     Case,
     ContextCap,

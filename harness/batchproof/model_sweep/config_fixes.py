@@ -85,10 +85,7 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "gpt2": {
-        "scaled by layer": {
-            "scale_attn_by_inverse_layer_idx": True,
-            "reorder_and_upcast_attn": True,
-        }
+        "scaled by layer": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}
     },
     "gpt_neox": {"serial residual": {"use_parallel_residual": False}},
     "lfm2": {"with convolutions": {"layer_types": ["conv", FULL], "num_hidden_layers": 2}},

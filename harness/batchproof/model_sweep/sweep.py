@@ -20,12 +20,7 @@ from batchproof.campaign import choices
 from batchproof.campaign.progress import Progress
 from batchproof.errors import UnsupportedModelError
 from batchproof.model_sweep.sweep_page import models_page
-from batchproof.model_sweep.toy_check import (
-    ToyResult,
-    ToyTask,
-    ToyVerdict,
-    check_toy,
-)
+from batchproof.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.models.random_models import build_llama_random
 from batchproof.provenance import provenance

@@ -15,12 +15,7 @@ from enum import StrEnum
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    Capability,
-    Engine,
-    EngineConfig,
-    Request,
-)
+from batchproof.api import Capability, Engine, EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError

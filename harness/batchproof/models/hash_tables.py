@@ -4,6 +4,7 @@ Everything is derived from sha256 of fixed strings, so both sides, and every pla
 same function. A *state* is a tuple of `STATE_BITS` bits (0 or 1), one per position and layer.
 """
 
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 
@@ -109,3 +110,18 @@ def addresses() -> tuple[Bits, ...]:
     # From the middle: near the start of the list the last bits hardly ever change.
     start = (len(words) - NUM_POSITIONS) // 2
     return tuple(words[start : start + NUM_POSITIONS + 1])
+
+
+def greedy_tokens(token_ids: list[int], count: int, state_of: Callable[[int], Bits]) -> list[int]:
+    """Appends `count` tokens to `token_ids` and returns them: the last bits of the last
+    position's state, each. Raises `ValueError` for an empty context, one too long for the model, or an
+    unknown token id."""
+    for _ in range(count):
+        if not 1 <= len(token_ids) <= NUM_POSITIONS:
+            raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
+        unknown = [token_id for token_id in token_ids if not 0 <= token_id < VOCAB_SIZE]
+        if unknown:
+            raise ValueError(f"token id {unknown[0]}; must be 0 to {VOCAB_SIZE - 1}")
+        last = state_of(len(token_ids) - 1)
+        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
+    return token_ids[len(token_ids) - count :]

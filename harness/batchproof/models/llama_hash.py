@@ -41,12 +41,7 @@ from batchproof.models.hash_tables import (
     random_bits,
     shuffled,
 )
-from batchproof.models.llama_hash_oracle import (
-    OFFSETS,
-    STATE_BITS,
-    gate_inputs,
-    token_code,
-)
+from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, token_code
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
 HEAD_DIM = STATE_BITS

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from batchproof.models.hash_tables import (
-    NUM_POSITIONS,
-    TOKEN_BITS,
-    VOCAB_SIZE,
     Bits,
+    greedy_tokens,
     random_bits,
     shuffled,
 )
@@ -53,17 +51,9 @@ def source(layer: int, position: int) -> int:
     return min(max(position - OFFSETS[layer], 0), position)
 
 
-def next_token(token_ids: Sequence[int]) -> int:
-    """Returns the greedy next token after `token_ids`, which stand at consecutive positions.
-
-    Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
-    """
-    return generate(token_ids, 1)[0]
-
-
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    as `next_token` does."""
+    as `greedy_tokens` does."""
     token_ids = list(prompt)
 
     @cache
@@ -75,16 +65,4 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
         own, fetched = state(layer, position), state(layer, source(layer, position))
         return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
-    for _ in range(max_new_tokens):
-        _check(token_ids)
-        last = state(len(OFFSETS), len(token_ids) - 1)
-        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
-    return token_ids[len(prompt) :]
-
-
-def _check(token_ids: Sequence[int]) -> None:
-    if not 1 <= len(token_ids) <= NUM_POSITIONS:
-        raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
-    for token_id in token_ids:
-        if not 0 <= token_id < VOCAB_SIZE:
-            raise ValueError(f"token id {token_id}; must be 0 to {VOCAB_SIZE - 1}")
+    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(len(OFFSETS), last))

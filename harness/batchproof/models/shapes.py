@@ -78,18 +78,10 @@ _GPT2 = {
     **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
 }
 _QWEN3_06B = _rope_shape(
-    *(28, 1024, 3072, 16, 8, 151_936, 40_960),
-    head_dim=128,
-    rope_theta=1e6,
-    is_tied=True,
-    spread=0.0375,
+    *(28, 1024, 3072, 16, 8, 151_936, 40_960), head_dim=128, rope_theta=1e6, is_tied=True, spread=0.0375
 )
 _LLAMA_1B = _rope_shape(
-    *(16, 2048, 8192, 32, 8, 128_256, 131_072),
-    head_dim=64,
-    rope_theta=5e5,
-    is_tied=True,
-    spread=0.022,
+    *(16, 2048, 8192, 32, 8, 128_256, 131_072), head_dim=64, rope_theta=5e5, is_tied=True, spread=0.022
 )
 _LLAMA_8B = _rope_shape(
     *(32, 4096, 14_336, 32, 8, 128_256, 131_072),

@@ -25,12 +25,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from batchproof.api import (
-    EngineConfig,
-    EngineFactory,
-    FinishReason,
-    Request,
-)
+from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.error_unit import ErrorUnit

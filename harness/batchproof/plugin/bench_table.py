@@ -9,8 +9,6 @@ from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import INVALID
 
 COLUMNS = ("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99", "busy", "waste", "roof")
-UNITS = ("tok/s of the median round by the wall clock; latencies in ms; busy: slot occupancy; waste: "
-         "computed tokens that were pads or idle; roof: share of the roofline")  # fmt: skip
 
 
 def table(
