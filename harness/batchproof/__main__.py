@@ -43,7 +43,7 @@ COMMANDS = {
     "replay": Command("batchproof.replay.command", "run a failure that was written to a file again"),
     "report": Command("batchproof.report", "draw one HTML page from result files"),
     "compare": Command(
-        "batchproof.bench.compare", "say whether the second of two result files is slower"
+        "batchproof.bench.compare_files", "say whether the second of two result files is slower"
     ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "faults": Command(
@@ -57,7 +57,7 @@ COMMANDS = {
         needs_checkout=True,
     ),
     "models": Command(
-        "batchproof.model_sweep.command", "find the causal LMs of transformers that an engine serves"
+        "batchproof.model_sweep.sweep", "find the causal LMs of transformers that an engine serves"
     ),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"

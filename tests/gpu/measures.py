@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from batchproof.bench.environment import device_facts
+from batchproof.bench.hardware import device_facts
 from batchproof.provenance import command_line, provenance
 
 SCHEMA = "batchproof.gpu/1"

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from batchproof.bench.environment import device_facts
+from batchproof.bench.hardware import device_facts
 from batchproof.provenance import provenance
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,16 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
-from batchproof.campaign.crew import Crew
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.campaign.hunt import hunt
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable
 from batchproof.campaign.kills import Attempt, Kill
 from batchproof.campaign.modules import conformance_functions
-from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import EMBEDDED
@@ -31,6 +30,7 @@ from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
+from batchproof.worker_pool import LostTask
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"
@@ -39,10 +39,11 @@ MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
 
 
 class OneProcess:
-    """A crew without workers: importing torch once more takes longer than these campaigns."""
+    """A pool without workers: importing torch once more takes longer than these campaigns."""
 
-    def __init__(self, jobs: int) -> None:
-        assert jobs == 1
+    def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        assert num_workers == 1
+        assert time_limit_s > 0
 
     def __enter__(self) -> OneProcess:
         return self
@@ -50,14 +51,14 @@ class OneProcess:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def work(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.faults.Crew", OneProcess)
-    monkeypatch.setattr("batchproof.campaign.honest.Crew", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.faults.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.honest.WorkerPool", OneProcess)
 
 
 @pytest.fixture
@@ -107,12 +108,22 @@ def test_a_small_kill_table_is_made_and_written(
     assert exit_code == bool(problems(record))
 
 
-def test_a_crew_works_in_other_processes_and_stops_at_once() -> None:
-    with Crew(1) as crew:
-        assert sorted(crew.work(operator.neg, range(5))) == [(each, -each) for each in range(5)]
-    crew = Crew(1)
-    next(crew.work(operator.neg, range(1_000_000)))
-    crew.__exit__(KeyboardInterrupt, None, None)
+@pytest.mark.usefixtures("one_process")
+def test_a_lost_attempt_is_a_problem_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(_pool: OneProcess, _function: object, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((task, LostTask("the process died with exit code -9")) for task in tasks)
+
+    monkeypatch.setattr(OneProcess, "run", lose)
+    options = ["--jobs=1", f"--output={tmp_path}"]
+    assert main(["faults", SMALL[0], "--model=gpt2-random", "--seeds=1", *options]) == 1
+    assert "instead of telling: the process died with exit code -9" in capsys.readouterr().out
+    assert main(["honest", "static", *options]) == 2
+    assert "21 tasks were lost" in capsys.readouterr().err
+    data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
+    assert data["alarms"][0]["report"] == "the process died with exit code -9"
+    assert not data["is_complete"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +133,7 @@ def test_a_crew_works_in_other_processes_and_stops_at_once() -> None:
 def test_a_hunt_leaves_the_process_as_it_was(name: str, is_damaging: bool) -> None:
     lab = SharedLaboratory(torch.device("cpu"), torch.float32, 5.0)
     before = lab.subject("gpt2-random")
-    findings = hunt(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
+    findings = run_suite(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
     assert findings.first or findings.num_passed
     assert not torch.are_deterministic_algorithms_enabled()
     after = lab.subject("gpt2-random")
@@ -142,7 +153,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return killed(attempt)
 
-    monkeypatch.setattr("batchproof.campaign.faults.hunt_down", stop)
+    monkeypatch.setattr("batchproof.campaign.faults.make_attempt", stop)
     assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert not record.is_complete

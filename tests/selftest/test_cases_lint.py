@@ -120,7 +120,7 @@ def test_models_are_named_rarely() -> None:
         pytest.param(GOOD + "- \x07\n", "bad.yaml:1: this file cannot be read", id="control character"),
         pytest.param(
             with_key("promis: P1"),
-            "bad.yaml:2: unknown key 'promis' in a case; known are name, promise, why, link, needs",
+            "bad.yaml:2: a case: key 'promis' is unknown; choose one of name, promise, why, link",
             id="unknown key",
         ),
         pytest.param(
@@ -145,7 +145,7 @@ def test_models_are_named_rarely() -> None:
         pytest.param(GOOD.replace("It broke.", "' '"), "bad.yaml:1: why is empty", id="empty why"),
         pytest.param(
             GOOD.replace("P1", "P17"),
-            "bad.yaml:1: unknown promise 'P17'; choose from P1, P2",
+            "bad.yaml:1: promise 'P17' is unknown; choose one of P1, P2",
             id="promise",
         ),
         pytest.param(
@@ -155,7 +155,7 @@ def test_models_are_named_rarely() -> None:
         ),
         pytest.param(
             with_key("needs: [steping]"),
-            "bad.yaml:2: unknown capability 'steping'; choose from stepping, tracing, logits",
+            "bad.yaml:2: capability 'steping' is unknown; choose one of stepping, tracing, logits",
             id="capability",
         ),
         pytest.param(
@@ -165,12 +165,12 @@ def test_models_are_named_rarely() -> None:
         ),
         pytest.param(
             with_key("models: [gpt5]"),
-            "bad.yaml:2: unknown model 'gpt5'; choose from gpt2-hash, llama-hash",
+            "bad.yaml:2: model 'gpt5' is unknown; choose one of gpt2-hash, llama-hash",
             id="model",
         ),
         pytest.param(
             with_key("config: {return_logits: 1}"),
-            "bad.yaml:2: unknown key 'return_logits' in config; known are max_num_seqs, ",
+            "bad.yaml:2: config: key 'return_logits' is unknown; choose one of max_num_seqs, ",
             id="config key",
         ),
         pytest.param(
@@ -255,7 +255,7 @@ def test_models_are_named_rarely() -> None:
         ),
         pytest.param(
             with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: done}}"),
-            "bad.yaml:5: unknown finish 'done'; choose from stop, length, aborted, error",
+            "bad.yaml:5: finish 'done' is unknown; choose one of stop, length, aborted, error",
             id="finish reason",
         ),
         pytest.param(

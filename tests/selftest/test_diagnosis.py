@@ -16,7 +16,7 @@ from batchproof.api import (
     EngineConfig,
     Request,
 )
-from batchproof.campaign.hunt import hunt
+from batchproof.campaign.suite_run import run_suite
 from batchproof.causes import Cause
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.diagnosis import Diagnosis, diagnose
@@ -264,6 +264,6 @@ def test_a_diagnosis_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("batchproof.plugin.diagnosing.diagnose", broken)
     arguments = ["-k", "smoke", "--model=gpt2-random"]
-    (catch,) = hunt("fault:mask_ignores_sequence", arguments).catches
+    (catch,) = run_suite("fault:mask_ignores_sequence", arguments).catches
     assert catch.broken == "P1"
     assert "the diagnosis itself failed: ZeroDivisionError: of the diagnosis" in catch.report

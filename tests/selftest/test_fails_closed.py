@@ -16,7 +16,7 @@ from batchproof.api import (
     FinishReason,
     Request,
 )
-from batchproof.campaign.hunt import hunt
+from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.oracle import Oracle
@@ -112,7 +112,7 @@ def test_an_engine_that_cannot_be_loaded_ends_the_session(
     tmp_path: Path, source: str, words: str
 ) -> None:
     (tmp_path / "broken.py").write_text(f"{source}\n")
-    findings = hunt(f"{tmp_path}/broken.py:factory")
+    findings = run_suite(f"{tmp_path}/broken.py:factory")
     assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
     assert words in findings.output
     assert "Traceback" not in findings.output
@@ -120,7 +120,7 @@ def test_an_engine_that_cannot_be_loaded_ends_the_session(
 
 def test_a_run_in_which_all_was_refused_fails(tmp_path: Path) -> None:
     (tmp_path / "refusing.py").write_text(REFUSING)
-    findings = hunt(f"{tmp_path}/refusing.py:factory", ["-k", "smoke", "--model=gpt2-random"])
+    findings = run_suite(f"{tmp_path}/refusing.py:factory", ["-k", "smoke", "--model=gpt2-random"])
     assert findings.num_skipped == 1
     assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
     assert "NOTHING WAS COMPARED" in findings.output
@@ -128,14 +128,14 @@ def test_a_run_in_which_all_was_refused_fails(tmp_path: Path) -> None:
 
 
 def test_missing_capabilities_alone_prove_nothing() -> None:
-    findings = hunt("static", ["-k", "test_stream", "--model=gpt2-random"])
+    findings = run_suite("static", ["-k", "test_stream", "--model=gpt2-random"])
     assert findings.num_passed == 0
     assert findings.exit_status == pytest.ExitCode.TESTS_FAILED
     assert "NOTHING WAS COMPARED" in findings.output
 
 
 def test_a_selection_of_no_test_is_told() -> None:
-    findings = hunt("static", ["-k", "paritty", "--model=gpt2-random"])
+    findings = run_suite("static", ["-k", "paritty", "--model=gpt2-random"])
     assert findings.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "no conformance test was selected by -k 'paritty'" in findings.output
 
@@ -149,7 +149,7 @@ def test_a_selection_of_none_but_other_tests_is_told(run_suite: RunSuite, tmp_pa
 def test_a_model_without_right_answers_ends_the_session_in_a_sentence(tmp_path: Path) -> None:
     sizes = {"vocab_size": 32, "hidden_size": 8, "state_size": 4, "num_hidden_layers": 1}
     MambaForCausalLM(MambaConfig(**sizes)).save_pretrained(tmp_path)
-    findings = hunt("static", [f"--model={tmp_path}", "-k", "smoke"])
+    findings = run_suite("static", [f"--model={tmp_path}", "-k", "smoke"])
     assert findings.exit_status == pytest.ExitCode.USAGE_ERROR, findings.output
     assert f"--model '{tmp_path}' has no right answers: " in findings.output
     assert "cannot serve MambaForCausalLM" in findings.output

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from batchproof.campaign.findings import Effort
-from batchproof.campaign.hunt import hunt
-from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_run import run_suite
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
 
@@ -37,7 +37,7 @@ def test_a_planted_fault_is_caught_by_a_test_of_its_promise(
 ) -> None:
     promise = FAULTS[name].promise.id
     for where in (*_known_catch(name), ["-m", f"promise(id='{promise}')", *_on(MODELS)]):
-        findings = hunt(
+        findings = run_suite(
             f"fault:{name}", ["-x", "--hypothesis-seed=1", "--diagnose-for=0", *where], shared, EFFORT
         )
         if findings.catches:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from batchproof.models.gpt2_hash import build_gpt2_hash
-from batchproof.models.gpt2_hash_oracle import generate, next_token
+from batchproof.models.gpt2_hash_oracle import generate
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 GOLDEN_PROMPT = (1, 2, 3, 4, 5)
@@ -156,7 +156,7 @@ def test_shifting_positions_changes_the_next_token() -> None:
     num_equal = 0
     for prompt in prompts(lens, seed=3):
         positions = list(range(len(prompt)))
-        right = next_token(prompt)
+        right = generate(prompt, 1)[0]
         for wrong in ([*positions[:-1], len(prompt)], [p + 1 for p in positions]):
             num_equal += logits(prompt, position_ids=wrong)[-1].argmax().item() == right
     assert num_equal <= 2, "chance allows about 24 / 256"
@@ -165,7 +165,7 @@ def test_shifting_positions_changes_the_next_token() -> None:
 def test_a_causal_mask_off_by_one_changes_the_next_token() -> None:
     num_equal = 0
     for prompt in prompts((4, 9, 17, 33, 64, 100), seed=4):
-        right = next_token(prompt[:-1])
+        right = generate(prompt[:-1], 1)[0]
         ahead = torch.ones(len(prompt), len(prompt), dtype=torch.bool).tril(1)
         behind = causal(len(prompt)).tril(-1)
         behind[0, 0] = True
@@ -192,7 +192,7 @@ def test_a_foreign_key_moves_the_logits_far_more_than_rounding() -> None:
         own = causal(len(packed))
         own[len(neighbour) :, : len(neighbour)] = False
         right = logits(packed, own, positions)[-1]
-        assert right.argmax().item() == next_token(prompt)
+        assert right.argmax().item() == generate(prompt, 1)[0]
         for key in range(0, len(neighbour), 3):
             leaky = own.clone()
             leaky[-1, key] = True
@@ -229,4 +229,4 @@ def test_the_oracle_imports_no_torch() -> None:
 @pytest.mark.parametrize("context", [[], [0] * 257, [256], [-1]])
 def test_the_oracle_refuses_what_the_model_cannot_read(context: list[int]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        next_token(context)
+        generate(context, 1)[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.hunt import Findings, hunt
+from batchproof.campaign.suite_run import Findings, run_suite
 
 HEAD = """
 import time
@@ -88,7 +88,7 @@ def liar(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def hunt_smoke(engine: str, *arguments: str) -> Findings:
-    return hunt(engine, ["-k", "smoke", "--model=gpt2-random", *arguments])
+    return run_suite(engine, ["-k", "smoke", "--model=gpt2-random", *arguments])
 
 
 @pytest.mark.parametrize("liar", ["wrong"], indirect=True)
@@ -124,7 +124,7 @@ def test_an_engine_that_hangs_breaks_liveness(liar: str) -> None:
 
 @pytest.mark.parametrize("liar", ["endless"], indirect=True)
 def test_an_engine_that_never_runs_dry_breaks_liveness_by_steps(liar: str) -> None:
-    findings = hunt(liar, ["-k", "test_stepping_ends_within_the_bound", "--model=gpt2-random"])
+    findings = run_suite(liar, ["-k", "test_stepping_ends_within_the_bound", "--model=gpt2-random"])
     (catch,) = findings.catches
     assert catch.broken == "P10"
     assert "still has unfinished requests" in catch.report
@@ -153,7 +153,7 @@ def test_values_of_the_wrong_type_are_told_as_that(liar: str, words: str) -> Non
 
 @pytest.mark.parametrize("liar", ["dumb"], indirect=True)
 def test_logits_that_are_declared_and_never_given_fail(liar: str) -> None:
-    findings = hunt(liar, ["-k", "two_fresh_engines", "--model=gpt2-random"])
+    findings = run_suite(liar, ["-k", "two_fresh_engines", "--model=gpt2-random"])
     (catch,) = findings.catches
     assert "has the capability logits, but those of request" in catch.report
 
@@ -184,7 +184,7 @@ def test_the_summary_shows_engines_against_promises() -> None:
 )
 def test_wrong_usage_ends_at_once_in_one_sentence(arguments: list[str], words: str) -> None:
     engine = "static" if not arguments[0].startswith("--engine=") else "reference"
-    findings = hunt(engine, arguments)
+    findings = run_suite(engine, arguments)
     assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
     assert words in findings.output
     assert "Traceback" not in findings.output

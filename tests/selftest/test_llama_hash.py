@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from batchproof.models import hash_tables
 from batchproof.models import llama_hash_oracle as oracle
 from batchproof.models.llama_hash import build_llama_hash
 
@@ -27,7 +28,7 @@ WEIGHTS_SHA256 = "8b6efbab4789dde799def37f0e0ab9e89230f46c5da32dac2b0d7cc70a9353
 
 def _prompts(seed: int, *lengths: int) -> list[list[int]]:
     rng = random.Random(seed)
-    return [[rng.randrange(oracle.VOCAB_SIZE) for _ in range(length)] for length in lengths]
+    return [[rng.randrange(hash_tables.VOCAB_SIZE) for _ in range(length)] for length in lengths]
 
 
 @cache
@@ -40,7 +41,7 @@ def _model(dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Llama
 @cache
 def _expected(token_ids: tuple[int, ...]) -> list[int]:
     """Return the oracle's next token after every prefix of `token_ids`."""
-    return [oracle.next_token(token_ids[:n]) for n in range(1, len(token_ids) + 1)]
+    return [oracle.generate(token_ids[:n], 1)[0] for n in range(1, len(token_ids) + 1)]
 
 
 @torch.no_grad()
@@ -118,7 +119,7 @@ def test_the_weights_are_the_same_bytes_on_every_platform():
 def test_the_best_logit_leads_by_the_promised_margin(dtype, least):
     model = _model(dtype)
     with torch.no_grad():
-        single = model(torch.arange(oracle.VOCAB_SIZE)[:, None]).logits.flatten(0, 1)
+        single = model(torch.arange(hash_tables.VOCAB_SIZE)[:, None]).logits.flatten(0, 1)
         longer = model(torch.tensor(_prompts(3, *[200] * 6))).logits.flatten(0, 1)
     best = torch.cat([single, longer]).float().topk(2).values
     assert (best[:, 0] - best[:, 1]).min() >= least
@@ -133,13 +134,13 @@ def test_no_position_of_the_window_loses_a_bit_of_the_next_token(length):
         sources = [states[oracle.source(layer, t)] for t in range(length)]
         pairs = list(zip(states, sources, strict=True))
         states = [tuple(a[i] ^ b[j] for i, j in oracle.gate_inputs(layer)) for a, b in pairs]
-    answer = states[-1][-oracle.TOKEN_BITS :]
+    answer = states[-1][-hash_tables.TOKEN_BITS :]
     for t in range(max(0, length - 64), length):
         combinations = {0}
         for bit in answer:
             column = bit >> (bits * t) & (1 << bits) - 1
             combinations |= {column ^ other for other in combinations}
-        assert len(combinations) == 2**oracle.TOKEN_BITS, f"position {t} of {length}"
+        assert len(combinations) == 2**hash_tables.TOKEN_BITS, f"position {t} of {length}"
 
 
 @pytest.mark.parametrize("change", ["replaced", "swapped"])
@@ -153,7 +154,7 @@ def test_changing_the_tokens_of_the_window_changes_what_follows(change):
             changed[at] ^= rng.randint(1, 255)
         else:
             changed[at], changed[at - 1] = changed[at - 1], changed[at]
-        num_changed += (is_changed := oracle.next_token(prompt) != oracle.next_token(changed))
+        num_changed += (is_changed := oracle.generate(prompt, 1)[0] != oracle.generate(changed, 1)[0])
         if not is_changed and changed != prompt:
             assert oracle.generate(prompt, 4) != oracle.generate(changed, 4)
     assert num_changed >= 195
@@ -247,4 +248,4 @@ def test_the_oracle_imports_no_torch_in_a_fresh_process():
 @pytest.mark.parametrize("token_ids", [[], [0] * 257, [256], [-1]], ids=str)
 def test_the_oracle_refuses_what_the_model_cannot_read(token_ids):
     with pytest.raises(ValueError, match="must be"):
-        oracle.next_token(token_ids)
+        oracle.generate(token_ids, 1)[0]

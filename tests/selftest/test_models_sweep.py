@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +15,16 @@ from transformers import Gemma3TextConfig
 from batchproof.__main__ import main
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
-from batchproof.model_sweep import command
-from batchproof.model_sweep.judge import (
-    Finding,
-    Task,
-    Verdict,
-    judge,
-)
-from batchproof.model_sweep.page import models_page
+from batchproof.model_sweep import sweep
 from batchproof.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
+from batchproof.model_sweep.sweep_page import models_page
+from batchproof.model_sweep.toy_check import (
+    ToyResult,
+    ToyTask,
+    ToyVerdict,
+    check_toy,
+)
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
-from batchproof.model_sweep.workers import Lost, work
 from batchproof.places import ROOT
 from batchproof.records.sweep import MODEL_SWEEP
 from batchproof_engines.paged import paged
@@ -42,13 +38,21 @@ def toy(name: str) -> Toy:
     return next(each for each in toys_of(name.partition(", ")[0]) if str(each) == name)
 
 
-def in_process(
-    function: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, time_limit_s: float
-) -> Iterator[tuple[Any, Any]]:
-    """`work` without workers: importing torch once more takes longer than a toy."""
-    assert jobs
-    assert time_limit_s
-    return ((task, function(task)) for task in tasks)
+class OneProcess:
+    """A pool without workers: importing torch once more takes longer than a toy."""
+
+    def __init__(self, num_workers: int, time_limit_s: float) -> None:
+        assert num_workers == 1
+        assert time_limit_s > 0
+
+    def __enter__(self) -> OneProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +66,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "work", in_process)
+    monkeypatch.setattr(sweep, "WorkerPool", OneProcess)
 
 
 @pytest.fixture(scope="module")
@@ -96,27 +100,32 @@ def test_the_page_is_that_of_the_record() -> None:
 @pytest.mark.parametrize(
     ("name", "engine", "verdict", "reason"),
     [
-        ("gemma2", "paged", Verdict.SERVED, ""),
-        ("gpt_oss", "paged", Verdict.SERVED, ""),
-        ("phimoe, with a window", "static", Verdict.SERVED, ""),
-        ("mamba", "paged", Verdict.REFUSED, "layers of type linear_attention"),
-        ("bloom", "paged", Verdict.REFUSED, "not behind AttentionInterface"),
-        ("bart", "paged", Verdict.REFUSED, "in a batch its logits differ"),
-        ("llama4_text", "paged", Verdict.REFUSED, "layers of type chunked_attention"),
-        ("phi3, longrope", "paged", Verdict.REFUSED, "'longrope' depends on the whole batch"),
-        ("gemma3_text, one RoPE dynamic", "paged", Verdict.REFUSED, "'dynamic' depends on the whole"),
-        ("moshi", "paged", Verdict.REFUSED, "its cache keeps 5 keys, but its mask shows more"),
-        ("moshi", "reference", Verdict.UNPROVEN, "off one float64 pass"),
-        ("musicgen", "paged", Verdict.UNBUILDABLE, "has no attribute 'dropout'"),
-        ("llama", "fault:mask_ignores_sequence", Verdict.WRONG, "P1: request"),
+        ("gemma2", "paged", ToyVerdict.SERVED, ""),
+        ("gpt_oss", "paged", ToyVerdict.SERVED, ""),
+        ("phimoe, with a window", "static", ToyVerdict.SERVED, ""),
+        ("mamba", "paged", ToyVerdict.REFUSED, "layers of type linear_attention"),
+        ("bloom", "paged", ToyVerdict.REFUSED, "not behind AttentionInterface"),
+        ("bart", "paged", ToyVerdict.REFUSED, "in a batch its logits differ"),
+        ("llama4_text", "paged", ToyVerdict.REFUSED, "layers of type chunked_attention"),
+        ("phi3, longrope", "paged", ToyVerdict.REFUSED, "'longrope' depends on the whole batch"),
+        (
+            "gemma3_text, one RoPE dynamic",
+            "paged",
+            ToyVerdict.REFUSED,
+            "'dynamic' depends on the whole",
+        ),
+        ("moshi", "paged", ToyVerdict.REFUSED, "its cache keeps 5 keys, but its mask shows more"),
+        ("moshi", "reference", ToyVerdict.UNPROVEN, "off one float64 pass"),
+        ("musicgen", "paged", ToyVerdict.UNBUILDABLE, "has no attribute 'dropout'"),
+        ("llama", "fault:mask_ignores_sequence", ToyVerdict.WRONG, "P1: request"),
     ],
 )
 def test_each_verdict_has_a_toy_that_gets_it(
-    name: str, engine: str, verdict: Verdict, reason: str
+    name: str, engine: str, verdict: ToyVerdict, reason: str
 ) -> None:
-    finding = judge(Task(toy(name), engine))
+    finding = check_toy(ToyTask(toy(name), engine))
     assert (finding.verdict, reason in finding.reason) == (verdict, True), finding.reason
-    if verdict is Verdict.SERVED:
+    if verdict is ToyVerdict.SERVED:
         assert finding.num_tokens >= 44
         assert finding.worst is not None
         assert 0 < finding.worst < 8
@@ -174,7 +183,7 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     options = ["--jobs=1", f"--output={tmp_path}"]
     assert main(["models", "gpt2", "mamba", *options]) == 0
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
-    assert data["counts"]["types"] == dict.fromkeys(Verdict, 0) | {"served": 1, "refused": 1}
+    assert data["counts"]["types"] == dict.fromkeys(ToyVerdict, 0) | {"served": 1, "refused": 1}
     assert [each["type"] for each in data["toys"]] == ["gpt2", "gpt2", "mamba"]
     text = (tmp_path / "models-partial.md").read_text(encoding="utf-8")
     assert (
@@ -186,12 +195,13 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     assert "WRONG gpt_bigcode: P1: request" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("one_process")
 def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object) -> Iterator[tuple[Task, Finding]]:
-        yield Task(toy("gpt2"), "paged"), Finding(Verdict.SERVED)
+    def stopped(*_: object) -> Iterator[tuple[ToyTask, ToyResult]]:
+        yield ToyTask(toy("gpt2"), "paged"), ToyResult(ToyVerdict.SERVED)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "work", stopped)
+    monkeypatch.setattr(OneProcess, "run", stopped)
     assert main(["models", "gpt2", "mamba", "--jobs=1", f"--output={tmp_path}"]) == 130
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
     assert [each["type"] for each in data["toys"]] == ["gpt2"]
@@ -212,15 +222,3 @@ def test_wrong_input_gets_one_sentence(
 ) -> None:
     assert main(["models", *options]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_a_task_that_crashes_or_hangs_is_lost_alone() -> None:
-    crashed = dict(work(os._exit, [3, 4], jobs=1, time_limit_s=60.0))
-    assert crashed == {code: Lost(f"the process died with exit code {code}") for code in (3, 4)}
-    slept = dict(work(time.sleep, [0.0, 60.0], jobs=2, time_limit_s=3.0))
-    assert slept[60.0] == Lost("no result within 3 s")
-
-
-def test_a_task_that_raises_is_lost_with_what_it_said() -> None:
-    ((_, lost),) = work(operator.index, ["one"], jobs=1, time_limit_s=60.0)
-    assert lost == Lost("it raised TypeError: 'str' object cannot be interpreted as an integer")

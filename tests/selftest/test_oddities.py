@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from batchproof.api import EngineConfig, Request
-from batchproof.campaign.hunt import Effort, hunt
-from batchproof.campaign.shelter import SharedLaboratory
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import EMBEDDED, load_model
 from batchproof.run.registry import (
@@ -52,7 +52,7 @@ def laboratory() -> SharedLaboratory:
 def test_an_honest_oddity_is_not_blamed(name: str, laboratory: SharedLaboratory) -> None:
     promises = " or ".join(f"promise(id='{each}')" for each in STRAINED[ODDITIES[name].kind])
     arguments = ["-m", promises, f"--model={MODELS[name]}", "--hypothesis-seed=1", "--diagnose-for=0"]
-    findings = hunt(f"{ODD_PREFIX}{name}", arguments, laboratory, EFFORT)
+    findings = run_suite(f"{ODD_PREFIX}{name}", arguments, laboratory, EFFORT)
     assert not findings.catches, "\n\n".join(catch.report for catch in findings.catches)
     assert findings.exit_status == pytest.ExitCode.OK, findings.output
     assert findings.num_passed >= FEWEST_TESTS

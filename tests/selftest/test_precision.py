@@ -117,5 +117,5 @@ def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
 def test_what_is_no_precision_is_named() -> None:
     with pytest.raises(UsageError, match="--compute-dtype 'int4' is unknown"):
         resolve_precision("int4", "auto")
-    with pytest.raises(UsageError, match="--kv-cache-dtype 'fp8' is unknown; choose auto, int8"):
+    with pytest.raises(UsageError, match="--kv-cache-dtype 'fp8' is unknown; choose one of auto, int8"):
         resolve_precision(None, "fp8")

@@ -22,7 +22,7 @@ from batchproof.api import (
     Request,
     RowRecord,
 )
-from batchproof.campaign.hunt import hunt
+from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_cases
 from batchproof.cases.runner import run_case
 from batchproof.checks.verdict import ConformanceFailure, Run, Scene
@@ -78,10 +78,10 @@ def _undisturbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def find(fault: str, test: str, directory: Path) -> Path:
-    """The script that the hunt has left."""
+    """The script that the suite run has left."""
     arguments = ["-x", "-k", test, f"--model={MODEL}", f"--engine-time-limit={TIME_LIMIT_S}"]
     arguments += ["--hypothesis-seed=0", f"--repro={directory}"]
-    findings = hunt(f"fault:{fault}", arguments)
+    findings = run_suite(f"fault:{fault}", arguments)
     assert findings.catches, findings.output
     told, _, path = findings.catches[0].report.splitlines()[-1].partition(": ")
     assert told == "repro", findings.catches[0].report
@@ -167,7 +167,7 @@ def test_a_prefix_that_nobody_computed_is_shown_again(
     liar = tmp_path / "liar.py"
     liar.write_text(f"from dataclasses import replace\n{LIAR}", encoding="utf-8")
     arguments = ["-x", "-k", "share_prefixes", f"--model={MODEL}", "--hypothesis-seed=0"]
-    findings = hunt(f"{liar}:Engine", [*arguments, f"--repro={tmp_path / 'kept'}"])
+    findings = run_suite(f"{liar}:Engine", [*arguments, f"--repro={tmp_path / 'kept'}"])
     assert len(findings.catches) == 1, findings.output
     (catch,) = findings.catches
     assert "P7 positions is broken" in catch.report

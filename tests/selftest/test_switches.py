@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request
-from batchproof.campaign.hunt import hunt
-from batchproof.campaign.shelter import SharedLaboratory, torch_restored
+from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
+from batchproof.campaign.suite_run import run_suite
 from batchproof.checks.switches import (
     EXACT,
     compute_exactly,
@@ -143,5 +143,5 @@ def test_a_hunt_keeps_its_models_in_a_process_that_does_not_compute_exactly() ->
     """The models are held against what they were when loaded, and torch's switches with them."""
     loosen()
     lab = SharedLaboratory(torch.device("cpu"), torch.float32, 60.0)
-    hunt("static", ["-k", "smoke", f"--model={MODEL}", "--hypothesis-seed=1"], lab)
+    run_suite("static", ["-k", "smoke", f"--model={MODEL}", "--hypothesis-seed=1"], lab)
     assert MODEL in lab._subjects

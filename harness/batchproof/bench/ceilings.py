@@ -1,7 +1,7 @@
-"""What this machine can do at most, measured in the same run: bytes copied and matrices multiplied.
+"""The limits of this machine, measured in the same run: bytes copied and matrices multiplied.
 
-With the threads that torch has now. A copy reads and writes; memory that is only read may be a little
-faster, so a step that almost only reads can pass this ceiling by a few per cent.
+With torch's current number of threads. A copy reads and writes; reading alone can be slightly faster,
+so a step that mostly reads can exceed this ceiling by a few per cent.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import torch
 from batchproof.devices import synchronise
 
 MIN_ROUNDS, SECONDS_OF_ROUNDS = 3, 0.3
-PATIENCE_S = 0.03  # a product slower than this is large enough: float16 has no fast one on some CPUs
+PATIENCE_S = 0.03  # a product this slow is large enough: some CPUs have no fast one in float16
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Of one device, in one dtype."""
+    """The limits of one device in one dtype."""
 
     copy_bytes_per_s: float  # read and written
-    matmul_flop_per_s: float  # a multiplication and an addition are two
+    matmul_flop_per_s: float  # a multiply-add is two operations
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     copy_bytes: int  # far beyond any cache
     matrix: int  # rows and columns, at most
-    num_calls: int  # between two looks at the clock: a GPU's launch must not count
+    num_calls: int  # between two clock readings, so that launch overhead does not count
 
 
 SIZES = {
@@ -42,7 +42,7 @@ SIZES = {
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """The best of several rounds of each; about a second on one CPU thread."""
+    """Returns the best of several rounds of each; takes about a second on one CPU thread."""
     sizes = SIZES.get(device.type, SIZES["cpu"])
     source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -60,19 +60,16 @@ def _matmul_flop_per_s(device: torch.device, dtype: torch.dtype, sizes: _Sizes) 
 def _matmul_s(
     size: int, device: torch.device, dtype: torch.dtype, num_calls: int, for_s: float
 ) -> float:
-    # Random: a GPU draws less power, and runs faster, on zeros.
+    # Random, because a GPU draws less power and runs faster on zeros.
     left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
     return _best_s(lambda: torch.mm(left, right, out=product), device, num_calls, for_s)
 
 
 def _best_s(
-    action: Callable[[], object],
-    device: torch.device,
-    num_calls: int,
-    for_s: float = SECONDS_OF_ROUNDS,
+    action: Callable[[], object], device: torch.device, num_calls: int, for_s: float = SECONDS_OF_ROUNDS
 ) -> float:
-    """Seconds of one call in the fastest round, after one call that is not counted."""
+    """Returns the seconds of one call in the fastest round, after one uncounted call."""
     action()
     synchronise(device)
     best_s, num_rounds, began = inf, 0, perf_counter()

@@ -1,8 +1,8 @@
-"""One round: a workload given to an engine, and what the client's clocks saw.
+"""One round: a workload served by an engine, timed by the client's clocks.
 
-An engine that can be stepped is driven as a server drives it: requests are added when they are due
-and every token is stamped when its event arrives. Any other engine gets one call of `generate`; then
-only the whole round has a time. What an engine makes lazily is made inside the round.
+A stepping engine is driven as a server drives it: requests are added when they are due, and every token
+is stamped when its event arrives. Any other engine gets one call of `generate`, so only the whole round
+has a time. What an engine creates lazily is created inside the round.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Stamped = tuple[float, Any]  # seconds since the round began, and a TokenEvent
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came back and how long it took; all times in seconds.
+    """The completions of a round and its times in seconds.
 
-    `wall_s` runs from the first request's submission to the last token, the device synchronised.
+    `wall_s` runs from the first request's submission to the last token, with the device synchronised.
     `token_times_s[i]` holds, for request i, the seconds from its arrival to each of its tokens; None
     for an engine that was not stepped.
     """
@@ -47,9 +47,11 @@ class Round:
 
 
 def plain(given: object) -> object:
-    """A copy that nobody can fill in or work out later; what is of another type is left to the checks.
+    """Returns a plain copy of a completion or event; a value of another type is returned as it is, for
+    the checks.
 
-    Made before the clock is read: a property or a lazy list of the engine's own works on our time.
+    The copy is made before the clock is read, so that a property or a lazy list is evaluated in timed
+    code, and cannot change later.
     """
     if isinstance(given, Completion):
         tokens = given.token_ids
@@ -63,7 +65,8 @@ def plain(given: object) -> object:
 def serve_at_once(
     engine: Engine, requests: Sequence[Request], device: torch.device, time_limit_s: float
 ) -> Round:
-    """One call of `generate`. Raises what the engine raises, `EngineHang`, `ConformanceFailure`."""
+    """Makes one call of `generate`. Raises what the engine raises, `EngineHang`, and
+    `ConformanceFailure`."""
     asked = [
         replace(request) for request in requests
     ]  # ours stay as they are, whatever is done to these
@@ -83,10 +86,10 @@ def serve_stepping(
     device: torch.device,
     time_limit_s: float,
 ) -> Round:
-    """Add each request when it is due and step until all are done.
+    """Adds each request when it is due and steps until all are done.
 
-    Latencies count from the moment a request is due, not from when the client came round to add it:
-    an engine that is long in a step may not hide the wait. Raises as `serve_at_once`.
+    Latencies count from the moment a request is due, not from when the client added it, so a long step
+    does not hide the wait. Raises as `serve_at_once` does.
     """
     due = list(arrivals_s or [0.0] * len(requests))
     asked = [replace(request) for request in requests]
@@ -150,7 +153,7 @@ def serve(
     time_limit_s: float,
     is_stepping: bool,
 ) -> Round:
-    """One round through the interface named."""
+    """Serves one round through stepping or `generate`. Raises as `serve_at_once` does."""
     if is_stepping:
         stepping = cast(SteppingEngine, engine)
         return serve_stepping(stepping, requests, arrivals_s, device, time_limit_s)

@@ -1,9 +1,8 @@
-"""How a time grows with a size: pure functions of the points, no clock.
+"""How a time grows with a size: pure functions of measured points.
 
-The exponent is the slope of log time over log size, by least squares, over the upper half of the range:
-there a fixed cost matters least. Its interval comes from how far the points lie off that line
-(Student's t); it does not know of an error that all points share, and an exponent that still changes
-over the range shows in it as well.
+The exponent is the slope of log time over log size, by least squares, over the upper half of the range,
+where a fixed cost matters least. Its 95 % interval comes from the residuals (Student's t). The interval
+also widens if the exponent changes over the range; it does not cover an error that all points share.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Self
 
-WORST_LINE = 0.25  # relative distance of a sample from a line that is still worth telling
-MIN_POINTS = 3  # two leave no residual to tell a spread from
-# Student's t that 2.5 % lie above, for 1, 2, ... degrees of freedom; the last is kept for more.
-STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+import numpy as np
+
+from batchproof.statistics import fit_line
+
+WORST_LINE = 0.25  # a line is reported if no sample is relatively farther from it
+MIN_POINTS = 3  # a line through two points has no residual
 Sample = tuple[float, float]  # a size, and the seconds it took; both above 0
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
+class PowerLaw:
     """`seconds = factor * size ** exponent`; 95 % interval of the exponent; fitted on sizes
     `smallest` to `largest`."""
 
@@ -33,56 +34,49 @@ class Power:
     largest: float
 
     def __call__(self, size: float) -> float:
+        """Returns the seconds at this size."""
         return float(self.factor * size**self.exponent)
 
     @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Self | None:
-        """On all samples; None if there are too few of them."""
-        if len({size for size, _ in samples}) < MIN_POINTS:
-            return None
-        xs, ys = [log(size) for size, _ in samples], [log(seconds) for _, seconds in samples]
-        mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-        spread = sum((x - mean_x) ** 2 for x in xs)
-        slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-        start = mean_y - slope * mean_x
-        num_free = len(xs) - 2
-        squares = sum((y - start - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
-        t = STUDENT_T[min(num_free, len(STUDENT_T)) - 1]
-        margin = t * sqrt(squares / num_free / spread)
+        """Returns the power fitted on all samples; None for fewer than `MIN_POINTS` sizes."""
         sizes = [size for size, _ in samples]
-        return cls(exp(start), slope, slope - margin, slope + margin, min(sizes), max(sizes))
+        if len(set(sizes)) < MIN_POINTS:
+            return None
+        line = fit_line([log(size) for size in sizes], [log(seconds) for _, seconds in samples])
+        slope = line.slope
+        assert slope.low is not None, "a slope through three points has an interval"
+        assert slope.high is not None, "a slope through three points has an interval"
+        factor = exp(line.intercept)
+        return cls(factor, slope.value, slope.low, slope.high, min(sizes), max(sizes))
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """`seconds = fixed_s + per_unit_s * size`, both of them not negative."""
+class AffineCost:
+    """`seconds = fixed_s + per_unit_s * size`, with neither number negative."""
 
     fixed_s: float
     per_unit_s: float
 
     def __call__(self, size: float) -> float:
+        """Returns the seconds at this size."""
         return self.fixed_s + self.per_unit_s * size
 
     @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Self | None:
-        """The smallest relative errors, so that small times count as much as large ones; None if there
-        are too few samples, or if either number would be negative."""
+        """Returns the line of smallest squared relative errors, so that small times count as much as
+        large ones; None for fewer than `MIN_POINTS` sizes, or if either number is negative."""
         if len({size for size, _ in samples}) < MIN_POINTS:
             return None
-        weights = [1 / seconds**2 for _, seconds in samples]
-        total = sum(weights)
-        mean_x = sum(w * size for w, (size, _) in zip(weights, samples, strict=True)) / total
-        mean_y = sum(w * seconds for w, (_, seconds) in zip(weights, samples, strict=True)) / total
-        spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, samples, strict=True))
-        shared = sum(
-            w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, samples, strict=True)
-        )
-        line = cls(mean_y - shared / spread * mean_x, shared / spread)
-        return line if line.fixed_s >= 0 and line.per_unit_s >= 0 else None
+        sizes, seconds = np.array(samples, dtype=np.float64).T
+        relative = np.stack([1 / seconds, sizes / seconds], axis=1)
+        fixed_s, per_unit_s = np.linalg.lstsq(relative, np.ones(len(samples)))[0].tolist()
+        return cls(fixed_s, per_unit_s) if min(fixed_s, per_unit_s) >= 0 else None
 
 
 def upper_half(samples: Sequence[Sample]) -> list[Sample]:
-    """Those from the geometric middle of the range on; the largest `MIN_POINTS` if they are fewer."""
+    """Returns the samples above the geometric middle of sizes, and at least the `MIN_POINTS`
+    largest."""
     ordered = sorted(samples)
     if not ordered:
         return []
@@ -91,34 +85,35 @@ def upper_half(samples: Sequence[Sample]) -> list[Sample]:
     return upper if len(upper) >= MIN_POINTS else ordered[-MIN_POINTS:]
 
 
-def fit_growth(samples: Sequence[Sample]) -> Power | None:
-    """The exponent over the upper half; None with fewer than `MIN_POINTS` samples."""
-    return Power.fit(upper_half(samples))
+def fit_growth(samples: Sequence[Sample]) -> PowerLaw | None:
+    """Returns the power fitted on the upper half; None for fewer than `MIN_POINTS` sizes."""
+    return PowerLaw.fit(upper_half(samples))
 
 
-def better_line(samples: Sequence[Sample]) -> Line | None:
-    """The line, if it describes all the samples well, and better than one power of the size does."""
-    line, power = Line.fit(samples), Power.fit(samples)
+def better_line(samples: Sequence[Sample]) -> AffineCost | None:
+    """Returns the line if it is within `WORST_LINE` of all samples and fits better than a power."""
+    line, power = AffineCost.fit(samples), PowerLaw.fit(samples)
     if line is None or power is None or worst_deviation(line, samples) > WORST_LINE:
         return None
     return line if _misfit(line, samples) < _misfit(power, samples) else None
 
 
-def _misfit(curve: Line | Power, samples: Sequence[Sample]) -> float:
-    """Mean square of the log of curve over sample."""
+def _misfit(curve: AffineCost | PowerLaw, samples: Sequence[Sample]) -> float:
+    """Returns the mean squared log ratio of curve and sample."""
     return sum(log(curve(size) / seconds) ** 2 for size, seconds in samples) / len(samples)
 
 
-def worst_deviation(curve: Line | Power, samples: Sequence[Sample]) -> float:
-    """The largest relative distance of a sample from the curve."""
+def worst_deviation(curve: AffineCost | PowerLaw, samples: Sequence[Sample]) -> float:
+    """Returns the largest relative distance of a sample from the curve."""
     return max(abs(seconds / curve(size) - 1) for size, seconds in samples)
 
 
 def describe(samples: Sequence[Sample], one: str, many: str) -> str:
-    """In words; `one` and `many` name the size: "token of context", "tokens of context"."""
+    """Returns the growth as text; `one` and `many` name the size: "token of context", "tokens of
+    context"."""
     ordered = sorted(samples)
     if len(ordered) < 2:
-        return f"too few points to tell a growth: {len(ordered)}"
+        return f"too few points to fit a growth: {len(ordered)}"
     (smallest, least_s), (largest, most_s) = ordered[0], ordered[-1]
     parts = []
     power, line = fit_growth(ordered), better_line(ordered)
@@ -138,7 +133,7 @@ def describe(samples: Sequence[Sample], one: str, many: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits in the unit that suits: `1.82 ms`."""
+    """Returns three digits in the unit that suits, as `1.82 ms`."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * factor >= 1 or unit == "µs":
             return f"{seconds * factor:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The forward passes of an engine, seen from outside: no engine is asked to own up."""
+"""The forward passes of an engine, observed on the model: engines report nothing themselves."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ REPLAYED = "CUDA graphs were replayed, in which no hook sees a forward pass"
 
 
 @dataclass
-class Seen:
-    """`unseen`: why there may have been more; None if nothing tells so."""
+class ForwardLog:
+    """`forwards` in order. `unseen` says why passes may be missing; None if there is no such sign."""
 
     forwards: list[Forward] = field(default_factory=list)
     unseen: str | None = None
 
 
 @contextmanager
-def watching(model: PreTrainedModel) -> Iterator[Seen]:
-    """The embedding is looked up in each pass, whichever way an engine calls the model; but not when a
-    graph is replayed, and when one is captured it is looked up and computes nothing."""
-    seen, graph = Seen(), torch.cuda.CUDAGraph
+def record_forwards(model: PreTrainedModel) -> Iterator[ForwardLog]:
+    """Records the shape of the token ids of every forward pass inside the block.
+
+    The hook is on the input embedding, which every pass reads however an engine calls the model. It is
+    not read when a CUDA graph is replayed, so `unseen` notes that.
+    """
+    seen, graph = ForwardLog(), torch.cuda.CUDAGraph
     replay = graph.replay
 
     def note(_module: object, args: tuple[Any, ...]) -> None:

@@ -1,6 +1,5 @@
-"""What is asked in each lap: the same lengths, caps and shared prefixes, with tokens that nobody can
-know before. Answers and prefixes that an engine kept from another lap, or worked out in advance, are of
-no use to it."""
+"""The requests of each lap: the same lengths, caps and shared prefixes, with tokens that cannot be
+known before. Answers or prefixes that an engine kept or computed in advance do not help it."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from batchproof.api import Request
 
 
 class Laps:
-    """One for all engines of a comparison. Lap 0 is the workload as it stands; every later one renames
-    the tokens by a permutation that is drawn when the lap begins."""
+    """The requests of all laps of one comparison. Lap 0 is the workload itself; each later lap renames
+    its tokens by a random permutation drawn when the lap begins."""
 
     def __init__(self, requests: Sequence[Request], vocab_size: int) -> None:
         self._asked: dict[int, tuple[Request, ...]] = {0: tuple(requests)}
         self._vocab_size = vocab_size
-        self.seeds: list[int] = []  # of laps 1, 2, ...: with them a lap can be asked again
+        self.seeds: list[int] = []  # of laps 1, 2, ...: they reproduce a lap
 
     def __getitem__(self, lap: int) -> tuple[Request, ...]:
         while lap not in self._asked:
@@ -29,7 +28,7 @@ class Laps:
 
 
 def renamed(requests: Sequence[Request], vocab_size: int, seed: int) -> tuple[Request, ...]:
-    """Each token replaced by another, the same one everywhere."""
+    """Returns the requests with every token replaced through one permutation of the vocabulary."""
     names = list(range(vocab_size))
     random.Random(seed).shuffle(names)
     return tuple(

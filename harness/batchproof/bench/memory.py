@@ -1,4 +1,4 @@
-"""The most memory that was held while something ran."""
+"""The peak of the memory held while something ran."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RESET_PEAK = "5"  # proc(5): resets the peak resident set size of this process
 
 
 class PeakMemory:
-    """`start()`, run, `stop() -> bytes` held at most beyond what was held at the start.
+    """`start()`, run, `stop()` returns the peak in bytes above what was held at the start.
 
-    CUDA: of torch's allocator, the peaks of all GPUs of this process added up. CPU: resident memory of
-    this process, which Linux alone can measure from a chosen moment on; None elsewhere, and on MPS.
+    CUDA: torch's allocator, summed over all GPUs of this process. CPU: resident memory of this process;
+    only Linux can measure its peak from a chosen moment on, so it is None elsewhere and on MPS.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -26,8 +26,8 @@ class PeakMemory:
         self._before: int | None = None
 
     def start(self, touch: Callable[[], object] = lambda: None) -> None:
-        """`touch` uses what everybody shares (the weights, the libraries' own buffers), so that whoever
-        happens to be measured first does not pay for it."""
+        """Begins. `touch` uses what all engines share (weights, buffers of libraries), so that the
+        first engine measured is not charged for it."""
         gc.collect()
         if self._device.type == "cpu":
             _give_back_freed_memory()
@@ -41,6 +41,7 @@ class PeakMemory:
             self._before = _resident_bytes("VmRSS")
 
     def stop(self) -> int | None:
+        """Returns the peak in bytes above the start, or None where it cannot be measured."""
         if self._before is None:
             return None
         if self._device.type == "cuda":
@@ -51,7 +52,7 @@ class PeakMemory:
 
 
 def _give_back_freed_memory() -> None:
-    """What an earlier round has freed and the C library kept would hide what this one takes."""
+    """Returns freed memory to the system: what the C library keeps would hide new allocations."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

@@ -1,17 +1,17 @@
-"""From rounds to the figures people quote, named and defined as in vLLM's `benchmark_serving`.
+"""The figures people quote, named and defined as in vLLM's `benchmark_serving`.
 
     request_throughput      completed requests / wall_s
     output_throughput       output tokens / wall_s
     total_token_throughput  (prompt + output tokens) / wall_s
     ttft    time to first token: from a request's arrival to its first token
     tpot    time per output token: (latency - ttft) / (num_output_tokens - 1); none for one token
-    itl     inter-token latency: every gap between a request's tokens, pooled; tokens that come together
-            are one arrival
+    itl     inter-token latency: every gap between a request's tokens, pooled; tokens that arrive
+            together are one arrival
     e2el    end-to-end latency: from arrival to the last token
-    goodput requests per second that met every limit asked for
+    goodput requests per second that met every limit given
 
 Throughputs are those of the median round; latencies pool all timed rounds. What an engine's interface
-does not show is None, never 0. Only rounds whose answers were checked come here.
+does not show is None, never 0. Only rounds whose answers were checked are measured.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from batchproof.api import Request
 from batchproof.bench.drive import Round
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-SLO_KEYS = ("ttft", "tpot", "e2el")  # of one request; itl is no figure of a request
+SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
 NUM_QUANTILES = 101
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """One request's latencies in milliseconds; None where there is none."""
+    """One request's latencies in milliseconds; None where undefined."""
 
     ttft: float | None
     tpot: float | None
@@ -43,6 +43,7 @@ class RequestTimes:
 
     @classmethod
     def of(cls, token_times_s: Sequence[float]) -> RequestTimes:
+        """Returns the latencies for the seconds from arrival to each token."""
         ms = [1000 * seconds for seconds in token_times_s]
         if not ms:
             return cls(None, None, None, ())
@@ -51,7 +52,8 @@ class RequestTimes:
         return cls(ms[0], tpot, ms[-1], gaps)
 
     def meets(self, slo_ms: Mapping[str, float]) -> bool:
-        """A limit on a latency that this request does not have cannot be missed."""
+        """Returns whether all limits are met. A latency that the request does not have meets its
+        limit."""
         own = {name: getattr(self, name) for name in slo_ms}
         return all(own[name] is None or own[name] <= slo_ms[name] for name in slo_ms)
 
@@ -59,7 +61,8 @@ class RequestTimes:
 def measure(
     rounds: Sequence[Round], requests: Sequence[Request], slo_ms: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """All figures of one engine on one workload, in vLLM's names; times in ms, rates per second."""
+    """Returns all figures of one engine on one workload, in vLLM's names: times in ms, rates per
+    second."""
     wall_s = median(each.wall_s for each in rounds)
     process_s = median(each.process_s for each in rounds)
     num_output = sum(len(completion.token_ids) for completion in rounds[0].completions)
@@ -78,7 +81,8 @@ def measure(
 
 
 def latencies(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """Each kind of latency in ms, pooled over all requests of all rounds, sorted."""
+    """Returns each kind of latency in ms, pooled over all requests of all rounds, sorted; None where
+    the interface does not show it."""
     times = _request_times(rounds)
     if times is None:
         return dict.fromkeys(LATENCIES)
@@ -95,7 +99,7 @@ def _sorted(values: Iterable[float | None]) -> list[float]:
 
 
 def distributions(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """For pictures: at most 101 quantiles of each latency, in ms."""
+    """Returns at most 101 quantiles of each latency in ms, for pictures."""
     return {f"{name}_ms": _quantiles(values or ()) for name, values in latencies(rounds).items()}
 
 

@@ -1,14 +1,14 @@
-"""What a schedule costs at the least: bytes moved and operations done, against what the machine can.
+"""The least cost of a schedule: bytes moved and operations done, against the machine's ceilings.
 
 Each step must read the weights once and the keys and values that its rows attend to, and must multiply
 its tokens by the weights. The larger of the two times, bytes over bandwidth and operations over rate,
-is the least time of the step (S. Williams et al., "Roofline", CACM 52, 2009); the sum is that of the
-schedule the engine chose. A poor schedule has a longer least time, so the share of the roofline tells
-how well an engine does its steps, not how well it chose them.
+is the least time of the step (S. Williams et al., "Roofline", CACM 52, 2009); their sum is the least
+time of the schedule that the engine chose. A poor schedule has a longer least time, so the share of the
+roofline shows how well an engine executes its steps, not how well it schedules.
 
-Nothing is subtracted for what stays in a cache. On a GPU that hardly matters. On a CPU a model of a few
-megabytes is never read from memory again after its first step, so its share may pass what a large model
-could reach, and even 1.
+Nothing is subtracted for what stays in a cache. That hardly matters on a GPU. On a CPU a model of a few
+megabytes stays in cache after its first step, so its share can exceed that of a large model, and even
+1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Window = int | None  # keys that a query sees at most; None: all before it
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """What one forward pass of a dense decoder moves and multiplies."""
+    """What one forward pass of a dense decoder moves and multiplies; one multiply-add is 2
+    operations."""
 
     body_bytes: int  # all weights but embeddings and head; read by every step
     head_bytes: int  # read by a step that samples; a tied head is the whole input embedding
@@ -44,16 +45,16 @@ class ModelCosts:
     head_flop: int  # for one sampled row
     kv_bytes: int  # keys and values of one token in one layer
     pair_flop: int  # for one (query, key) pair in one layer: scores, and the sum over values
-    num_layers: tuple[tuple[Window, int], ...]  # how many layers have which window
+    num_layers: tuple[tuple[Window, int], ...]  # (window, number of layers with it)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """In all layers."""
+        """Bytes of the keys and values of one token in all layers."""
         return self.kv_bytes * sum(num for _, num in self.num_layers)
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self | str:
-        """For a model whose work is not so simple, why it is not."""
+        """Returns the costs, or the reason why a model's work is not counted."""
         reason = _why_uncounted(model)
         if reason is not None:
             return reason
@@ -80,16 +81,17 @@ class ModelCosts:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The least time of a trace, and what it is made of."""
+    """The least time of a trace in seconds, and what it is made of."""
 
     least_s: float
     bytes: int
     flop: int
-    bound: str  # "memory" or "compute": which of the two held most of that time
+    bound: str  # "memory" or "compute": the larger part of that time
 
 
 def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceilings) -> Roofline:
-    """Sum over the steps; padding and idle slots are not in a trace, so they count as loss."""
+    """Returns the sum over the steps. Padding and idle slots are not in a trace, so they count as
+    loss."""
     held_s = {"memory": 0.0, "compute": 0.0}
     total_bytes = total_flop = 0
     for record in trace:
@@ -104,7 +106,7 @@ def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceiling
 
 
 def step_costs(rows: Sequence[RowRecord], costs: ModelCosts) -> tuple[int, int]:
-    """Bytes and operations of one forward pass over these rows."""
+    """Returns the bytes and operations of one forward pass over these rows."""
     num_fed = sum(row.query_len for row in rows)
     num_sampled = sum(row.is_sampled for row in rows)
     num_read = num_pairs = 0  # keys read and pairs scored, in all layers
@@ -123,13 +125,14 @@ def step_costs(rows: Sequence[RowRecord], costs: ModelCosts) -> tuple[int, int]:
 
 
 def num_keys(row: RowRecord, window: Window) -> int:
-    """Keys that at least one query of the row sees, its own included."""
+    """Returns the number of keys that at least one query of the row sees, its own included."""
     seq_len = row.context_len + row.query_len
     return seq_len if window is None else min(seq_len, window + row.query_len - 1)
 
 
 def pairs(row: RowRecord, window: Window) -> int:
-    """(query, key) pairs under the causal mask: the query at position p sees p + 1 keys."""
+    """Returns the number of (query, key) pairs under the causal mask, where the query at position p
+    sees p + 1 keys, or `window` if that is fewer."""
     context, queries = row.context_len, row.query_len
     growing = queries if window is None else max(0, min(queries, window - context))
     full = 0 if window is None else (queries - growing) * window  # those whose window is full
@@ -137,7 +140,7 @@ def pairs(row: RowRecord, window: Window) -> int:
 
 
 def _why_uncounted(model: PreTrainedModel) -> str | None:
-    """Why the counts would not hold for this model; None if they do."""
+    """Returns why the counts would not hold for this model; None if they do."""
     config = model.config.get_text_config()
     if any((getattr(config, name, None) or 0) > 1 for name in NUM_EXPERTS):
         return "it is a mixture of experts: how many of them a step reads depends on its tokens"
@@ -165,7 +168,7 @@ def _uncounted_matrix(model: PreTrainedModel) -> str | None:
 
 
 def _windows(config: Any) -> list[Window]:
-    """One for each layer."""
+    """Returns the window of each layer."""
     window: Window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None)
     if layer_types is None:

@@ -1,7 +1,7 @@
-"""What the scheduler did with the slots: pure functions of a trace, no tensors and no clock.
+"""What the scheduler did with the slots: pure functions of a trace, without tensors or a clock.
 
-`fed` counts the token positions that the model was made to compute, pads and idle rows included, as
-`forwards.py` sees them from outside.
+`fed` counts the token positions that the model computed, pads and idle rows included, as `forwards.py`
+observes them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 from batchproof.api import Request, StepRecord
 from batchproof.drawing.timeline import assign_slots, is_prefill
 
-MAX_STEPS_KEPT = 5000  # of a longer run no step-by-step picture is kept
+MAX_STEPS_KEPT = 5000  # longer runs keep no step-by-step picture
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The token ids one forward pass was given: `(batch, length)`."""
+    """The shape of the token ids of one forward pass: `(batch, length)`."""
 
     batch: int
     length: int
 
     @property
     def num_tokens(self) -> int:
+        """Token positions computed, pads included."""
         return self.batch * self.length
 
 
@@ -37,9 +38,11 @@ def figures(
     output_lens: Sequence[int],
     unseen: str | None = None,
 ) -> dict[str, Any]:
-    """Steps, batch size, occupancy and waste of one round. None: neither trace nor hook shows it.
+    """Returns steps, batch size, occupancy and waste of one round; None where neither trace nor hook
+    shows it.
 
-    `unseen`: why not all forward passes were seen; what does not add up with the trace tells so too.
+    `unseen` says why forward passes may be missing; a contradiction between passes and trace is
+    reported in the same field, `why_no_waste`.
     """
     num_needed = sum(
         len(request.prompt_token_ids) + num_output - 1
@@ -65,8 +68,8 @@ def figures(
 
 
 def barriers(trace: Sequence[StepRecord]) -> list[int]:
-    """The steps after which a whole wave had to be over: static batching. Empty for an engine that
-    ever admits somebody while another sequence runs on."""
+    """Returns the steps after which a whole wave had ended: static batching. Empty for an engine that
+    ever admits a sequence while another one is running."""
     running: set[str] = set()
     found = []
     for step, record in enumerate(trace):
@@ -85,7 +88,8 @@ def timeline(
     num_slots: int,
     requests: Sequence[Request],
 ) -> dict[str, Any] | None:
-    """Every stay of a request in a slot, ready for JSON; None if there is no trace or it is too long.
+    """Returns every stay of a request in a slot, ready for JSON; None without a trace or for one longer
+    than `MAX_STEPS_KEPT`.
 
     `prefill` holds, for each step in which the prompt was fed, the real tokens and those computed for
     the row, pads included.
@@ -100,17 +104,9 @@ def timeline(
     for step, (record, slots) in enumerate(zip(trace, assign_slots(trace, num_slots), strict=True)):
         began |= dict.fromkeys(record.admitted, step)
         for row in record.rows:
-            slot = slots[row.request_id]
-            stay = stays.setdefault(
-                (slot, row.request_id, began[row.request_id]),
-                {
-                    "slot": slot,
-                    "request": index_of[row.request_id],
-                    "start": step,
-                    "prefill": [],
-                    "decodes": 0,
-                },
-            )
+            slot, index = slots[row.request_id], index_of[row.request_id]
+            new = {"slot": slot, "request": index, "start": step, "prefill": [], "decodes": 0}
+            stay = stays.setdefault((slot, row.request_id, began[row.request_id]), new)
             if is_prefill(row, prompt_lens[row.request_id]):
                 stay["prefill"].append([row.query_len, padded[step] or row.query_len])
             else:
@@ -124,7 +120,8 @@ def timeline(
 
 
 def _padded_lens(trace: Sequence[StepRecord], forwards: Sequence[Forward]) -> Sequence[int | None]:
-    """Per step the length all rows were padded to; None where rows were packed, or nobody can tell."""
+    """Returns per step the length that all rows were padded to; None where rows were packed or passes
+    do not match steps."""
     if len(forwards) != len(trace):
         return [None] * len(trace)
     return [
@@ -136,7 +133,7 @@ def _padded_lens(trace: Sequence[StepRecord], forwards: Sequence[Forward]) -> Se
 def composition(
     trace: Sequence[StepRecord], num_slots: int, prompt_lens: Mapping[str, int]
 ) -> list[list[int]] | None:
-    """Per step: prompt tokens fed, decode rows, idle slots, requests waiting."""
+    """Returns per step: prompt tokens fed, decode rows, idle slots, requests waiting."""
     if not trace or len(trace) > MAX_STEPS_KEPT:
         return None
     steps = []
@@ -152,10 +149,10 @@ def composition(
 def max_speedup_over_static(
     prompt_lens: Sequence[int], output_lens: Sequence[int], num_slots: int
 ) -> dict[str, float]:
-    """The most that continuous batching can gain over static waves on this workload.
+    """Returns the most that continuous batching can gain over static waves on this workload.
 
-    `by_steps`, if every step cost the same however many rows it has: steps of all waves (each as long
-    as its longest answer) over the steps that full slots would need. `by_rows`, if cost were
+    `by_steps` assumes that every step costs the same however many rows it has: steps of all waves (each
+    as long as its longest answer) over the steps that full slots need. `by_rows` assumes a cost
     proportional to the tokens computed: padded and idle positions included, over the real ones.
     """
     num_steps = num_padded = 0

@@ -1,34 +1,26 @@
-"""What a benchmark asks for, in a dozen numbers (`BenchSpec`), and the requests that come of it
-(`BenchWorkload`): the same ones in every run, on every machine, from the seed.
+"""What a benchmark asks for in a dozen numbers (`BenchSpec`), and the requests drawn from it
+(`BenchWorkload`): the same in every run and on every machine, for one seed.
 
 The order of the draws is part of the definition. One `random.Random(seed)` gives, request after
-request, a prompt's length and then its tokens; when all prompts are drawn, the caps in order; then
-the arrivals. That is how `ragged` comes to the totals that others publish for it.
+request, a prompt's length and then its tokens; when all prompts are drawn, the caps in order; then the
+arrivals. With it `ragged` has the totals that others publish for that workload.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from batchproof.api import EngineConfig, Request
-from batchproof.bench.spec_rules import complaints
 from batchproof.errors import UsageError
+from batchproof.validation.values import InvalidValueError, at_least, require
 
 LARGEST_TOKEN = 10_000  # prompt tokens are drawn from 0..10000, then folded into the vocabulary
-
-
-class SpecError(UsageError):
-    """A value of a `BenchSpec` out of range; whoever knows its line or flag says that in its place."""
-
-    def __init__(self, field: str, complaint: str) -> None:
-        super().__init__(f"{field} {complaint}")
-        self.field = field
-        self.complaint = complaint
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +48,71 @@ Mixture = tuple[tuple[float, Range], ...]
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """A benchmark workload before its tokens are drawn. Raises `SpecError`."""
+    """A benchmark workload before its tokens are drawn. Raises `InvalidValueError`, which names the
+    field, for a value out of range."""
 
     name: str
     why: str
     num_requests: int
     prompt_len: Range  # tokens, a shared prefix included
-    cap: Mixture  # max_new_tokens; no request has an EOS id, so caps are what is delivered
+    cap: Mixture  # max_new_tokens; no request has an EOS id, so every cap is reached
     slots: int  # EngineConfig.max_num_seqs
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
     arrival_rate: float | None = None  # requests per second, Poisson; None: all at once
     max_num_batched_tokens: int = 2048
-    prefix_caching: bool = False  # engines that can may keep prefixes
+    prefix_caching: bool = False  # whether engines that are able may keep prefixes
 
     def __post_init__(self) -> None:
-        for field, complaint in complaints(self):
-            raise SpecError(field, complaint)
+        for field, least in (("num_requests", 1), ("slots", 1), ("seed", 0)):
+            at_least(field, getattr(self, field), least)
+        self._check_ranges()
+        self._check_prefix()
+        rate = self.arrival_rate
+        if rate is not None:
+            require(0 < rate < math.inf, "arrival_rate", f"{rate:g}", "above 0 and finite")
+        longest = self.prompt_len.high
+        least = max(self.slots, longest)
+        rule = (
+            f"at least {least}, for a step has to hold a token of each of the {self.slots} slots, and "
+            f"the whole longest prompt ({longest}), since not every engine cuts prompts"
+        )
+        budget = self.max_num_batched_tokens
+        require(budget >= least, "max_num_batched_tokens", budget, rule)
+
+    def _check_ranges(self) -> None:
+        rule = "a range LOW..HIGH with 1 <= LOW <= HIGH"
+        for field, each in (("prompt_len", self.prompt_len), *(("cap", each) for _, each in self.cap)):
+            require(1 <= each.low <= each.high, field, each, rule)
+        shares = [share for share, _ in self.cap]
+        if min(shares, default=0) <= 0 or abs(sum(shares) - 1) > 1e-9:
+            shown = ", ".join(f"{share:g}" for share in shares) or "none"
+            complaint = f"has the shares {shown}, but they must be above 0 and add up to 1"
+            raise InvalidValueError("cap", complaint)
+
+    def _check_prefix(self) -> None:
+        prefix = self.shared_prefix
+        if prefix is None:
+            return
+        length, num_groups = prefix.length, prefix.num_groups
+        shown = f"{length} tokens in {num_groups} groups"
+        rule = "at least 1 token in at least 1 group; leave it out for none"
+        require(min(length, num_groups) >= 1, "shared_prefix", shown, rule)
+        rule = f"above {length}, the length of the shared prefix of {self.name!r}, at its low end"
+        require(self.prompt_len.low > length, "prompt_len", self.prompt_len, rule)
+        rule = f"above {num_groups}, the number of groups that share a prefix in {self.name!r}"
+        require(self.num_requests > num_groups, "num_requests", self.num_requests, rule)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as a result file keeps them: ranges as [low, high]."""
+        """Returns plain values as a result file keeps them, ranges as [low, high]."""
         plain = _unless_off(asdict(self))
         plain["prompt_len"] = [self.prompt_len.low, self.prompt_len.high]
         plain["cap"] = [{"share": share, "range": [r.low, r.high]} for share, r in self.cap]
         return plain
 
     def realise(self, vocab_size: int, context_len: int) -> BenchWorkload:
-        """The requests themselves. Raises `UsageError` if one does not fit the context."""
+        """Returns the requests for a vocabulary. Raises `UsageError` if one exceeds the context
+        length."""
         rng = random.Random(self.seed)
         prompts = [
             [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(rng.randint(*self._lens))]
@@ -99,25 +129,26 @@ class BenchSpec:
             for index, (prompt, cap) in enumerate(zip(prompts, caps, strict=True))
         )
         self._check_fit(requests, context_len)
-        # An engine that makes its pool when it is built learns how large: in no lap does it grow.
+        # An engine that allocates its pool when built can size it, so that it does not grow in a lap.
         longest = max(map(_num_tokens, requests))
         return BenchWorkload(self, requests, arrivals_s, replace(self.config, max_model_len=longest))
 
     @property
     def label(self) -> str:
-        """The name and six hex digits of what it asks for: sizes of other runs never share a label."""
+        """The name and six hex digits of everything asked for: specs of other sizes have other
+        labels."""
         asked = {key: value for key, value in self.as_dict().items() if key not in ("name", "why")}
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:6]
         return f"{self.name}@{digest}"
 
     @property
     def mean_output_tokens(self) -> float:
-        """Of all requests together, before anything is drawn."""
+        """The expected output tokens of all requests together."""
         return self.num_requests * sum(share * (r.low + r.high) / 2 for share, r in self.cap)
 
     @property
     def config(self) -> EngineConfig:
-        """Without `max_model_len`: how long the longest request is, is known when it is drawn."""
+        """The limits without `max_model_len`, which follows from the requests drawn."""
         return EngineConfig(
             max_num_seqs=self.slots,
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -130,7 +161,7 @@ class BenchSpec:
 
     def _draw_cap(self, rng: random.Random) -> int:
         chosen = self.cap[-1][1]
-        if len(self.cap) > 1:  # else no draw, or `ragged` would not be what it is elsewhere
+        if len(self.cap) > 1:  # a single range makes no draw: `ragged` depends on it
             draw = rng.random()
             for share, each in self.cap[:-1]:
                 draw -= share
@@ -140,7 +171,7 @@ class BenchSpec:
         return rng.randint(chosen.low, chosen.high)
 
     def _draw_arrivals(self, rng: random.Random) -> tuple[float, ...] | None:
-        """Whole microseconds: the last bit of a logarithm differs from one C library to another."""
+        """Arrivals in whole microseconds: the last bit of a logarithm depends on the C library."""
         if self.arrival_rate is None:
             return None
         arrivals_s = [0.0]
@@ -161,7 +192,7 @@ class BenchSpec:
 
 @dataclass(frozen=True)
 class BenchWorkload:
-    """The requests of a spec for one vocabulary. Two are alike if and only if their hashes are."""
+    """The requests of a spec for one vocabulary. Two are equal if and only if their hashes are."""
 
     spec: BenchSpec
     requests: tuple[Request, ...]
@@ -171,7 +202,7 @@ class BenchWorkload:
     @cached_property
     def hash(self) -> str:
         """12 hex digits over everything that an engine is given. `max_model_len` follows from the
-        requests and is left out, so that results of before it was given stay comparable."""
+        requests and is left out, so results older than that field stay comparable."""
         asked = [
             [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
             for r in self.requests
@@ -185,7 +216,8 @@ class BenchWorkload:
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def totals(self) -> dict[str, int]:
-        """What was realised; nothing ends before its cap, so the most output is all the output."""
+        """Returns the sizes drawn. Nothing ends before its cap, so `max_output_tokens` are all
+        delivered."""
         return {
             "num_requests": len(self.requests),
             "num_prompt_tokens": sum(len(r.prompt_token_ids) for r in self.requests),
@@ -193,7 +225,7 @@ class BenchWorkload:
         }
 
     def __str__(self) -> str:
-        """One line, to be printed before the first round."""
+        """One line that describes the workload."""
         count = self.totals()
         slots = self.config.max_num_seqs
         return (
@@ -204,8 +236,8 @@ class BenchWorkload:
 
 
 def _unless_off(plain: dict[str, Any]) -> dict[str, Any]:
-    """Without `prefix_caching` where it is off: results of before there was such a thing stay
-    comparable."""
+    """Returns the values without `prefix_caching` where it is off, so results older than that field
+    stay comparable."""
     return {key: value for key, value in plain.items() if key != "prefix_caching" or value}
 
 

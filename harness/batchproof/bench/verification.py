@@ -1,9 +1,9 @@
-"""May these timed tokens be counted? The rules are those of `batchproof.checks.answers`.
+"""Whether timed tokens may be counted, by the rules of `batchproof.checks.answers`.
 
-Every completion of every round must have the right id, place, length and finish reason. Tokens are
-checked in full against the right answers; where that would take far longer than the benchmark, those
-of a stated random sample are: each choice of theirs must be within rounding of the best in float64
-(rule O3), given the engine's own tokens before it.
+Every completion of every round must have the right id, place, length and finish reason. All tokens are
+compared with the right answers; where that would take far longer than the benchmark, the tokens of a
+random sample, whose seed is recorded, are checked instead: each must be the best choice in float64 up
+to rounding (rule O3), given the engine's own tokens before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAMPLE_SIZE = 16  # requests of a larger round
 
 @dataclass
 class Counts:
-    """What was looked at, for the result file."""
+    """What was checked, for the result file."""
 
     num_completions: int = 0
     num_by_reference: int = 0  # tokens equal to the right answer's, or a near-tie with it
@@ -39,10 +39,10 @@ class Counts:
 
 
 class Verifier:
-    """Judges all rounds of one engine on one workload."""
+    """Checks all rounds of one engine on one workload."""
 
     def __init__(self, oracle: Oracle, sample_size: int | None) -> None:
-        """`sample_size` requests of each round; None: all of them."""
+        """`sample_size`: requests checked in each round; None: all of them."""
         self._oracle = oracle
         self._sample_size = sample_size
         self._sample_seed = secrets.randbits(32)  # no engine can know whom it will meet
@@ -50,7 +50,7 @@ class Verifier:
         self._counts = Counts()
 
     def judge(self, lap: int, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-        """Raises `ConformanceFailure` at the first answer that is wrong."""
+        """Checks one round. Raises `ConformanceFailure` at the first wrong answer."""
         check_order(requests, completions)
         for request, completion in zip(requests, completions, strict=True):
             check_structure(request, completion)
@@ -76,14 +76,15 @@ class Verifier:
 
     @property
     def has_checked(self) -> bool:
-        """At least one completion's tokens."""
+        """Whether the tokens of at least one completion were checked."""
         return self._counts.num_by_reference + self._counts.num_scored > 0
 
     def as_dict(self) -> dict[str, int]:
+        """Returns the counts and the seed of the samples, for the result file."""
         self._counts.num_near_ties = self._ledger.num_near_ties
         return asdict(self._counts) | {"sample_seed": self._sample_seed}
 
 
 def default_sample_size(num_output_tokens: int) -> int | None:
-    """None, which is all, as long as the right answers are cheap."""
+    """Returns None, which is all requests, as long as the right answers are cheap."""
     return None if num_output_tokens <= MAX_TOKENS_CHECKED_IN_FULL else SAMPLE_SIZE

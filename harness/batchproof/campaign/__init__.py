@@ -1,6 +1,6 @@
-"""Many hunts by many processes: what proves the suite itself.
+"""Campaigns that test the suite itself, spread over worker processes.
 
-`faults.py` runs it against every planted fault and writes the kill table; `honest.py` runs it against
-honest engines and expects no failure. Both spread their tasks over the processes of `crew.py`; each
-task is one or two calls of `hunt`, in a laboratory (`shelter.py`) that lives as long as its process.
+`faults.py` runs the suite against every planted fault and writes the kill table; `honest.py` runs it
+against honest engines and expects no failure. A task is one or two calls of `run_suite`, in a
+laboratory that lives as long as its process.
 """

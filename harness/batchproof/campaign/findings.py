@@ -1,4 +1,4 @@
-"""How a hunt looks, what it sees, and the pytest plugin that notes it down."""
+"""How a suite run looks, what it sees, and the pytest plugin that notes it down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batchproof.run.trial import Laboratory
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a hunt looks. As it stands: as a plain run does, but without shrinking."""
+    """How a suite run looks. As it stands: as a plain run does, but without shrinking."""
 
     profile: str | None = None  # None: the current one
     max_examples: int | None = None  # None: the profile's
@@ -41,7 +41,7 @@ class Catch:
 
 @dataclass(slots=True)
 class Findings:
-    """What a hunt saw."""
+    """What a suite run saw."""
 
     catches: list[Catch] = field(default_factory=list)
     num_passed: int = 0

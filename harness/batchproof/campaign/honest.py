@@ -9,16 +9,20 @@ import sys
 from pathlib import Path
 
 from batchproof.campaign import choices
-from batchproof.campaign.crew import Crew
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
-from batchproof.campaign.honest_tasks import judge_honest
+from batchproof.campaign.honest_tasks import judge_honest, lost
 from batchproof.campaign.progress import Progress
+from batchproof.errors import BatchproofError
 from batchproof.models.catalogue import DTYPES
 from batchproof.provenance import made_now
 from batchproof.records.files import replace_text
 from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
+from batchproof.worker_pool import LostTask, WorkerPool
+
+TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
+MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so it might never end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
     output = choices.writable(arguments.output)
     total = arguments.workloads * len(dtypes)
     progress = Progress("honest", "workload", total, arguments.progress)
-    is_complete = False
+    is_complete, num_lost = False, 0
     try:
-        with Crew(arguments.jobs) as crew:
-            for task, found in crew.work(judge_honest, table.tasks()):
-                table.add(task, found)
-                progress.step(found.counts.workloads, f"{len(table.alarms)} alarms")
+        with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
+            for task, found in pool.run(judge_honest, table.tasks()):
+                seen = lost(found.why) if isinstance(found, LostTask) else found
+                num_lost += isinstance(found, LostTask)
+                if num_lost > MOST_LOST:
+                    raise BatchproofError(
+                        f"{num_lost} tasks were lost, the last because {seen.alarms[0]}"
+                    )
+                table.add(task, seen)
+                progress.step(seen.counts.workloads, f"{len(table.alarms)} alarms")
         is_complete = True
     finally:  # whatever stopped it: hours of work are kept
         progress.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchproof.campaign.findings import Effort
-from batchproof.campaign.hunt import hunt
-from batchproof.campaign.worker import laboratory, own_failures
+from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.places import ROOT
 from batchproof.records.honest import HonestCounts
 
@@ -34,11 +34,16 @@ class HonestOutcome:
     alarms: tuple[str, ...] = ()
 
 
+def lost(why: str) -> HonestOutcome:
+    """Returns an alarm for a task whose worker raised, hung or died: nothing was judged."""
+    return HonestOutcome(HonestCounts(), (why,))
+
+
 def judge_honest(task: HonestTask) -> HonestOutcome:
-    """Failures are shrunk: an alarm has to be read by somebody who finds out which side is wrong."""
+    """Runs the suite on an honest engine. Failures are shrunk, because a person has to read an alarm."""
     effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
     arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
-    findings = hunt(task.engine, arguments, laboratory(task.dtype, TIME_LIMIT_S), effort)
+    findings = run_suite(task.engine, arguments, process_laboratory(task.dtype, TIME_LIMIT_S), effort)
     broken = [each.report for each in findings.catches if each.broken is not None]
     alarms = (*broken, *own_failures(findings))
     if alarms:  # their workloads are mostly steps of shrinking, and count for nothing

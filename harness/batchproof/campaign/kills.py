@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchproof.campaign.findings import Effort
-from batchproof.campaign.hunt import hunt
 from batchproof.campaign.modules import function_of
-from batchproof.campaign.worker import laboratory, own_failures
+from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.run.registry import faults
 
 # Generated workloads first: a written case that fits says little about what seeds would find.
@@ -16,7 +16,7 @@ FIRST_CATCH = Effort(profile="default", generated_first=True)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Hunt a fault on some models, in one session, by the tests of its promise until it is caught.
+    """Run a fault on some models, in one session, by the tests of its promise until it is caught.
 
     `is_wide`: if they miss it, by all others too. `only`: by this test function alone, to see whether
     it catches anything.
@@ -46,7 +46,7 @@ class Kill:
     own_failures: tuple[str, ...] = ()
 
 
-def hunt_down(attempt: Attempt, time_limit_s: float) -> Kill:
+def make_attempt(attempt: Attempt, time_limit_s: float) -> Kill:
     """The tests of the promise it breaks; of a wide attempt, if they miss it, all others."""
     declared = f"promise(id='{faults()[attempt.fault].promise.id}')"
     if attempt.only is not None:
@@ -60,8 +60,8 @@ def hunt_down(attempt: Attempt, time_limit_s: float) -> Kill:
 
 
 def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
-    lab = laboratory("float32", time_limit_s)
-    findings = hunt(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, FIRST_CATCH)
+    lab = process_laboratory("float32", time_limit_s)
+    findings = run_suite(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, FIRST_CATCH)
     first = findings.first
     caught = (function_of(each.test) for each in findings.catches if each.broken is not None)
     return Kill(

@@ -31,7 +31,7 @@ def conformance_modules(settings: str) -> Iterator[None]:
     """Inside, the conformance tests are those imported under these settings, or are still to import.
 
     A test keeps the settings it was imported under, and parsing the curated cases takes longer than
-    many a hunt: so neither are they shared between settings, nor imported anew each time.
+    many a suite run: so neither are they shared between settings, nor imported anew each time.
     """
     outer = _loaded()
     _replace(outer, _known.get(settings, {}))
@@ -45,7 +45,7 @@ def conformance_modules(settings: str) -> Iterator[None]:
 @contextmanager
 def fresh_engines() -> Iterator[None]:
     """Inside, planted faults and oddities are imported anew: what an engine keeps on its class must not
-    depend on the hunts before."""
+    depend on the suite runs before."""
     prefixes = ("batchproof_engines.faulty", "batchproof_engines.odd")
     outer = {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
     _replace(outer, {})

@@ -1,8 +1,5 @@
-"""Reads the curated cases: YAML with a closed schema, where every slip names its file and line.
-
-Nothing is guessed: an unknown key, a missing one, a key given twice (plain YAML loaders silently keep
-the last), a `true` where a number belongs, or a name used twice is a `CaseError`.
-"""
+"""Reads the curated cases. The schema is closed: an unknown or missing key, a key given twice, a `true`
+where a number belongs, or a name used twice is a `CaseError` with file and line."""
 
 from __future__ import annotations
 
@@ -20,21 +17,18 @@ from batchproof.cases.schema import (
     ContextCap,
     ContextPrompt,
     EosRef,
-    Item,
-    Place,
     Prompt,
     RandomPrompt,
     RequestExpectation,
     RequestSpec,
     TextPrompt,
     TokenPrompt,
-    read_yaml,
-    yaml_files,
 )
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.places import CASES
 from batchproof.promises import Promise
+from batchproof.validation.yaml_nodes import SourceLine, YamlNode, read_yaml, yaml_files
 
 CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
@@ -50,10 +44,10 @@ EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
 
 
 def load_cases(directory: Path = CASES) -> tuple[Case, ...]:
-    """All cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
+    """Returns all cases of all `*.yaml` in the directory, file by file. Raises `CaseError`."""
     paths = yaml_files(directory, "case file")
     cases = tuple(case for path in paths for case in load_file(path))
-    places: dict[str, Place] = {}
+    places: dict[str, SourceLine] = {}
     for case in cases:
         if case.name in places:
             raise case.place.error(f"case name {case.name!r} is taken by {places[case.name]}")
@@ -62,13 +56,13 @@ def load_cases(directory: Path = CASES) -> tuple[Case, ...]:
 
 
 def load_file(path: Path) -> tuple[Case, ...]:
-    """The cases of one file. Raises `CaseError`."""
+    """Returns the cases of one file. Raises `CaseError`."""
     root = read_yaml(path, "a case file", "a list of cases")
     return tuple(_case(item) for item in root.entries())
 
 
-def _case(item: Item) -> Case:
-    found = Item(item.node, "a case", item.path).mapping(CASE_KEYS, ("name", "promise", "why"))
+def _case(item: YamlNode) -> Case:
+    found = YamlNode(item.node, "a case", item.path).mapping(CASE_KEYS, ("name", "promise", "why"))
     name = found["name"].text()
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise found["name"].place.error(f"name {name!r} must be kebab-case, such as long-row-first")
@@ -95,18 +89,18 @@ def _case(item: Item) -> Case:
     )
 
 
-def _list(found: dict[str, Item], key: str, each: str) -> list[Item]:
+def _list(found: dict[str, YamlNode], key: str, each: str) -> list[YamlNode]:
     return found[key].items(each) if key in found else []
 
 
-def _link(item: Item) -> str:
+def _link(item: YamlNode) -> str:
     link = item.text()
     if not re.fullmatch(r"https://\S+", link):
         raise item.place.error(f"link is {link!r}, but must be an https URL")
     return link
 
 
-def _config(item: Item) -> EngineConfig:
+def _config(item: YamlNode) -> EngineConfig:
     found = {
         name: each.boolean() if name in SWITCHES else each.integer()
         for name, each in item.mapping(CONFIG_KEYS).items()
@@ -117,14 +111,14 @@ def _config(item: Item) -> EngineConfig:
         raise item.place.error(str(error)) from None
 
 
-def _abort_unknown(found: dict[str, Item]) -> tuple[tuple[str, int], ...]:
+def _abort_unknown(found: dict[str, YamlNode]) -> tuple[tuple[str, int], ...]:
     if "abort_unknown" not in found:
         return ()
     named = found["abort_unknown"].pairs().items()
     return tuple((request_id, step) for request_id, each in named for step in _aborts(each))
 
 
-def _case_expectation(item: Item) -> CaseExpectation:
+def _case_expectation(item: YamlNode) -> CaseExpectation:
     found = item.mapping((*EVENTS, "max_steps"))
     return CaseExpectation(
         **{event: found[event].true() for event in EVENTS if event in found},
@@ -132,7 +126,7 @@ def _case_expectation(item: Item) -> CaseExpectation:
     )
 
 
-def _calls(found: dict[str, Item]) -> tuple[Call, ...]:
+def _calls(found: dict[str, YamlNode]) -> tuple[Call, ...]:
     lists = found["calls"].entries() if "calls" in found else [found["requests"]]
     calls: list[Call] = []
     num_requests = 0
@@ -143,8 +137,8 @@ def _calls(found: dict[str, Item]) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-def _request(item: Item, default_id: str) -> RequestSpec:
-    request = Item(item.node, "a request", item.path)
+def _request(item: YamlNode, default_id: str) -> RequestSpec:
+    request = YamlNode(item.node, "a request", item.path)
     found = request.mapping(REQUEST_KEYS, ("prompt", "max_new_tokens"))
     cap = _cap(found["max_new_tokens"])
     return RequestSpec(
@@ -159,7 +153,7 @@ def _request(item: Item, default_id: str) -> RequestSpec:
     )
 
 
-def _prompt(item: Item) -> Prompt:
+def _prompt(item: YamlNode) -> Prompt:
     if isinstance(item.node, yaml.SequenceNode):
         return TokenPrompt(tuple(each.integer() for each in item.items("a prompt token")))
     if isinstance(item.node, yaml.ScalarNode):
@@ -177,13 +171,13 @@ def _prompt(item: Item) -> Prompt:
     raise item.place.error(f"prompt has the keys {', '.join(found)}, but must be {PROMPT_FORMS}")
 
 
-def _cap(item: Item) -> int | ContextCap:
+def _cap(item: YamlNode) -> int | ContextCap:
     if isinstance(item.node, yaml.MappingNode):
         return ContextCap(item.mapping(("context",), ("context",))["context"].integer())
     return item.integer()
 
 
-def _eos(item: Item, cap: int | ContextCap) -> int | EosRef:
+def _eos(item: YamlNode, cap: int | ContextCap) -> int | EosRef:
     if item.kind == "int":
         return item.integer()
     match = EOS_REF.fullmatch(item.text())
@@ -195,13 +189,13 @@ def _eos(item: Item, cap: int | ContextCap) -> int | EosRef:
     return ref
 
 
-def _aborts(item: Item) -> tuple[int, ...]:
+def _aborts(item: YamlNode) -> tuple[int, ...]:
     if isinstance(item.node, yaml.SequenceNode):
         return tuple(each.integer(at_least=0) for each in item.entries())
     return (item.integer(at_least=0),)
 
 
-def _request_expectation(item: Item) -> RequestExpectation:
+def _request_expectation(item: YamlNode) -> RequestExpectation:
     found = item.mapping(("finish", "num_tokens", "error"))
     finish = found["finish"].choice(list(FinishReason)) if "finish" in found else None
     if "error" in found and finish != FinishReason.ERROR:

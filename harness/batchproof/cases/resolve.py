@@ -5,12 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-)
+from batchproof.api import EngineConfig, FinishReason, Limits, Request
 from batchproof.cases.schema import (
     Case,
     ContextCap,
@@ -28,8 +23,8 @@ from batchproof.workload.workloads import Workload
 
 
 def workloads_of(case: Case, oracle: Oracle, return_logits: bool = False) -> list[Workload]:
-    """One workload a call. Raises `CaseError` if the model has no such token, or a request is not the
-    good or bad one it is said to be."""
+    """Returns one workload for each call. Raises `CaseError` if the model has no such token, or if a
+    request is not good or bad as the case says."""
     made = []
     for call in case.calls:
         arrivals = tuple(spec.arrive or 0 for spec in call)
@@ -46,7 +41,7 @@ def workloads_of(case: Case, oracle: Oracle, return_logits: bool = False) -> lis
 
 
 def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Request:
-    """Raises `CaseError`, as above."""
+    """Returns the request on this model. Raises `CaseError` as `workloads_of` does."""
     subject = oracle.subject
     context_len = min(subject.context_len, config.max_model_len or sys.maxsize)
     prompt = _prompt_token_ids(spec.prompt, subject, context_len)
@@ -93,7 +88,7 @@ def _eos_id(
 
 
 def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
-    """Requests whose right answer does not end as the case expects, and how it ends."""
+    """Returns the requests whose right answer does not end as the case expects, and how it ends."""
     found = []
     for spec in case.requests:
         finish, num_tokens = spec.expect.finish, spec.expect.num_tokens

@@ -1,176 +1,29 @@
-"""What a curated case is: `Item`, a YAML node that knows its file and line, and the frozen values that
-`batchproof.cases.files` makes of such nodes.
+"""A curated case as frozen values: what `batchproof.cases.files` reads from YAML.
 
-A case names no model, so prompts, caps and EOS ids may be symbolic ("a prompt four tokens short of the
-context", "the last token of the right answer"). `batchproof.cases.runner` makes them concrete for one.
-`cases/README.md` describes the YAML.
+A case names no model, so prompts, caps and EOS ids can be symbolic ("a prompt four tokens short of the
+context", "the last token of the right answer"). `batchproof.cases.resolve` makes them concrete for one
+model. `cases/README.md` describes the YAML.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import yaml
 
 from batchproof.api import Capability, EngineConfig, FinishReason
-from batchproof.errors import CaseError
 from batchproof.promises import Promise
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where something stands: every complaint begins with it."""
-
-    path: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
-
-    def error(self, message: str) -> CaseError:
-        return CaseError(f"{self}: {message}")
-
-
-KINDS = {"str": "a text", "int": "a number", "float": "a decimal number", "bool": "true or false"}
-KINDS |= {"null": "nothing", "seq": "a list", "map": "a mapping", "timestamp": "a date"}
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A YAML node, what it is called, and where it stands."""
-
-    node: yaml.Node
-    what: str
-    path: str
-
-    @property
-    def place(self) -> Place:
-        return Place(self.path, self.node.start_mark.line + 1)
-
-    @property
-    def kind(self) -> str:
-        return str(self.node.tag).rpartition(":")[2]
-
-    def wrong(self, should_be: str) -> CaseError:
-        value = f"{self.node.value!r}, " if isinstance(self.node, yaml.ScalarNode) else ""
-        kind = KINDS.get(self.kind, f"of kind {self.kind!r}")
-        return self.place.error(f"{self.what} is {value}{kind}, but must be {should_be}")
-
-    def text(self) -> str:
-        if not isinstance(self.node, yaml.ScalarNode) or self.kind != "str":
-            raise self.wrong("a text" + (" (put it in quotes)" if self.kind == "int" else ""))
-        return str(self.node.value)
-
-    def integer(self, at_least: int | None = None) -> int:
-        value = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
-        if self.kind != "int" or not re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", value):
-            raise self.wrong("a whole number")
-        number = int(value)
-        if at_least is not None and number < at_least:
-            raise self.place.error(f"{self.what} is {number}, but must be at least {at_least}")
-        return number
-
-    def true(self) -> bool:
-        if self.kind != "bool" or self.node.value.lower() not in ("true", "yes", "on"):
-            raise self.wrong("true; leave it out if it need not happen")
-        return True
-
-    def boolean(self) -> bool:
-        value = self.node.value.lower() if self.kind == "bool" else ""
-        if value not in ("true", "false"):
-            raise self.wrong("true or false")
-        return bool(value == "true")
-
-    def choice(self, choices: Iterable[str]) -> str:
-        value = self.text()
-        if value not in choices:
-            raise self.place.error(f"unknown {self.what} {value!r}; choose from {', '.join(choices)}")
-        return value
-
-    def items(self, each: str) -> list[Item]:
-        if not isinstance(self.node, yaml.SequenceNode):
-            raise self.wrong("a list")
-        return [Item(node, each, self.path) for node in self.node.value]
-
-    def entries(self) -> list[Item]:
-        """As `items`, but at least one."""
-        if isinstance(self.node, yaml.SequenceNode) and not self.node.value:
-            raise self.place.error(f"{self.what} is an empty list, but must hold at least one item")
-        return self.items(f"an item of {self.what}")
-
-    def pairs(self) -> dict[str, Item]:
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self.wrong("a mapping")
-        found: dict[str, Item] = {}
-        for key_node, value in self.node.value:
-            key = Item(key_node, f"a key of {self.what}", self.path)
-            name = key.text()
-            if name in found:
-                first = found[name].place.line
-                raise key.place.error(f"key {name!r} is twice in {self.what}, first in line {first}")
-            found[name] = Item(value, name, self.path)
-        return found
-
-    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, Item]:
-        found = self.pairs()
-        for name, item in found.items():
-            if name not in known:
-                raise item.place.error(
-                    f"unknown key {name!r} in {self.what}; known are {', '.join(known)}"
-                )
-        for name in required:
-            if name not in found:
-                raise self.place.error(f"{self.what} lacks the key {name!r}")
-        return found
-
-
-def yaml_files(directory: Path, what: str) -> list[Path]:
-    """In order, one `what` each; at least one. Raises `CaseError`."""
-    for path in sorted(directory.glob("*.yml")):
-        message = f"a {what} must end in .yaml, or it would be overlooked"
-        raise Place(shown_path(path), 1).error(message)
-    paths = sorted(directory.glob("*.yaml"))
-    if not paths:
-        raise Place(shown_path(directory), 1).error(f"there is no {what} (*.yaml) here")
-    return paths
-
-
-def read_yaml(path: Path, what: str, content: str) -> Item:
-    """The root of a file, called `what`, that must hold `content`. Raises `CaseError`."""
-    shown = shown_path(path)
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(shown, mark.line + 1 if mark else 1)
-        raise place.error(f"this is no valid YAML: {error.problem or error.context}") from None
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = str(error).splitlines()[0]
-        raise Place(shown, 1).error(f"this file cannot be read as YAML: {problem}") from None
-    if root is None:
-        raise Place(shown, 1).error(f"the file is empty, but must hold {content}")
-    return Item(root, what, shown)
-
-
-def shown_path(path: Path) -> str:
-    """As short as a person would type it."""
-    resolved, here = path.resolve(), Path.cwd()
-    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)
+from batchproof.validation.yaml_nodes import SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Encoded by the model; an empty text is an empty prompt, whatever a tokenizer would add."""
+    """A text that the model encodes. An empty text is an empty prompt, whatever a tokenizer adds."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Ids as they are, also unknown ones."""
+    """Ids as they are, unknown ones included."""
 
     ids: tuple[int, ...]
 
@@ -196,15 +49,15 @@ Prompt = TextPrompt | TokenPrompt | RandomPrompt | ContextPrompt
 
 @dataclass(frozen=True, slots=True)
 class ContextCap:
-    """A cap that ends `offset` tokens behind the context."""
+    """A cap that ends `offset` tokens beyond the context."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class EosRef:
-    """A token of the right answer ("ref"), of the prompt, or of the prompt and not of the answer
-    ("prompt-only"). `index` None: the answer's last, at the cap."""
+    """A token of the right answer ("ref"), of the prompt, or of the prompt but not of the answer
+    ("prompt-only"). `index` None: the answer's last token, at the cap."""
 
     source: str
     index: int | None
@@ -215,7 +68,7 @@ class EosRef:
 
 @dataclass(frozen=True, slots=True)
 class RequestExpectation:
-    """What one request must come to; None or nothing: whatever the oracle says."""
+    """What one request must come to; a field of None or nothing leaves it to the oracle."""
 
     finish: FinishReason | None = None
     num_tokens: int | None = None
@@ -224,9 +77,9 @@ class RequestExpectation:
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One request, perhaps symbolic."""
+    """One request, possibly symbolic."""
 
-    place: Place
+    place: SourceLine
     request_id: str
     prompt: Prompt
     cap: int | ContextCap
@@ -237,6 +90,7 @@ class RequestSpec:
 
     @property
     def is_bad(self) -> bool:
+        """Whether the request must be refused."""
         return self.expect.finish is FinishReason.ERROR
 
 
@@ -253,6 +107,7 @@ class CaseExpectation:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no event is expected."""
         return self == CaseExpectation()
 
 
@@ -261,9 +116,9 @@ Call = tuple[RequestSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload worth keeping, and the bug it remembers."""
+    """One curated workload, and the bug it is a regression test for."""
 
-    place: Place
+    place: SourceLine
     name: str
     promise: Promise
     why: str
@@ -277,11 +132,12 @@ class Case:
 
     @property
     def requests(self) -> Call:
-        """All of them, call after call."""
+        """The requests of all calls, in order."""
         return tuple(spec for call in self.calls for spec in call)
 
     @property
     def needs_stepping(self) -> bool:
+        """Whether arrivals or aborts require `add` and `step`."""
         return bool(self.abort_unknown) or any(
             spec.arrive is not None or spec.aborts for spec in self.requests
         )

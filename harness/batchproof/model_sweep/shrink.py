@@ -1,8 +1,8 @@
-"""Any configuration of transformers made small, by the names of its fields.
+"""Makes any configuration of transformers small, by the names of its fields.
 
-Whatever a layer can be, the toy keeps one of: layers are picked from the default configuration so that
-each combination of what its per-layer lists say occurs, in their order, and those lists are cut down to
-the layers picked.
+The toy keeps one layer of each kind: layers are picked from the default configuration so that each
+combination of values in its per-layer lists occurs, in their order, and those lists are cut down to the
+layers picked.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from transformers import PreTrainedConfig
 
 Fixes = Mapping[str, Mapping[str, Any]]  # by model type
 
-WINDOW = 5  # keys: prompts go far beyond it
+WINDOW = 5  # keys; prompts are far longer
 VOCAB_SIZE = 96
 CONTEXT_LEN = 128
-LEARNED_LEN = 32  # positions that a RoPE was made for before it was stretched: prompts go beyond it
+LEARNED_LEN = 32  # positions of a RoPE before it was stretched; prompts are longer
 HEAD_DIM = 16
 NUM_KV_HEADS = 2  # of 4
 SPREAD = 0.2  # of weights, as in `batchproof.models.random_models`
 MOST_LAYERS = 6
 
-# The first pattern that the whole name of a field matches says the most it may be.
+# The first pattern that matches the whole name of a field gives its largest value.
 SIZES: tuple[tuple[str, int], ...] = (
     (r"(\w+_)?(key_value|kv)_heads|kv_n_heads|num_query_groups", NUM_KV_HEADS),
     (r"(\w+_)?heads|n_heads?|\w+_n_heads", 4),
@@ -71,12 +71,12 @@ SPECIAL = re.compile(r"(\w+_)?(bos|eos|pad|sep|cls|mask|unk|start)_token_id")
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # all others 3
 PLACEHOLDER = re.compile(r"\w+_token_(id|index)")  # of images and the like
 SWITCHED_ON = {"is_decoder", "causal"}
-GIVEN = {"head_dim": HEAD_DIM, "num_key_value_heads": NUM_KV_HEADS}  # where None would be worked out
+GIVEN = {"head_dim": HEAD_DIM, "num_key_value_heads": NUM_KV_HEADS}  # where None would be derived
 
 
 def small(config: PreTrainedConfig, fixes: Fixes) -> dict[str, Any]:
-    """Keyword arguments for the configuration's class, configurations within it included. `fixes` have
-    the last word."""
+    """Returns keyword arguments for the configuration's class, nested configurations included. `fixes`
+    by model type override all else."""
     picked = picked_layers(config)
     values = dict(_changed(config, picked, fixes))
     if isinstance(vars(config).get("kv_lora_rank"), int):  # one latent for all heads
@@ -86,7 +86,7 @@ def small(config: PreTrainedConfig, fixes: Fixes) -> dict[str, Any]:
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Later ones win; a table within a table is merged likewise."""
+    """Merges tables: later ones win, and nested tables are merged likewise."""
     result: dict[str, Any] = {}
     for table in tables:
         for name, new in table.items():
@@ -97,7 +97,7 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def picked_layers(config: PreTrainedConfig) -> tuple[int, ...]:
-    """Which layers of the default configuration the toy has, ascending: two at least."""
+    """Returns which layers of the default configuration the toy has, ascending; two at least."""
     depth = _depth(config)
     lists = [value for value in vars(config).values() if _is_per_layer(value, depth)]
     first: dict[str, int] = {}
@@ -134,7 +134,7 @@ def _changed(
 
 
 def _small(name: str, value: Any) -> Any:
-    """The value of one field, or of one layer's."""
+    """Returns the value of one field, or of one layer's entry."""
     if value is None:
         return GIVEN.get(name)
     if SPECIAL.fullmatch(name) and isinstance(value, int | list):
@@ -153,7 +153,7 @@ def _most(name: str, value: int) -> int:
 
 
 def _small_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Perhaps one for each type of layer."""
+    """Shrinks RoPE parameters, which may be nested by layer type."""
     return {
         name: _small_rope(each) if isinstance(each, dict) else _small(name, each)
         for name, each in rope.items()
@@ -161,7 +161,7 @@ def _small_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _depth(config: PreTrainedConfig) -> int:
-    """How many layers it has; 0 if it does not say."""
+    """Returns the number of layers; 0 if the configuration does not say."""
     values = vars(config)
     return next((values[name] for name in DEPTHS if type(values.get(name)) is int), 0)
 

@@ -1,4 +1,4 @@
-"""A tiny random model for each type of transformers' causal-LM mapping, and for other forms of some."""
+"""A tiny random model for each causal-LM type of transformers, and for other forms of some types."""
 
 from __future__ import annotations
 
@@ -15,25 +15,15 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from batchproof.model_sweep.shrink import (
-    SPREAD,
-    WINDOW,
-    merged,
-    small,
-)
-from batchproof.model_sweep.tables import (
-    FIXES,
-    FORMS,
-    FULL,
-    SLIDING,
-)
+from batchproof.model_sweep.config_fixes import FIXES, FORMS, FULL, SLIDING
+from batchproof.model_sweep.shrink import SPREAD, WINDOW, merged, small
 
-NOISE = 0.1  # on vectors: biases of 0, norms of 1 and sinks would hide that they are forgotten
+NOISE = 0.1  # on vectors: an engine that forgets biases of 0 or norms of 1 would not show it
 
 
 @dataclass(frozen=True, slots=True)
 class Toy:
-    """`form`: empty for the type as its default configuration has it."""
+    """A type in one form; an empty `form` is the type as its default configuration has it."""
 
     model_type: str
     form: str = ""
@@ -43,12 +33,13 @@ class Toy:
         return f"{self.model_type}, {self.form}" if self.form else self.model_type
 
     def config(self) -> PreTrainedConfig:
+        """Returns the small configuration."""
         kind = CONFIG_MAPPING[self.model_type]
         return kind(**merged(small(kind(), FIXES), self.changes))
 
     def build(self, seed: int) -> PreTrainedModel:
-        """On the CPU in float32, in eval mode. All weights are drawn anew: with a wide spread, and
-        noise wherever the library would put zeros or ones."""
+        """Returns the model on the CPU, in float32 and eval mode. All weights are drawn anew: with a
+        wide spread, and with noise where the library would put zeros or ones."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(self.config(), dtype=torch.float32)
@@ -58,29 +49,29 @@ class Toy:
 
 
 def model_types() -> tuple[str, ...]:
-    """Of this version of transformers."""
+    """Returns the causal-LM types of this version of transformers."""
     return tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def toys_of(model_type: str) -> list[Toy]:
-    """The type as it is by default comes first."""
+    """Returns the toys of a type, its default form first."""
     with quiet():
         forms = {"": {}, **dict(_window_forms(model_type)), **FORMS.get(model_type, {})}
     return [Toy(model_type, form, changes) for form, changes in forms.items()]
 
 
 def _window_forms(model_type: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A window that can be switched is tried both ways."""
+    """Yields the form with the window switched the other way, if the type has such a switch."""
     kind: Any = CONFIG_MAPPING[model_type]
     try:
         config = kind()
-    except Exception:  # the toy itself will tell why
+    except Exception:  # building the toy reports why
         return
     kinds = set(getattr(config, "layer_types", None) or ())
     if "sliding_window" not in vars(config) or not kinds <= {FULL, SLIDING}:
         return
     if config.sliding_window and not kinds:
-        with suppress(Exception):  # it must have one
+        with suppress(Exception):  # the type requires a window
             kind(sliding_window=None)
             yield "without a window", {"sliding_window": None}
     elif SLIDING not in kinds:
@@ -91,7 +82,7 @@ def _window_forms(model_type: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Default configurations of transformers are full of things that it warns about."""
+    """Silences transformers' warnings about default configurations."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

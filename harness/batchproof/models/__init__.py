@@ -1,1 +1,1 @@
-"""Models under test. See `catalogue.py` for the list."""
+"""Models under test; `catalogue.py` lists them."""

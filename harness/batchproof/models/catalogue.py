@@ -17,6 +17,7 @@ from batchproof.models.gpt2_hash import build_gpt2_hash
 from batchproof.models.llama_hash import build_llama_hash
 from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
 from batchproof.models.shapes import SHAPES, build_model
+from batchproof.validation.values import one_of
 
 IntegerOracle = Callable[[Sequence[int], int], list[int]]
 
@@ -29,7 +30,7 @@ class EmbeddedModel:
     oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
 
 
-# The first is the default wherever one model is enough.
+# The first is the default where one model is enough.
 EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-hash": EmbeddedModel(build_gpt2_hash, gpt2_hash_oracle.generate),
     "llama-hash": EmbeddedModel(build_llama_hash, llama_hash_oracle.generate),
@@ -59,27 +60,31 @@ class ModelUnderTest:
 
     @property
     def is_embedded(self) -> bool:
+        """Whether it is one of `EMBEDDED`."""
         return self.name in EMBEDDED
 
     @property
     def dtype_name(self) -> str:
+        """The dtype as torch names it, such as "float32"."""
         return str(self.model.dtype).removeprefix("torch.")
 
     @cached_property
     def vocab_size(self) -> int:
+        """The number of token ids."""
         return self.model.config.get_text_config().vocab_size
 
     @cached_property
     def context_len(self) -> int:
+        """The positions of the model; 2**20 where its configuration gives none."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
 
     @cached_property
     def exact(self) -> PreTrainedModel:
         """The same function in float64: a copy with the same, already rounded, weights.
 
-        On the CPU where the device has no float64 (MPS). A model in 16 bits of more than
-        `MAX_PARAMETERS_IN_FLOAT64` is copied in float32, which is exact enough beside its rounding:
-        in float64 it would not fit beside itself.
+        On the CPU where the device has no float64 (MPS). A 16-bit model of more than
+        `MAX_PARAMETERS_IN_FLOAT64` is copied in float32, which is exact enough compared with its
+        rounding; a float64 copy would not fit in memory beside it.
         """
         device = "cpu" if self.model.device.type == "mps" else self.model.device
         is_large = self.model.num_parameters() > MAX_PARAMETERS_IN_FLOAT64
@@ -88,13 +93,13 @@ class ModelUnderTest:
         return moved(copy.deepcopy(self.model), device, dtype)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
+        """Returns the token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""
         if self.tokenizer is not None:
             return tuple(self.tokenizer.encode(text))
         return tuple(byte % self.vocab_size for byte in text.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, for people; bytes that are no UTF-8 show as `\\x..`."""
+        """Returns the text of token ids for display; invalid UTF-8 shows as `\\x..`."""
         if self.tokenizer is not None:
             return str(self.tokenizer.decode(list(token_ids)))
         return bytes(token % 256 for token in token_ids).decode(errors="backslashreplace")
@@ -104,7 +109,7 @@ class ModelUnderTest:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """An embedded model or a shape by name, else a checkpoint by hub id or local path.
+    """Returns an embedded model or a shape by name, else a checkpoint by hub id or local path.
 
     Raises `UsageError` if it is none of them.
     """
@@ -126,22 +131,24 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
 
 
 def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype) -> PreTrainedModel:
-    """`model.to`, whose wrapper in transformers hides its signature from type checkers."""
+    """Returns the model on a device in a dtype. (transformers' wrapper of `to` hides its signature from
+    type checkers.)"""
     return cast(torch.nn.Module, model).to(device=device, dtype=dtype)
 
 
 def _tokenizer(name: str) -> PreTrainedTokenizerBase | None:
-    """None for a checkpoint saved without one: its text prompts are bytes."""
+    """Returns None for a checkpoint without a tokenizer: its text prompts are bytes."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError):
         return None
-    # Where files are missing, transformers 5 may return a tokenizer that knows no word.
+    # Where files are missing, transformers 5 may return a tokenizer without a vocabulary.
     return tokenizer if tokenizer.encode("a") else None
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is CUDA, else MPS, else the CPU. Raises `UsageError` if the device is not there."""
+    """Returns the device; `auto` is CUDA, else MPS, else the CPU. Raises `UsageError` if it is not
+    present."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -161,7 +168,8 @@ def resolve_device(name: str) -> torch.device:
 
 
 def _num_devices(device_type: str) -> int | None:
-    """None for a type of which torch knows the name alone, as before a device's plugin is loaded."""
+    """Returns how many are present; None for a type that torch knows by name only, as before a device's
+    plugin is loaded."""
     if device_type == "cpu":
         return 1
     try:
@@ -172,7 +180,5 @@ def _num_devices(device_type: str) -> int | None:
 
 
 def resolve_dtype(name: str, option: str = "--dtype") -> torch.dtype:
-    """Raises `UsageError` for anything but the names in `DTYPES`."""
-    if name not in DTYPES:
-        raise UsageError(f"{option} {name!r} is unknown; choose one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    """Returns the dtype of that name. Raises `UsageError` for anything but the names in `DTYPES`."""
+    return DTYPES[one_of(option, name, DTYPES)]

@@ -61,7 +61,7 @@ _SOFT_KNEE = 0.25
 
 
 def build_gpt2_hash() -> GPT2LMHeadModel:
-    """Return the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
     nulls: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     nulls |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = GPT2Config(
@@ -101,22 +101,22 @@ def _weights() -> dict[str, Tensor]:
 
 
 def _signs(bits: Iterable[int]) -> Tensor:
-    """Return bits 0 and 1 as +1 and -1, shape (len(bits),)."""
+    """Returns bits 0 and 1 as +1 and -1, shape (len(bits),)."""
     return torch.tensor([1.0 - 2.0 * bit for bit in bits], dtype=torch.float32, device="cpu")
 
 
 def _zeros(*shape: int) -> Tensor:
-    """Return zeros, whatever torch's default device and dtype are."""
+    """Returns zeros, whatever torch's default device and dtype are."""
     return torch.zeros(shape, dtype=torch.float32, device="cpu")
 
 
 def _pairs(bits: Iterable[int]) -> Tensor:
-    """Return the channels of paired bits: first all signs, then all their negatives."""
+    """Returns the channels of paired bits: first all signs, then all their negatives."""
     return torch.cat((_signs(bits), -_signs(bits)))
 
 
 def _token_embeddings() -> Tensor:
-    """Return (vocab, width): a token's code as the first state."""
+    """Returns (vocab, width): a token's code as the first state."""
     weight = _zeros(tables.VOCAB_SIZE, WIDTH)
     for token_id, row in enumerate(weight):
         row[_STATE:_FETCHED] = _pairs(tables.token_code(token_id))
@@ -124,7 +124,7 @@ def _token_embeddings() -> Tensor:
 
 
 def _position_embeddings() -> Tensor:
-    """Return (positions, width): the code to mix in, the address, and one target per layer."""
+    """Returns (positions, width): the code to mix in, the address, and one target per layer."""
     addresses = tables.addresses()
     weight = _zeros(tables.NUM_POSITIONS, WIDTH)
     for position, row in enumerate(weight):
@@ -140,13 +140,13 @@ def _affine(name: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
 
 
 def _layer_norm(name: str, *, has_fetched: bool) -> dict[str, Tensor]:
-    """Return the weights that make LayerNorm the identity while the soft channels are small."""
+    """Returns the weights that make LayerNorm the identity while the soft channels are small."""
     scale = math.sqrt((_SOFT if has_fetched else _SOFT - 2 * _BITS) / WIDTH + _EPSILON)
     return _affine(name, _zeros(WIDTH) + scale, _zeros(WIDTH))
 
 
 def _attention(name: str, layer: int) -> dict[str, Tensor]:
-    """Return c_attn (width, 3 width) and c_proj (width, width): head 0 fetches, 1..5 are soft."""
+    """Returns c_attn (width, 3 width) and c_proj (width, width): head 0 fetches, 1..5 are soft."""
     qkv, out = _zeros(WIDTH, 3, NUM_HEADS, HEAD_DIM), _zeros(NUM_HEADS, HEAD_DIM, WIDTH)
     if layer > 0:  # In layer 0 the position's code is in `fetched` already.
         _fetch_head(qkv[:, :, 0], out[0], layer)
@@ -219,7 +219,7 @@ class _Mlp:
 
 
 def _mlp(name: str, layer: int) -> dict[str, Tensor]:
-    """Return the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
+    """Returns the MLP that XORs `state` with `fetched`, and bends the soft channels at the knee."""
     mlp = _Mlp()  # Steps, because they give clean bits whatever the soft channels do to the norm.
     for bit, (own_bit, fetched_bit) in enumerate(tables.gate_inputs(layer)):
         own, fetched = _STATE + own_bit, _FETCHED + fetched_bit
@@ -240,7 +240,7 @@ def _mlp(name: str, layer: int) -> dict[str, Tensor]:
 
 
 def _unembedding() -> Tensor:
-    """Return (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
+    """Returns (vocab, width): agreement with the token's bits, plus a share of the soft channels."""
     weight, first = _zeros(tables.VOCAB_SIZE, WIDTH), _STATE + _BITS - tables.TOKEN_BITS
     for token_id, row in enumerate(weight):
         bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]

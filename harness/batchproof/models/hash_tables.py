@@ -4,6 +4,7 @@ Everything is derived from sha256 of fixed strings, so both sides, and every pla
 same function. A *state* is a tuple of `STATE_BITS` bits (0 or 1), one per position and layer.
 """
 
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 
@@ -31,30 +32,30 @@ _SEED = "batchproof gpt2-hash"
 
 
 def digest(label: str) -> bytes:
-    """Return 32 bytes fixed by `label`."""
+    """Returns 32 bytes fixed by `label`."""
     return sha256(f"{_SEED} / {label}".encode()).digest()
 
 
 def shuffled(label: str, count: int) -> list[int]:
-    """Return a permutation of range(count) fixed by `label`."""
+    """Returns a permutation of range(count) fixed by `label`."""
     return sorted(range(count), key=lambda index: digest(f"{label} / {index}"))
 
 
 def random_bits(label: str, count: int) -> Bits:
-    """Return `count` <= 256 bits fixed by `label`."""
+    """Returns `count` <= 256 bits fixed by `label`."""
     word = int.from_bytes(digest(label), "big")
     return tuple(word >> index & 1 for index in range(count))
 
 
 @cache
 def token_code(token_id: int) -> Bits:
-    """Return the state that stands for a token."""
+    """Returns the state that stands for a token."""
     return random_bits(f"token / {token_id}", STATE_BITS)
 
 
 @cache
 def position_code(position: int) -> Bits:
-    """Return the bits that layer 0 mixes into the token at `position`."""
+    """Returns the bits that layer 0 mixes into the token at `position`."""
     return random_bits(f"position / {position}", STATE_BITS)
 
 
@@ -72,11 +73,11 @@ def gate_inputs(layer: int) -> tuple[tuple[int, int], ...]:
 
 
 def fetched_position(layer: int, position: int) -> int:
-    """Return the position whose state `position` reads in layer 1, 2, ...
+    """Returns the position whose state `position` reads in layer 1, 2, ...
 
     Layer 1 reads itself (it asks for t + 1 first, which a causal mask hides). A hop beyond the
     start of the context reads another earlier token instead; those of different layers are spread
-    evenly, so that in a short context nearly every key is read by somebody.
+    evenly, so that in a short context nearly every key is read by some query.
     """
     if layer == 1:
         return position
@@ -87,7 +88,7 @@ def fetched_position(layer: int, position: int) -> int:
 
 
 def _revolving_door(length: int, weight: int) -> list[Bits]:
-    """Return all words of `length` bits with `weight` ones, each one swap away from the last.
+    """Returns all words of `length` bits with `weight` ones, each one swap away from the last.
 
     The order is the classical revolving-door recursion (Knuth, TAOCP 7.2.1.3).
     """
@@ -100,7 +101,7 @@ def _revolving_door(length: int, weight: int) -> list[Bits]:
 
 @cache
 def addresses() -> tuple[Bits, ...]:
-    """Return the words by which attention finds positions 0..`NUM_POSITIONS` (one beyond the end).
+    """Returns the words by which attention finds positions 0..`NUM_POSITIONS` (one beyond the end).
 
     Half the bits are ones, so as +-1 vectors they have mean 0 and one norm. Two different words
     agree in at most 10 of 12 bits, and consecutive words in exactly 10.
@@ -109,3 +110,18 @@ def addresses() -> tuple[Bits, ...]:
     # From the middle: near the start of the list the last bits hardly ever change.
     start = (len(words) - NUM_POSITIONS) // 2
     return tuple(words[start : start + NUM_POSITIONS + 1])
+
+
+def greedy_tokens(token_ids: list[int], count: int, state_of: Callable[[int], Bits]) -> list[int]:
+    """Appends `count` tokens to `token_ids` and returns them: the last bits of the last
+    position's state, each. Raises `ValueError` for an empty context, one too long for the model, or an
+    unknown token id."""
+    for _ in range(count):
+        if not 1 <= len(token_ids) <= NUM_POSITIONS:
+            raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
+        unknown = [token_id for token_id in token_ids if not 0 <= token_id < VOCAB_SIZE]
+        if unknown:
+            raise ValueError(f"token id {unknown[0]}; must be 0 to {VOCAB_SIZE - 1}")
+        last = state_of(len(token_ids) - 1)
+        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
+    return token_ids[len(token_ids) - count :]

@@ -41,12 +41,7 @@ from batchproof.models.hash_tables import (
     random_bits,
     shuffled,
 )
-from batchproof.models.llama_hash_oracle import (
-    OFFSETS,
-    STATE_BITS,
-    gate_inputs,
-    token_code,
-)
+from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, token_code
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
 HEAD_DIM = STATE_BITS
@@ -105,7 +100,7 @@ _SOFT_LOGIT = 0.15
 
 
 def build_llama_hash() -> LlamaForCausalLM:
-    """Return the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
+    """Returns the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
     # The constructor draws initial weights from the global generator; all are overwritten below.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         model = LlamaForCausalLM(_config())
@@ -237,16 +232,16 @@ def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None
 
 
 def _units(index: int) -> slice:
-    """Return the `index`-th group of hidden units of the MLP, one unit per bit."""
+    """Returns the `index`-th group of hidden units of the MLP, one unit per bit."""
     return slice(index * _BITS, (index + 1) * _BITS)
 
 
 def _signs(bits: Bits) -> Tensor:
-    """Return bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
+    """Returns bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
     return 1.0 - 2.0 * torch.tensor(bits, dtype=torch.float32)
 
 
 def _signed_permutation(label: str) -> Tensor:
-    """Return a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
+    """Returns a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
     order = shuffled(f"{label} / order", _BITS)
     return _signs(random_bits(f"{label} / signs", _BITS))[:, None] * _IDENTITY[order]

@@ -1,22 +1,20 @@
-"""What `llama-hash` answers, in integer Python: no tensors, no cache, no batch, no rounding.
+"""The answers of `llama-hash` in integer Python: no tensors, no cache, no batch, no rounding.
 
-It holds the tables of the function, and the model is built from the same tables; they have nothing
-else in common, so this oracle shares no error with torch, transformers or any engine.
+It holds the tables of the function, and the model is built from the same tables; they share nothing
+else, so it has no error in common with torch, transformers or any engine.
 
 The function: a token has a random code of `STATE_BITS` bits, the first state of its position. Each
-layer replaces every state by the XOR of itself and the state `OFFSETS[layer]` positions earlier,
-both under permutations of their own, so another order of the same tokens is another hash. The sums
-of the offsets are 0..63: the last state depends on the last 64 tokens.
+layer replaces every state by the XOR of itself and the state `OFFSETS[layer]` positions earlier, each
+under its own permutation, so another order of the same tokens is another hash. The sums of the offsets
+are 0..63: the last state depends on the last 64 tokens.
 """
 
 from collections.abc import Sequence
 from functools import cache
 
 from batchproof.models.hash_tables import (
-    NUM_POSITIONS,
-    TOKEN_BITS,
-    VOCAB_SIZE,
     Bits,
+    greedy_tokens,
     random_bits,
     shuffled,
 )
@@ -32,7 +30,7 @@ position of the window, in contexts of every length, the map to the next token h
 
 @cache
 def token_code(token_id: int) -> Bits:
-    """Return the state that stands for a token."""
+    """Returns the state that stands for a token."""
     return random_bits(f"{_SERIES} / token / {token_id}", STATE_BITS)
 
 
@@ -45,7 +43,7 @@ def gate_inputs(layer: int) -> tuple[tuple[int, int], ...]:
 
 
 def source(layer: int, position: int) -> int:
-    """Return the position whose state `position` reads in `layer`.
+    """Returns the position whose state `position` reads in `layer`.
 
     An offset that points outside the visible keys reads the visible key next to it: position 0
     near the start, and for the offset -1, which a causal mask hides, the position itself.
@@ -53,37 +51,18 @@ def source(layer: int, position: int) -> int:
     return min(max(position - OFFSETS[layer], 0), position)
 
 
-def next_token(token_ids: Sequence[int]) -> int:
-    """Return the greedy next token after `token_ids`, which stand at consecutive positions.
-
-    Raises ValueError for an empty context, one longer than the model's, or an unknown token id.
-    """
-    return generate(token_ids, 1)[0]
-
-
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """Return the `max_new_tokens` tokens that greedy decoding appends to `prompt`."""
+    """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
+    as `greedy_tokens` does."""
     token_ids = list(prompt)
 
     @cache
     def state(num_layers: int, position: int) -> Bits:
-        """Return the state of `position` after the first `num_layers` layers."""
+        """Returns the state of `position` after the first `num_layers` layers."""
         if num_layers == 0:
             return token_code(token_ids[position])
         layer = num_layers - 1
         own, fetched = state(layer, position), state(layer, source(layer, position))
         return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
-    for _ in range(max_new_tokens):
-        _check(token_ids)
-        last = state(len(OFFSETS), len(token_ids) - 1)
-        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
-    return token_ids[len(prompt) :]
-
-
-def _check(token_ids: Sequence[int]) -> None:
-    if not 1 <= len(token_ids) <= NUM_POSITIONS:
-        raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
-    for token_id in token_ids:
-        if not 0 <= token_id < VOCAB_SIZE:
-            raise ValueError(f"token id {token_id}; must be 0 to {VOCAB_SIZE - 1}")
+    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(len(OFFSETS), last))

@@ -1,8 +1,8 @@
 """Tiny models with random weights: the controls beside the constructed ones.
 
-Weights of standard deviation 0.2 and an untied head make the next token depend on the whole context;
-with the libraries' default 0.02 a model repeats itself and hides nearly every fault. Their margins
-are ordinary, so real near-ties occur, and a fault of one key shows in their tokens.
+Weights with a standard deviation of 0.2 and an untied head make the next token depend on the whole
+context; with the libraries' default of 0.02 a model repeats itself and hides nearly every fault. Their
+margins are ordinary, so near-ties occur, and a fault of one key shows in their tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None
 
 
 def build_gpt2_random() -> PreTrainedModel:
-    """Learned absolute positions, 2 layers of width 64, 4 heads."""
+    """Returns a GPT-2 with learned absolute positions, 2 layers of width 64, 4 heads."""
     config = GPT2Config(
         vocab_size=VOCAB_SIZE,
         n_positions=CONTEXT_LEN,
@@ -48,12 +48,12 @@ def build_gpt2_random() -> PreTrainedModel:
 
 
 def build_llama_random() -> PreTrainedModel:
-    """RoPE and grouped KV heads (4 over 2), 2 layers of width 64."""
+    """Returns a Llama with RoPE and grouped KV heads (4 over 2), 2 layers of width 64."""
     return _build(LlamaForCausalLM, LlamaConfig(**_rope_shape()))
 
 
 def build_mistral_window() -> PreTrainedModel:
-    """As `llama-random`, with a sliding window of `WINDOW` keys in every layer."""
+    """Returns `llama-random` with a sliding window of `WINDOW` keys in every layer."""
     return _build(MistralForCausalLM, MistralConfig(sliding_window=WINDOW, **_rope_shape()))
 
 

@@ -1,11 +1,11 @@
-"""Models by shape: the sizes that people serve, with random weights made where they are needed.
+"""Models by shape: sizes in common use, with random weights made on the device.
 
 Nothing is downloaded, and on a GPU nothing passes through float32 or the CPU. Speed depends on shape
-and dtype, not on what the weights are, but verification does: a model that repeats a token or hears
-only the last few would answer a broken engine's requests right. With the usual spread of 0.02 `tiny`
-has 6 distinct tokens among 32 and `gpt2` 4; too wide a spread makes an engine's rounding in 16 bits
-grow from layer to layer. Between the two lie, as measured with `batchproof.oracle.adequacy` and 32
-greedy tokens (`llama-8b` on a twin 256 wide, the last line on such twins of all but `tiny`):
+and dtype, not on the weights, but verification depends on them: a model that repeats a token or uses
+only the last few would give a broken engine the right answers. With the usual spread of 0.02 `tiny`
+has 6 distinct tokens among 32 and `gpt2` 4; too wide a spread makes 16-bit rounding grow from layer to
+layer. The spreads used lie between these, as measured with `batchproof.oracle.adequacy` and 32
+greedy tokens (`llama-8b` at a width of 256, the last line at that width for all but `tiny`):
 
                                   tiny    gpt2  qwen3-0.6b  llama-1b  llama-8b
     spread (initializer_range)    0.08    0.08      0.0375     0.022    0.0156
@@ -37,13 +37,13 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A configuration class of transformers and what it is called with."""
+    """A configuration class of transformers and its arguments."""
 
     kind: type[PreTrainedConfig]
     values: dict[str, Any]
 
     def config(self, **changes: Any) -> PreTrainedConfig:
-        """Without special tokens. A new one each time, since whoever holds it may alter it."""
+        """Returns a new configuration without special tokens; `changes` override its values."""
         special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
         return self.kind(**{**self.values, **special, **changes})
 
@@ -78,18 +78,10 @@ _GPT2 = {
     **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
 }
 _QWEN3_06B = _rope_shape(
-    *(28, 1024, 3072, 16, 8, 151_936, 40_960),
-    head_dim=128,
-    rope_theta=1e6,
-    is_tied=True,
-    spread=0.0375,
+    *(28, 1024, 3072, 16, 8, 151_936, 40_960), head_dim=128, rope_theta=1e6, is_tied=True, spread=0.0375
 )
 _LLAMA_1B = _rope_shape(
-    *(16, 2048, 8192, 32, 8, 128_256, 131_072),
-    head_dim=64,
-    rope_theta=5e5,
-    is_tied=True,
-    spread=0.022,
+    *(16, 2048, 8192, 32, 8, 128_256, 131_072), head_dim=64, rope_theta=5e5, is_tied=True, spread=0.022
 )
 _LLAMA_8B = _rope_shape(
     *(32, 4096, 14_336, 32, 8, 128_256, 131_072),
@@ -109,16 +101,14 @@ SHAPES: dict[str, Shape] = {
 
 
 def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model with random weights of `SEED`, in eval mode, without gradients. The global generators
-    stay as they are.
+    """Returns a model with random weights of `SEED`, in eval mode, without gradients. The global
+    generators stay as they are.
 
-    The weights are drawn on the device in the dtype, so they are others on another device or in
-    another dtype.
-
-    The model is made in its dtype, not cast to it: a cast would round RoPE's frequencies as well,
-    which a model of 16 bits keeps in float32.
+    The weights are drawn on the device in the dtype, so they differ between devices and dtypes. The
+    model is made in its dtype, not cast to it: a cast would also round RoPE's frequencies, which a
+    16-bit model keeps in float32.
     """
-    # MPS generators cannot be put back, so there the weights come from the CPU's.
+    # MPS generators cannot be restored, so the weights come from the CPU's there.
     place = device if device.type in ("cpu", "cuda", "meta") else torch.device("cpu")
     with _own_generator(place), place:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -127,7 +117,7 @@ def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dty
 
 @contextmanager
 def _own_generator(device: torch.device) -> Iterator[None]:
-    """Seed the generators that weights are drawn from, and put them back afterwards."""
+    """Seeds the generators that weights are drawn from, and restores them afterwards."""
     gpus = []
     if device.type == "cuda":
         gpus = [torch.cuda.current_device() if device.index is None else device.index]

@@ -1,1 +1,1 @@
-"""The right answers, how far rounding may move them, and which precision an engine declares."""
+"""Right answers and the tolerance that rounding needs, both measured on the model itself."""

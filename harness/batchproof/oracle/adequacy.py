@@ -1,9 +1,8 @@
 """The adequacy gate: can this model show a fault in its tokens at all?
 
-A model that repeats one token, or ignores most of its context, answers a broken engine's requests
-as it answers a right one's: equal tokens then prove nothing. So before a checkpoint of the user's
-judges anybody, its own next tokens are watched while its input is damaged on purpose, as a faulty
-engine would damage it. No engine takes part.
+A model that repeats one token, or ignores most of its context, gives a broken engine the right answers,
+so equal tokens prove nothing. Before a user's checkpoint judges an engine, its own next tokens are
+observed while its input is damaged as a faulty engine would damage it. No engine takes part.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PROMPT_LEN = (4, 10)
 
 @dataclass(frozen=True, slots=True)
 class Adequacy:
-    """Shares of next tokens that change under a damage, over `NUM_PROMPTS` random prompts."""
+    """Shares of next tokens that change under each damage, over `NUM_PROMPTS` random prompts."""
 
     wrong_first_token: float
     dropped_key: float  # one of the last four keys hidden from the last query
@@ -32,6 +31,7 @@ class Adequacy:
 
     @property
     def is_adequate(self) -> bool:
+        """Whether both damages change at least `LEAST_FLIP_RATE` of the tokens."""
         return min(self.wrong_first_token, self.dropped_key) >= LEAST_FLIP_RATE
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Adequacy:
 
 @torch.inference_mode()
 def measure_adequacy(subject: ModelUnderTest, seed: int = 0) -> Adequacy:
-    """About `4 * NUM_PROMPTS` short forward passes of the model alone."""
+    """Measures a model with about `4 * NUM_PROMPTS` short forward passes."""
     rng = random.Random(seed)
     right: list[int] = []
     flips = {"first": 0, "key": 0, "position": 0}
@@ -58,7 +58,7 @@ def measure_adequacy(subject: ModelUnderTest, seed: int = 0) -> Adequacy:
         hidden = len(prompt) - 1 - rng.randint(1, min(4, len(prompt) - 1))
         mask = torch.ones(1, len(prompt), dtype=torch.long)
         mask[0, hidden] = 0
-        # A mask alone does not renumber the tokens that stay: their positions are given by place.
+        # A mask alone does not renumber the remaining tokens: positions follow from the place.
         flips["key"] += _next_token(subject, prompt, attention_mask=mask) != right[-1]
         shifted = torch.arange(len(prompt))[None]
         shifted[0, -1] += 1

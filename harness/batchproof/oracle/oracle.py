@@ -1,114 +1,100 @@
-"""What the right answer is, and how far rounding may carry an honest engine from it.
+"""The right answer, and how far rounding may carry an honest engine from it.
 
 Three sources, each computed once and kept:
 
 * `answer`: per-prompt greedy generation by the reference engine, in the precision under test, with
   the logits and the top-2 margin of every step;
 * `score`: one teacher-forced float64 pass over a prompt and *an engine's own* tokens, so that after
-  a flip nothing has to be forced into the engine;
+  a flip the engine's further tokens are still scored;
 * `error`: E, the worst logit error of the reference itself against float64 of the same weights. All
   tolerances are multiples of it; none is guessed.
 
-Logits are compared centred over the vocabulary: a constant added to all of them changes nothing.
+Logits are compared centred over the vocabulary, because a constant added to all of them changes
+nothing.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from batchproof.api import (
-    EngineConfig,
-    EngineFactory,
-    FinishReason,
-    Request,
-)
+from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.error_unit import ErrorUnit
 from batchproof.oracle.precision import AS_SERVED, Precision
+from batchproof.oracle.recent import Recent
 
 # Measured for correct packed and padded engines: up to 2.8 E in float32, 1.5 E (2.4 on a chaotic
 # model) in bfloat16, while the weakest observable fault stood at 624 E in float32.
 KAPPA = {"float64": 8.0, "float32": 8.0, "bfloat16": 3.0, "float16": 3.0}
 KAPPA_INT8 = 3.0  # of a cache in 8 bits
 
-NUM_KEPT_LOGITS = 1 << 26  # floats of answers and scores that are remembered, each
-ANSWER_CHUNK = 4  # answers are worked out in multiples of this many tokens
+ANSWER_CHUNK = 4  # answers are computed in multiples of this many tokens
 NUM_CALIBRATION_PROMPTS = 12
 NUM_CALIBRATION_STEPS = 24
 
 Prompt = tuple[int, ...]
 Scored = tuple[Prompt, tuple[int, ...]]  # a prompt and an engine's tokens
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A greedy continuation without EOS: `logits` is float32 `(len(token_ids), vocab)`."""
+    """A greedy continuation without EOS; `logits` is float32 `(len(token_ids), vocab)`."""
 
     token_ids: tuple[int, ...]
     logits: Tensor
 
     def margin(self, step: int) -> float:
-        """Best logit minus second best: how far the step is from going the other way."""
+        """Returns the best logit minus the second best at a step."""
         best, second = self.logits[step].topk(2).values.tolist()
         return float(best - second)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorUnit:
-    """E: the reference's own distance from float64, over `num_steps` steps."""
-
-    max_abs: float
-    rms: float  # over the vocabulary, at the worst step: an answer may have only one
-    num_steps: int
-    num_flips: int  # steps at which float64 would have chosen another token
-    near_tie_share: float  # steps whose float64 margin lies within 2 kappa E: the ones that may flip
-
-
 class Oracle:
-    """Right answers for one model under test."""
+    """Right answers for one model under test. Methods raise `OracleError` where there is none."""
 
     def __init__(
         self, subject: ModelUnderTest, reference: EngineFactory, precision: Precision = AS_SERVED
     ) -> None:
+        """`reference` builds the engine whose per-prompt answers are right; `precision` is that of the
+        engine under test."""
         self.subject = subject
         self.precision = precision
         self._reference = reference(precision.coarse(subject), EngineConfig(return_logits=True))
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
-        self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small: all of them are kept
+        self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
     @property
     def is_calibrated(self) -> bool:
-        """Has `error` been measured?"""
+        """Whether `error` has been measured."""
         return "error" in vars(self)
 
     @property
     def kappa(self) -> float:
+        """The bound on logit errors in units of E."""
         kappa = KAPPA[self.precision.of(self.subject)]
         return min(kappa, KAPPA_INT8) if self.precision.is_cache_int8 else kappa
 
     @property
     def is_exact(self) -> bool:
-        """Are tokens right or wrong, near-ties so rare that none is expected in a few of them?"""
+        """Whether tokens are right or wrong without near-ties: with an integer oracle, or in float32,
+        where near-ties are so rare that a few tokens contain none."""
         return self.subject.oracle is not None or (
             self.precision.of(self.subject) == "float32" and not self.precision.is_cache_int8
         )
 
     def answer(self, prompt: Prompt, max_new_tokens: int) -> Answer:
-        """The first `max_new_tokens` greedy tokens after the prompt, EOS ignored, by the reference.
-        Raises `OracleError` if it has no such answer, as `right_tokens` and `expected` do."""
+        """Returns the first `max_new_tokens` greedy tokens of the reference after the prompt, EOS
+        ignored. Raises `OracleError` if there is no such answer."""
         known = self._answers.get(prompt)
         if known is None or len(known.token_ids) < max_new_tokens:
             known = self._work_out(prompt, max_new_tokens)
@@ -127,8 +113,8 @@ class Oracle:
             return Answer(completion.token_ids, completion.logits)
 
     def right_tokens(self, prompt: Prompt, max_new_tokens: int) -> tuple[int, ...]:
-        """The same tokens from the strictest source there is: integer arithmetic for a constructed
-        model, else the reference."""
+        """Returns the same tokens from the strictest source: integer arithmetic for a constructed
+        model, else the reference. Raises `OracleError`."""
         known = self._right.get(prompt, ())
         if len(known) < max_new_tokens:
             known = self._worked_out_tokens(prompt, max_new_tokens)
@@ -148,8 +134,8 @@ class Oracle:
         return tokens
 
     def learn(self, prompt: Prompt, token_ids: tuple[int, ...]) -> None:
-        """What the reference itself has just answered, in a benchmark that times it, need not be worked
-        out again. A constructed model's tokens come from its integers alone."""
+        """Keeps what the reference itself has just answered in a benchmark, which need not be computed
+        again. A constructed model's tokens come from its integers alone."""
         if self.subject.oracle is None and len(token_ids) > len(self._right.get(prompt, ())):
             self._right[prompt] = token_ids
 
@@ -161,23 +147,24 @@ class Oracle:
             raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
 
     def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
-        """A little more than asked for: the same prompt comes back with another cap."""
+        """Returns slightly more tokens than asked for: the same prompt returns with another cap."""
         chunks = ceil(max_new_tokens / ANSWER_CHUNK)
         return min(chunks * ANSWER_CHUNK, self.subject.context_len - len(prompt))
 
     def expected(self, request: Request) -> tuple[tuple[int, ...], FinishReason]:
-        """Tokens and finish reason of a good request: the answer, cut at its first EOS."""
+        """Returns tokens and finish reason of a good request: the answer, cut at its first EOS. Raises
+        `OracleError`."""
         token_ids = self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
         return cut(token_ids, request.eos_token_ids)
 
     def score(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Tensor:
-        """Float64 logits `(len(token_ids), vocab)`: row i is what token i should be chosen from,
-        given the tokens before it."""
+        """Returns float64 logits `(len(token_ids), vocab)`: row i is what token i should be chosen
+        from, given the tokens before it."""
         (score,) = self.score_all([(prompt, token_ids)])
         return score
 
     def score_all(self, wanted: Sequence[Scored]) -> list[Tensor]:
-        """`score` of several answers, those not known yet in one pass."""
+        """Returns `score` of several answers; those not known yet share one pass."""
         found = {each: self._scores.get(each) for each in wanted}
         missing = [each for each, score in found.items() if score is None]
         if missing:
@@ -188,34 +175,22 @@ class Oracle:
 
     @cached_property
     def error(self) -> ErrorUnit:
-        """E of this model, dtype and device, measured on generated prompts (fixed seed)."""
+        """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
         rng = random.Random(0)
         longest = min(64, self.subject.context_len - NUM_CALIBRATION_STEPS)
-        errors: list[Tensor] = []
-        margins: list[Tensor] = []
-        num_flips = 0
+        answers = []
         for _ in range(NUM_CALIBRATION_PROMPTS):
             length = rng.randint(1, longest)
             prompt = tuple(rng.randrange(self.subject.vocab_size) for _ in range(length))
             answer = self.answer(prompt, NUM_CALIBRATION_STEPS)
             (exact,) = teacher_forced(self.subject, [(prompt, answer.token_ids)])
-            errors.append(centred(answer.logits) - centred(exact))
-            margins.append(exact.topk(2).values.diff().abs().flatten())
-            num_flips += int((exact.argmax(-1) != torch.tensor(answer.token_ids)).sum())
-        error, margin = torch.cat(errors), torch.cat(margins)
-        max_abs = error.abs().max().item()
-        return ErrorUnit(
-            max_abs=max_abs,
-            rms=error.pow(2).mean(dim=-1).max().sqrt().item(),
-            num_steps=len(margin),
-            num_flips=num_flips,
-            near_tie_share=(margin <= 2 * self.kappa * max_abs).double().mean().item(),
-        )
+            answers.append((answer.token_ids, centred(answer.logits), centred(exact)))
+        return ErrorUnit.measured(answers, self.kappa)
 
 
 @contextmanager
 def _answering(who: str, prompt: Prompt, max_new_tokens: int) -> Iterator[None]:
-    """What goes wrong inside is no fault of an engine under test: it never came to be asked."""
+    """Turns any error of the block into an `OracleError`: no engine under test is at fault."""
     try:
         yield
     except Exception as error:
@@ -229,7 +204,7 @@ def _answering(who: str, prompt: Prompt, max_new_tokens: int) -> Iterator[None]:
 def cut(
     token_ids: Sequence[int], eos_token_ids: frozenset[int]
 ) -> tuple[tuple[int, ...], FinishReason]:
-    """End a greedy continuation at its first EOS; LENGTH if there is none."""
+    """Returns a greedy continuation up to its first EOS and the finish reason, LENGTH without one."""
     for index, token_id in enumerate(token_ids):
         if token_id in eos_token_ids:
             return tuple(token_ids[: index + 1]), FinishReason.STOP
@@ -238,10 +213,10 @@ def cut(
 
 @torch.inference_mode()
 def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[Tensor]:
-    """One float64 pass, without cache, over prompts and their tokens.
+    """Runs one float64 pass, without cache, over prompts and their tokens.
 
-    Per answer the logits `(len(token_ids), vocab)` its tokens should be chosen from, on the CPU.
-    Shorter rows are padded at the end, where causal attention cannot look.
+    Returns for each answer the logits `(len(token_ids), vocab)` its tokens should be chosen from, on
+    the CPU. Shorter rows are padded at the end, where causal attention does not look.
     """
     model = subject.exact
     rows = [torch.tensor((*prompt, *token_ids[:-1])) for prompt, token_ids in answers]
@@ -254,29 +229,6 @@ def teacher_forced(subject: ModelUnderTest, answers: Sequence[Scored]) -> list[T
 
 
 def centred(logits: Tensor) -> Tensor:
-    """Float64 logits on the CPU, minus their mean over the vocabulary."""
+    """Returns float64 logits on the CPU, minus their mean over the vocabulary; the shape stays."""
     logits = logits.detach().cpu().double()
     return logits - logits.mean(dim=-1, keepdim=True)
-
-
-class Recent(Generic[K, V]):
-    """A mapping that forgets what was not used for longest, once all values together weigh more than
-    `NUM_KEPT_LOGITS`: logits of a real vocabulary are large. The newest always stays."""
-
-    def __init__(self, weigh: Callable[[V], int]) -> None:
-        self._weigh = weigh
-        self._weight = 0
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        if key in self._items:
-            self._weight -= self._weigh(self._items.pop(key))
-        self._items[key] = value
-        self._weight += self._weigh(value)
-        while self._weight > NUM_KEPT_LOGITS and len(self._items) > 1:
-            self._weight -= self._weigh(self._items.popitem(last=False)[1])

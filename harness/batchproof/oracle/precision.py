@@ -1,10 +1,10 @@
-"""How finely an engine computes, where that is not the dtype of the model it serves.
+"""The precision an engine computes in, where that is not the dtype of the model it serves.
 
-Some engines are given float32 weights and compute in bfloat16, or keep keys and values in 8 bits. That
-is a choice and no fault, so rounding may carry such an engine further. How far is measured, as always
-(`oracle.py`): the reference itself answers as coarsely, and E is its distance from float64 of the
-weights that were served. A constructed model needs no bound: its margins stand far above this
-rounding, so its tokens must be right to the last one, in every precision.
+Some engines take float32 weights and compute in bfloat16, or keep keys and values in 8 bits. That is a
+choice, not a fault, so rounding may carry such an engine farther. How far is measured (`oracle.py`):
+the reference answers at that precision, and E is its distance from float64 of the served weights. A
+constructed model needs no bound: its margins exceed this rounding, so every token must match exactly at
+every precision.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
+from batchproof.validation.values import one_of
 
 KV_CACHES = ("auto", "int8")
 ROUNDED_ATTENTION = "batchproof_int8_cache"
@@ -29,17 +29,17 @@ NUM_LEVELS = 255  # steps between the ends of what 8 bits hold
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """None: as the model under test."""
+    """`compute` None: the dtype of the model under test."""
 
     compute: torch.dtype | None = None
     is_cache_int8: bool = False
 
     def of(self, subject: ModelUnderTest) -> str:
-        """The dtype whose rounding counts, by name."""
+        """Returns the name of the dtype whose rounding counts."""
         return str(self.compute or subject.model.dtype).removeprefix("torch.")
 
     def coarse(self, subject: ModelUnderTest) -> PreTrainedModel:
-        """The model under test, or a copy that rounds as it is said here."""
+        """Returns the model under test, or a copy that rounds at this precision."""
         model = subject.model
         if self == AS_SERVED:
             return model
@@ -50,7 +50,7 @@ class Precision:
         return model
 
     def __str__(self) -> str:
-        """Empty: as the model."""
+        """Empty for the model's own precision."""
         compute = str(self.compute).removeprefix("torch.") if self.compute else ""
         return ", ".join(filter(None, (compute, "int8 keys and values" if self.is_cache_int8 else "")))
 
@@ -59,9 +59,8 @@ AS_SERVED = Precision()
 
 
 def resolve_precision(compute: str | None, kv_cache: str) -> Precision:
-    """From `--compute-dtype` and `--kv-cache-dtype`. Raises `UsageError`."""
-    if kv_cache not in KV_CACHES:
-        raise UsageError(f"--kv-cache-dtype {kv_cache!r} is unknown; choose {', '.join(KV_CACHES)}")
+    """Returns the precision for `--compute-dtype` and `--kv-cache-dtype`. Raises `UsageError`."""
+    one_of("--kv-cache-dtype", kv_cache, KV_CACHES)
     dtype = None if compute is None else resolve_dtype(compute, "--compute-dtype")
     return Precision(dtype, kv_cache == "int8")
 
@@ -74,16 +73,16 @@ def _register() -> None:
 def _attend(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
 ) -> Any:
-    """SDPA over keys and values as a cache in 8 bits gives them back: rounding once is as good as at
-    each step, for what is rounded is always the same."""
+    """SDPA over keys and values as an 8-bit cache returns them. Rounding once is the same as rounding
+    at each step, since the rounded values do not change."""
     return ALL_ATTENTION_FUNCTIONS["sdpa"](
         module, query, in_8_bits(key), in_8_bits(value), mask, **more
     )
 
 
 def in_8_bits(states: Tensor) -> Tensor:
-    """Rounded to the nearest of 256 values between the least and the greatest of each token and head:
-    asymmetric 8-bit quantization. `states`: `(..., head_dim)`."""
+    """Rounds `states`, `(..., head_dim)`, to the nearest of 256 values between the least and the
+    greatest of each token and head: asymmetric 8-bit quantization. The shape stays."""
     low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
     unit = ((high - low) / NUM_LEVELS).clamp_min(torch.finfo(states.dtype).tiny)
     return ((states - low) / unit).round() * unit + low

@@ -1,4 +1,4 @@
-"""What a benchmark run was asked for: workloads, sizes, models, laps. Only with `--benchmark-only`."""
+"""The options of a benchmark run: workloads, sizes, models, laps. Only with `--benchmark-only`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from batchproof.bench.growth import Effort
-from batchproof.bench.load import chosen, override, workload_names
+from batchproof.bench.growth import GrowthBudget
 from batchproof.bench.metrics import SLO_KEYS
-from batchproof.bench.rows import Terms
+from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
+from batchproof.bench.spec_files import chosen, override, workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
+from batchproof.validation.values import at_least, one_of, require, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 DEFAULT_LAPS = 5
@@ -27,7 +28,7 @@ OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The command line, checked."""
+    """The command line of a benchmark run, checked."""
 
     specs: tuple[BenchSpec, ...]
     model_names: tuple[str, ...]
@@ -38,56 +39,48 @@ class BenchOptions:
 
 
 def add_options(parser: pytest.Parser) -> None:
+    """Adds the options to pytest's parser."""
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
-    names = ", ".join(workload_names())
-    add = group.addoption
-    add(
-        "--workload",
-        action="append",
-        metavar="NAME",
-        help=f"repeatable: {names} (default: all of "
-        "these), or a YAML file like theirs in cases/benchmarks, or a folder of such",
+    _add_sizes(group)
+    add, shapes = group.addoption, ", ".join(SHAPES)
+    defaults = f"{DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}"
+    text = f"model by shape, with random weights, repeatable: {shapes} (default: {defaults})"
+    add("--shape", action="append", metavar="SHAPE", help=f"{text}; or give --model")
+    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
+    text = (
+        "requests of each round whose tokens are checked (default: all if they are few, else a "
+        "sample of 16); ids, lengths and finish reasons always are"
     )
+    add("--verify", metavar="all|N", help=text)
+    text = f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50"
+    add("--goodput", action="append", nargs="+", metavar="KEY:MS", help=text)
+    text = (
+        f"seconds to measure each axis of cost growth (default: {GrowthBudget().axis_s:g}; 0, which "
+        "is none, where a workload is named)"
+    )
+    add("--growth-for", type=float, metavar="S", help=text)
+    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
+    text = "where to write the result file (default: a new one below results/benchmarks/)"
+    add("--results", metavar="FILE", help=text)
+
+
+def _add_sizes(group: pytest.OptionGroup) -> None:
+    """The workload, and the options that change its size."""
+    add, names = group.addoption, ", ".join(workload_names())
+    text = (
+        f"repeatable: {names} (default: all of these), or a YAML file like theirs in "
+        "cases/benchmarks, or a folder of such files"
+    )
+    add("--workload", action="append", metavar="NAME", help=text)
     add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
     add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
     add("--seed", type=int, metavar="N", help="of prompts, caps and arrivals")
-    add(
-        "--shape",
-        action="append",
-        metavar="SHAPE",
-        help=f"model by shape, random weights made on the device, repeatable: {', '.join(SHAPES)} "
-        f"(default: {DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}); or give --model",
-    )
-    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
-    add(
-        "--verify",
-        metavar="all|N",
-        help="requests of each round whose tokens are checked (default: all if they are few, else a "
-        "sample of 16); ids, lengths and finish reasons always are",
-    )
-    add(
-        "--goodput",
-        action="append",
-        nargs="+",
-        metavar="KEY:MS",
-        help=f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50",
-    )
-    add(
-        "--growth-for",
-        type=float,
-        metavar="S",
-        help="seconds to measure each of three axes of cost growth (default: "
-        f"{Effort().axis_s:g}; 0, which is none, where a workload is named)",
-    )
-    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
-    add("--results", metavar="FILE", help="where to write the result file (default: a new one below "
-        "results/benchmarks/)")  # fmt: skip
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
-    """None in a run that is no benchmark. Raises `UsageError`."""
+    """Returns the options; None in a run that is no benchmark. Raises `UsageError`."""
     if not config.getoption("--benchmark-only"):
         given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
         if given:
@@ -109,8 +102,8 @@ def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions |
     ]
     num_threads = _num_threads(get("--threads"), device)
     terms = Terms(
-        num_laps=_at_least("--laps", get("--laps"), 1) or DEFAULT_LAPS,
-        # One thread's own time is not disturbed by who else uses the machine.
+        num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
+        # The process time of one thread is independent of other load.
         clock="process" if num_threads == 1 else "wall",
         sample_size=_sample_size(get("--verify")),
         slo_ms=_limits(get("--goodput") or ()),
@@ -130,8 +123,7 @@ def _model_names(
     shapes: Sequence[str] | None, models: Sequence[str] | None, device: torch.device
 ) -> tuple[str, ...]:
     for name in shapes or ():
-        if name not in SHAPES:
-            raise UsageError(f"--shape {name!r} is unknown; choose one of {', '.join(SHAPES)}")
+        one_of("--shape", name, SHAPES)
     if shapes and models:
         raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
     default = DEFAULT_SHAPE.get(device.type, DEFAULT_SHAPE["cpu"])
@@ -139,26 +131,20 @@ def _model_names(
 
 
 def _growth_seconds(given: float | None, names_workload: bool) -> float:
-    if given is not None and not 0 <= given <= 86_400:
-        raise UsageError(f"--growth-for is {given:g}, but must be 0 to 86400 seconds")
-    return given if given is not None else 0.0 if names_workload else Effort().axis_s
-
-
-def _at_least(flag: str, value: int | None, least: int) -> int | None:
-    if value is not None and value < least:
-        raise UsageError(f"{flag} is {value}, but must be at least {least}")
-    return value
+    if given is None:
+        return 0.0 if names_workload else GrowthBudget().axis_s
+    require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
+    return given
 
 
 def _sample_size(text: str | None) -> int | None:
-    """`all` is more than there ever are; 0 checks no token, and the rows say so."""
+    """Returns how many requests to check in each round; None: as many as is cheap. `all` is a number
+    that no round reaches; with 0 the rows say that nothing was checked."""
     if text is None:
         return None
     if text == "all":
         return 1 << 60
-    if not text.isdecimal():
-        raise UsageError(f"--verify is {text!r}, but must be 'all' or a number of requests")
-    return int(text)
+    return whole_number("--verify", text, "'all' or a number of requests")
 
 
 def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -177,4 +163,6 @@ def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
 
 
 def _num_threads(given: int | None, device: torch.device) -> int | None:
-    return _at_least("--threads", given, 1) or (1 if device.type == "cpu" else None)
+    if given is None:
+        return 1 if device.type == "cpu" else None
+    return at_least("--threads", given, 1)

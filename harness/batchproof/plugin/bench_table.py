@@ -1,4 +1,4 @@
-"""The figures of a benchmark run in the terminal. What is not VALID shows none."""
+"""The figures of a benchmark run in the terminal. Rows that are not VALID show none."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import INVALID
 
 COLUMNS = ("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99", "busy", "waste", "roof")
-UNITS = ("tok/s of the median round by the wall clock; latencies in ms; busy: slot occupancy; waste: "
-         "computed tokens that were pads or idle; roof: share of the roofline")  # fmt: skip
 
 
 def table(
     comparisons: Iterable[Mapping[str, Any]], growth: Iterable[Mapping[str, Any]]
 ) -> Iterator[str]:
+    """Yields the lines for all comparisons and growth entries."""
     for comparison in comparisons:
         yield from _comparison(comparison)
         yield ""
@@ -82,7 +81,7 @@ def _pair(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Returns three digits, or all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -1,6 +1,6 @@
-"""`pytest --benchmark-only`: engines compared interleaved, reported one by one.
+"""`pytest --benchmark-only`: engines timed interleaved, reported one by one.
 
-pytest-benchmark runs one test after the other, so it cannot interleave engines. The first test of a
+pytest-benchmark runs one test after the other and cannot interleave engines. The first test of a
 comparison therefore runs all engines that were selected for it; each test then reports its own.
 """
 
@@ -20,9 +20,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from batchproof.api import Capability
 from batchproof.bench.axes import default_axes
-from batchproof.bench.campaign import Campaign, result_path
-from batchproof.bench.environment import device_facts
+from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.growth import num_pieces
+from batchproof.bench.hardware import device_facts
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_options import BenchOptions
@@ -31,14 +31,14 @@ from batchproof.plugin.measured import Measured, MeasuredGrowth, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.run.registry import EngineSpec
 
-MAX_TOKENS_OF_YARDSTICKS = 8192  # output tokens of a round, beyond which per-prompt generation sits out
+MAX_REFERENCE_TOKENS = 8192  # output tokens of a round; the default reference skips longer ones
 NAME = "batchproof-benchmarks"
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The parameter of one benchmark test: an engine, and what it is measured on: a workload, or the
-    name of an axis along which cost grows."""
+    """The parameter of one benchmark test: an engine, and what it is measured on, a workload or the
+    name of an axis of cost growth."""
 
     about: BenchSpec | str
     model_name: str
@@ -46,6 +46,7 @@ class Contest:
 
     @property
     def label(self) -> str:
+        """The workload or axis as test ids name it."""
         return self.about if isinstance(self.about, str) else self.about.label
 
     @property
@@ -55,7 +56,7 @@ class Contest:
 
 
 class Benchmarks:
-    """Registered with `--benchmark-only`; owns what has been measured."""
+    """Registered with `--benchmark-only`; holds what has been measured."""
 
     def __init__(self, config: pytest.Config, options: BenchOptions, path: Path) -> None:
         self._config = config
@@ -64,7 +65,7 @@ class Benchmarks:
         self._entrants: dict[tuple[str, str], list[EngineSpec]] = defaultdict(list)
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
         self._growth: list[dict[str, Any]] = []
-        self._campaign: Campaign | None = None
+        self._run: BenchmarkRun | None = None
         self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -80,19 +81,19 @@ class Benchmarks:
         for spec in self._options.specs:
             for model_name in self._options.model_names:
                 for engine in selection.engines:
-                    is_long = spec.mean_output_tokens > MAX_TOKENS_OF_YARDSTICKS
+                    is_long = spec.mean_output_tokens > MAX_REFERENCE_TOKENS
                     if not (is_long and engine.name in selection.yardsticks):
                         yield Contest(spec, model_name, engine)
 
     def _growth_contests(self) -> Iterator[Contest]:
-        """On the first model."""
+        """Growth is measured on the first model only."""
         if self._options.growth_s:
             for axis in default_axes():
                 for engine in self._config.stash[SELECTION].engines:
                     yield Contest(axis.name, self._options.model_names[0], engine)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Where growth is not measured pytest leaves one item for it."""
+        """Drops the item that pytest leaves where growth is not measured."""
         idle = [item for item in items if "growth" in getattr(item, "fixturenames", ())]
         idle = [item for item in idle if _contest_of(item) is None]
         if idle:
@@ -106,22 +107,23 @@ class Benchmarks:
             item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Only who is still selected takes part."""
+        """Only engines that are still selected take part."""
         for item in session.items:
             contest = _contest_of(item)
             if contest is not None:
                 self._entrants[contest.group].append(contest.engine)
 
     def measure(self, contest: Contest, item: pytest.Item) -> Measured:
-        """The row of one engine. Skips, by name, an engine that cannot take part."""
+        """Returns the row of one engine, timing the whole group if needed. Skips, by name, an engine
+        that cannot take part."""
         lack = self._lack(contest.engine, contest)
         if lack is not None:
             pytest.skip(lack)
         if contest.group not in self._measured:
             assert isinstance(contest.about, BenchSpec), "growth has its own tests"
             able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
-            with self._open() as campaign, self._bar(campaign.num_pieces(len(able))) as on_round:
-                found = campaign.compare(contest.about, contest.model_name, able, on_round)
+            with self._open() as run, self._bar(run.num_pieces(len(able))) as on_round:
+                found = run.compare(contest.about, contest.model_name, able, on_round)
             self._measured[contest.group] = found
         comparison = self._measured[contest.group]
         row = next(each for each in comparison["rows"] if each["engine"] == contest.engine.name)
@@ -139,6 +141,8 @@ class Benchmarks:
         return None
 
     def measure_growth(self, contest: Contest, item: pytest.Item) -> MeasuredGrowth:
+        """Returns the growth entry of one engine, measuring the whole axis if needed. Skips as
+        `measure` does."""
         lack = self._lack(contest.engine, contest)
         if lack is not None:
             pytest.skip(lack)
@@ -146,31 +150,31 @@ class Benchmarks:
             able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
             axis = next(axis for axis in default_axes() if axis.name == contest.about)
             total = num_pieces(able, [axis])
-            with self._open() as campaign, self._bar(total) as on_step:
-                self._growth += campaign.grow(axis, contest.model_name, able, on_step)
+            with self._open() as run, self._bar(total) as on_step:
+                self._growth += run.grow(axis, contest.model_name, able, on_step)
         wanted = (contest.about, contest.engine.name)
         entry = next(each for each in self._growth if (each["axis"], each["engine"]) == wanted)
         return MeasuredGrowth(entry, _clock_of(item))
 
     @contextmanager
-    def _open(self) -> Iterator[Campaign]:
-        """The campaign, begun when first needed; pytest's capture is off, so that a bar shows.
+    def _open(self) -> Iterator[BenchmarkRun]:
+        """Yields the run, begun when first needed; pytest's capture is off, so that a bar shows.
 
-        pytest's faulthandler_timeout is put off as well: a comparison may outlast any test, and
-        each of its rounds has a time limit of its own.
+        pytest's `faulthandler_timeout` is cancelled: a comparison may outlast any test, and each of its
+        rounds has its own time limit.
         """
         faulthandler.cancel_dump_traceback_later()
         capture = self._config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
-            if self._campaign is None:
+            if self._run is None:
                 options = self._options
                 lab = self._config.stash[LAB]
-                self._campaign = Campaign(lab, options.terms, options.growth_s, self._path)
-            yield self._campaign
+                self._run = BenchmarkRun(lab, options.terms, options.growth_s, self._path)
+            yield self._run
 
     @contextmanager
     def _bar(self, total: int) -> Iterator[Callable[[str], None]]:
-        """What is being done now, on a terminal and without -q."""
+        """Shows the current piece of work on a terminal, unless -q was given."""
         is_quiet = self._config.getoption("verbose") < 0
         with tqdm(total=total, leave=False, disable=True if is_quiet else None) as bar:
 
@@ -182,17 +186,17 @@ class Benchmarks:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if self._campaign is not None and self._is_over:
-            self._campaign.finish()
+        if self._run is not None and self._is_over:
+            self._run.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._campaign is None:
+        if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
         for line in table(self._measured.values(), self._growth):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
-        terminalreporter.write_line(f"result file: {self._campaign.path}{state}")
+        terminalreporter.write_line(f"result file: {self._run.path}{state}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
@@ -230,7 +234,8 @@ def _benchmarks(config: pytest.Config) -> Benchmarks:
 
 
 def register(config: pytest.Config, options: BenchOptions | None, device: torch.device) -> None:
-    """Raises `UsageError` if no result file can be where it was asked for."""
+    """Registers the plugin of a benchmark run. Raises `UsageError` if the result file cannot be
+    written."""
     if options is not None:
         path = result_path(options.results, device.type)
         config.pluginmanager.register(Benchmarks(config, options, path), NAME)

@@ -1,5 +1,5 @@
-"""What a benchmark test is given: one engine's figures, measured beside the others', and how they
-reach pytest-benchmark."""
+"""The fixtures' values for benchmark tests: one engine's figures, measured beside the others', and how
+they reach pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from batchproof.bench.reading import INVALID
 
 
 class ReplayClock:
-    """A clock that was read before. As a benchmark's `timer` it lets pytest-benchmark keep the times of
-    rounds that ran interleaved with those of other engines, which its loop over one cannot do."""
+    """A clock that returns recorded times. As a benchmark's `timer` it lets pytest-benchmark keep times
+    of rounds that ran interleaved with other engines, which its own loop cannot do."""
 
     def __init__(self) -> None:
         self._readings: Iterator[float] = iter(())
 
     def load(self, durations_s: Sequence[float]) -> None:
-        """What the rounds to come will have taken; each round reads the clock twice."""
+        """Sets what the following rounds take, in seconds; each round reads the clock twice."""
         self._readings = iter([reading for each in durations_s for reading in (0.0, each)])
 
     def __call__(self) -> float:
-        """Seconds. Raises `AssertionError` beyond the rounds that were loaded."""
+        """Returns the next reading in seconds. Raises `AssertionError` beyond the rounds loaded."""
         reading = next(self._readings, None)
         assert reading is not None, "as many rounds are replayed as were loaded"
         return reading
@@ -33,7 +33,7 @@ class ReplayClock:
 
 @dataclass(frozen=True)
 class Measured:
-    """One row of a comparison."""
+    """One engine's row of a comparison."""
 
     row: Mapping[str, Any]
     comparison: Mapping[str, Any]
@@ -41,18 +41,19 @@ class Measured:
 
     @property
     def times_s(self) -> list[float]:
-        """Of each lap, by the clock that ratios are made of."""
+        """The seconds of each lap, by the clock that ratios are made of."""
         return [each[f"{self.comparison['clock']}_s"] for each in self.row["rounds"]]
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Fails where there are no figures: the row is INVALID, or a round took too long."""
+        """Gives the figures to pytest-benchmark. Fails the test where there are none: the row is
+        INVALID, or a round took too long."""
         if self.row["metrics"] is None:
             pytest.fail(f"{self.row['verdict']}: {self.row['reason']}", pytrace=False)
         _replay(self.replay, self.times_s, benchmark)
         benchmark.extra_info.update(self._extra_info())
 
     def _extra_info(self) -> dict[str, Any]:
-        """Flat, in vLLM's names; what it was measured on goes along."""
+        """Returns the figures flat, in vLLM's names, with what they were measured on."""
         workload, model = self.comparison["workload"], self.comparison["model"]
         about = {
             "engine": self.row["engine"],
@@ -82,13 +83,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredGrowth:
-    """One engine over one axis."""
+    """One engine's cost over one axis."""
 
     entry: Mapping[str, Any]
     replay: ReplayClock
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Fails if an answer was wrong; skips, by name, an engine that refused."""
+        """Gives the last point to pytest-benchmark. Fails the test if an answer was wrong; skips, by
+        name, an engine that refused the model."""
         if self.entry["verdict"] == INVALID:
             pytest.fail(f"INVALID: {self.entry['reason']}", pytrace=False)
         if not self.entry["points"]:

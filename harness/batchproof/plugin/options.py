@@ -116,7 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
             selection.precision,
             is_watched,
         )
-        lab = config.stash.get(LAB, own)  # a hunt may bring one that it shares
+        lab = config.stash.get(LAB, own)  # a suite run may bring one that it shares
         known_failures = read_known_failures(config.getoption("--xfails"))
         try_what_was_named(config, selection, lab)
         benchmarks.register(config, selection.bench, selection.device)

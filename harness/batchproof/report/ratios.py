@@ -50,7 +50,7 @@ def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Pictu
 
     caption = (
         "Right of the line at 1 the engine named first is faster. Dots are geometric means of ratios "
-        "taken lap by lap, bars their 95 % bootstrap intervals; one that holds 1 shows no difference."
+        "taken lap by lap, bars their 95 % intervals; one that holds 1 shows no difference."
     )
     return draw("Paired throughput ratios", caption, (450, 52 + 20 * len(rows)), paint)
 

@@ -1,7 +1,7 @@
-"""Hypothesis strategies that bring features together: shared prefixes, preemption, chunks, aborts.
+"""Hypothesis strategies that combine features: shared prefixes, preemption, chunks, aborts.
 
-Each of them can be right by itself and wrong beside another: what a preempted request finds of its own
-blocks, what an aborted one leaves in the prefix cache when half of its prompt was fed.
+Each can be right alone and wrong beside another: what a preempted request finds of its own blocks, what
+an aborted one leaves in the prefix cache when half of its prompt was fed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.workload.strategies import text_tokens
 from batchproof.workload.workloads import Workload
 
-CONTENTS = (0, 4, 8)  # texts that blocks begin
-TAIL = 12  # text of what is less than a block
+CONTENTS = (0, 4, 8)  # texts whose beginnings fill blocks
+TAIL = 12  # text of the part that fills no block
 
 
 @st.composite
 def block_prompts(
     draw: st.DrawFn, vocab_size: int, block_size: int, max_blocks: int = 4
 ) -> tuple[int, ...]:
-    """Whole blocks with one of three contents each, and a tail of less than one.
+    """Draws whole blocks with one of three contents each, and a tail of less than one.
 
     So prompts share beginnings of any number of blocks, hold one block behind different others, are
-    each other's permutations, and often end with a block.
+    permutations of each other, and often end with a block.
     """
     contents = draw(st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=max_blocks))
     tail = text_tokens(TAIL, vocab_size)[: draw(st.integers(0, block_size - 1))]
@@ -41,13 +41,13 @@ def block_prompts(
 def shared_prefixes(
     draw: st.DrawFn, oracle: Oracle, capabilities: AbstractSet[Capability]
 ) -> tuple[Workload, ...]:
-    """Calls to one engine: some prompts; others, in what may be the same blocks; the first again,
-    beside one that goes on behind its answer. Then two turns of that chat, each alone."""
+    """Draws calls to one engine: some prompts; others, possibly of the same blocks; the first again,
+    beside one that continues after its answer. Then two turns of that chat, each alone."""
     vocab_size = oracle.subject.vocab_size
     block_size = draw(st.sampled_from([2, 3, 4]), label="block_size")
     some = st.lists(block_prompts(vocab_size, block_size), min_size=1, max_size=2)
     first, others = draw(some, label="first"), draw(some, label="others")
-    first += first[: draw(st.integers(0, 1), label="twins")]
+    first += first[: draw(st.integers(0, 1), label="repeated")]
     cap = draw(st.integers(1, 2 * block_size), label="max_new_tokens")
     turn = _next_turn(oracle, first[0], cap)
     last = _next_turn(oracle, turn, cap)
@@ -74,13 +74,13 @@ def shared_prefixes(
 
 
 def _next_turn(oracle: Oracle, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
-    """What was asked, what was answered, and something new."""
+    """Returns the prompt, its answer, and new tokens."""
     new = text_tokens(TAIL, oracle.subject.vocab_size)[:2]
     return (*prompt, *oracle.right_tokens(prompt, cap), *new)
 
 
 class Feature(StrEnum):
-    """What may meet in one workload."""
+    """A feature that can be combined with others in one workload."""
 
     PREEMPTION = "preemption"
     CHUNKS = "chunks"
@@ -89,6 +89,7 @@ class Feature(StrEnum):
 
     @property
     def capability(self) -> Capability:
+        """The capability an engine needs for it."""
         return {
             Feature.PREEMPTION: Capability.PREEMPTION,
             Feature.CHUNKS: Capability.CHUNKED_PREFILL,
@@ -101,10 +102,10 @@ class Feature(StrEnum):
 def crossed(
     draw: st.DrawFn, oracle: Oracle, features: Collection[Feature], has_logits: bool
 ) -> Workload:
-    """Three requests that share a block, if they may; played twice, an honest engine comes to each of
-    the features, whatever its order of admission.
+    """Draws three requests that share a block, if they may; run twice, an honest engine reaches each of
+    the features in any order of admission.
 
-    All three fit the pool when they are admitted, and two of them outgrow it, so somebody must give way
+    All three fit the pool when they are admitted, and two of them outgrow it, so one must be preempted
     even if the third is aborted. Every prompt is longer than the budget.
     """
     vocab_size = oracle.subject.vocab_size

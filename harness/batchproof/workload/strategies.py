@@ -1,9 +1,9 @@
-"""Hypothesis strategies: workloads made to let a bug happen.
+"""Hypothesis strategies: workloads in which a bug can show.
 
 Equal rows, one wave and a large pool hide nearly everything. So: fewer slots than requests, unequal
-lengths with the long row anywhere, prompts around block boundaries, identical prompts, caps of 1 and
-2 beside longer ones, EOS picked afterwards from the right answer, and, where the engine can, budgets
-below a prompt and pools that force preemption. All of it shrinks towards one short request.
+lengths with the long row anywhere, prompts around block boundaries, identical prompts, caps of 1 and 2
+beside longer ones, EOS ids picked from the right answer, and, where the engine can, budgets below a
+prompt and pools that force preemption. All of it shrinks towards one short request.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_CAP = 8
 
 @st.composite
 def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -> tuple[int, ...]:
-    """Token ids: a length, and one of `NUM_TEXTS` pseudo-random texts to take that many from.
+    """Draws token ids: a length, and one of `NUM_TEXTS` pseudo-random texts to take that many from.
 
-    What a prompt says is not what finds bugs, as long as it does not repeat itself. Few texts mean
-    that prompts share prefixes of every length, and that right answers are worked out once.
+    The content of a prompt does not matter for finding bugs as long as it does not repeat itself. Few
+    texts mean that prompts share prefixes of every length, and that right answers are computed once.
     """
     text = draw(st.integers(0, NUM_TEXTS - 1))
     return text_tokens(text, vocab_size)[: draw(lengths)]
@@ -38,8 +38,8 @@ def prompts(draw: st.DrawFn, vocab_size: int, lengths: st.SearchStrategy[int]) -
 
 @cache
 def text_tokens(text: int, vocab_size: int) -> tuple[int, ...]:
-    """The first tokens of a text, reproducibly. Some hold ids that often mean something: 0, 1, 2 and
-    the last; no id means anything here."""
+    """Returns the first `MAX_TEXT_LEN` tokens of a text, reproducibly. Every fourth text contains ids
+    that often have a special meaning: 0, 1, 2 and the last; no id has one here."""
     rng = random.Random(text)
     tokens = [rng.randrange(vocab_size) for _ in range(MAX_TEXT_LEN)]
     if text % 4 == 3:
@@ -48,13 +48,14 @@ def text_tokens(text: int, vocab_size: int) -> tuple[int, ...]:
 
 
 def prompt_lens(block_size: int, longest: int = MAX_PROMPT_LEN) -> st.SearchStrategy[int]:
-    """Short ones, any, and k * block_size - 1, + 0, + 1."""
+    """Draws short lengths, any length, and k * block_size - 1, + 0, + 1."""
     edges = [k * block_size + d for k in range(1, longest // block_size + 1) for d in (-1, 0, 1)]
     edges = sorted({edge for edge in edges if 1 <= edge <= longest}) or [1]
     return st.one_of(st.integers(1, 8), st.integers(1, longest), st.sampled_from(edges))
 
 
 def caps(largest: int = MAX_CAP) -> st.SearchStrategy[int]:
+    """Draws `max_new_tokens`, often 1 or 2."""
     return st.one_of(st.sampled_from([1, 2]), st.integers(1, largest))
 
 
@@ -67,13 +68,13 @@ def requests(
     max_size: int = 6,
     with_eos: bool = True,
 ) -> tuple[Request, ...]:
-    """Good requests with unique ids."""
+    """Draws good requests with unique ids."""
     vocab_size = oracle.subject.vocab_size
     count = draw(st.integers(min_size, max_size))
     made: list[Request] = []
     for index in range(count):
         if made and draw(st.integers(0, 7)) == 7:
-            prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical twin
+            prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical prompt
         else:
             prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
         cap = draw(caps())
@@ -84,8 +85,8 @@ def requests(
 
 @st.composite
 def eos_sets(draw: st.DrawFn, oracle: Oracle, prompt: tuple[int, ...], cap: int) -> frozenset[int]:
-    """None, one of the right answer's own tokens (also the first and the last), or one that occurs in
-    the prompt only."""
+    """Draws no EOS id, one of the right answer's own tokens (also the first and the last), or one that
+    occurs in the prompt only."""
     kind = draw(st.sampled_from(["none", "none", "answer", "answer", "prompt"]))
     if kind == "answer":
         token_ids = oracle.right_tokens(prompt, cap)
@@ -103,7 +104,7 @@ def configs(
     block_size: int,
     return_logits: bool,
 ) -> EngineConfig:
-    """Limits that hold every one of the requests, but rarely all of them at once."""
+    """Draws limits that hold every one of the requests, but rarely all of them at once."""
     longest = max(len(request.prompt_token_ids) for request in wanted)
     max_num_seqs = draw(st.integers(1, 4))
     smallest_budget = max_num_seqs if Capability.CHUNKED_PREFILL in capabilities else longest
@@ -136,7 +137,7 @@ def workloads(
     with_eos: bool = True,
     with_arrivals: bool = False,
 ) -> Workload:
-    """Good requests under limits this engine can work with; `with_arrivals` staggers them."""
+    """Draws good requests under limits this engine can work with; `with_arrivals` staggers them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
     wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos))
     config = draw(
@@ -155,10 +156,10 @@ def workloads(
 
 @st.composite
 def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool, in_chunks: bool = False) -> Workload:
-    """Sequences that fit the pool when they are admitted and outgrow it together, after each has
-    produced some tokens: somebody must be preempted.
+    """Draws sequences that fit the pool when they are admitted and outgrow it together after some
+    tokens each, so a preemption is forced.
 
-    `in_chunks`: the token budget is below what a preempted one must be fed again.
+    `in_chunks`: the token budget is below what a preempted sequence must be fed again.
     """
     block_size = draw(st.sampled_from([2, 3, 4]))
     longest = 1 if in_chunks else 3 * block_size
@@ -170,9 +171,9 @@ def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool, in_chunks: boo
         for i, length in enumerate(lengths)
     )
     whole_lives = [ceil((length + growth - 1) / block_size) for length in lengths]
-    # All prompts and a block each fit, all whole lives do not; the largest alone does.
+    # All prompts and a block each fit; all finished sequences do not; the largest alone does.
     num_blocks = max(*whole_lives, sum(length // block_size + 1 for length in lengths))
-    assert num_blocks < sum(whole_lives), "else nobody would have to give way"
+    assert num_blocks < sum(whole_lives), "otherwise no sequence is preempted"
     config = EngineConfig(
         max_num_seqs=len(lengths),
         max_num_batched_tokens=len(lengths) + draw(st.integers(0, 1)) if in_chunks else 2048,
@@ -185,7 +186,8 @@ def crowded(draw: st.DrawFn, oracle: Oracle, return_logits: bool, in_chunks: boo
 
 @st.composite
 def long_workloads(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
-    """More requests than the default number of slots, prompts and caps of dozens of tokens."""
+    """Draws more requests than the default number of slots, with prompts and caps of dozens of
+    tokens."""
     vocab_size = oracle.subject.vocab_size
     room = min(oracle.subject.context_len, 160)
     lengths = draw(st.lists(st.integers(1, room - 40), min_size=7, max_size=10), label="lengths")

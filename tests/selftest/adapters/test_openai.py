@@ -17,7 +17,7 @@ from batchproof.api import (
     FinishReason,
     Request,
 )
-from batchproof.campaign.hunt import hunt
+from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import EngineHang, UsageError
 from batchproof.run.registry import BY_DEFAULT, resolve_engine
 from batchproof.run.time_limit import time_limit
@@ -97,7 +97,7 @@ def test_it_runs_only_when_it_is_named() -> None:
 def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
     engine = f"openai?base_url={server.base_url}&model={MODEL}&stream=true"
     which = "smoke or bad_request or cancelled or live or events_add_up or twice"
-    findings = hunt(engine, ["--model=gpt2-hash", "-k", which, "--hypothesis-seed=0"])
+    findings = run_suite(engine, ["--model=gpt2-hash", "-k", which, "--hypothesis-seed=0"])
     assert findings.exit_status == 0, findings.output
     assert server.most_running > 1
 

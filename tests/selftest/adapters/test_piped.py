@@ -26,7 +26,7 @@ from batchproof.api import (
     Request,
     TokenEvent,
 )
-from batchproof.campaign.hunt import hunt
+from batchproof.campaign.suite_run import run_suite
 from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import EngineHang
 from batchproof.models.catalogue import load_model
@@ -282,7 +282,7 @@ def test_the_suite_reports_a_crash_and_a_hang(
     body: str, arguments: list[str], broken: tuple[str, ...], told: str, command: Command
 ) -> None:
     engine = f"cmd:{command(generating(body))}"
-    findings = hunt(engine, ["-k", SOME, "--model=gpt2-random", "--diagnose-for=0", *arguments])
+    findings = run_suite(engine, ["-k", SOME, "--model=gpt2-random", "--diagnose-for=0", *arguments])
     assert len(findings.catches) == 2, "the second test has a process of its own"
     for catch in findings.catches:
         assert catch.broken in broken
@@ -291,6 +291,6 @@ def test_the_suite_reports_a_crash_and_a_hang(
 
 def test_the_example_keeps_its_promises() -> None:
     engine = f"cmd:{sys.executable} {ROOT}/docs/examples/piped_engine.py"
-    findings = hunt(engine, ["-k", SOME, "--model=gpt2-random"])
+    findings = run_suite(engine, ["-k", SOME, "--model=gpt2-random"])
     assert findings.exit_status == pytest.ExitCode.OK, findings.output
     assert findings.num_passed == 2, findings.output

@@ -189,7 +189,7 @@ def _sizes(name: str) -> list[tuple[int, int]]:
 
 def _ratio(one: Result, over: Result, clock: str) -> Result:
     times, times_over = ([each[f"{clock}_s"] for each in it["rounds"]] for it in (one, over))
-    found = paired_ratio(times, times_over, num_resamples=1000)
+    found = paired_ratio(times, times_over)
     return {
         "engine": one["engine"],
         "over": over["engine"],

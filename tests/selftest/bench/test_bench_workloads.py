@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.bench.load import (
+from batchproof.bench.spec import BenchSpec, Range, SharedPrefix
+from batchproof.bench.spec_files import (
     BENCHMARKS_DIR,
     chosen,
     load_specs,
     override,
 )
-from batchproof.bench.spec import BenchSpec, Range, SharedPrefix
 from batchproof.cases.files import load_cases
 from batchproof.errors import CaseError, UsageError
 
@@ -197,7 +197,7 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
         (
             "seed: 0",
             "sede: 0",
-            "7: unknown key 'sede' in a workload; known are name, why, num_requests",
+            "7: a workload: key 'sede' is unknown; choose one of name, why, num_requests",
         ),
         ("seed: 0\n", "", "1: a workload lacks the key 'seed'"),
         ("seed: 0\n", "seed: 0\nseed: 1\n", "8: key 'seed' is twice in a workload, first in line 7"),
@@ -222,7 +222,11 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
         ("[2, 4]", "[{share: .inf, range: [2, 4]}]", "5: share is '.inf', a decimal number, but"),
         ("seed: 0", "seed: 0\narrival_rate: 0", "8: arrival_rate is 0, but must be above 0"),
         ("seed: 0", "seed: 0\narrival_rate: fast", "8: arrival_rate is 'fast', a text, but must be"),
-        ("seed: 0", "seed: 0\nshared_prefix: {length: 3, num_groups: 2}", "4: prompt_len begins at 3"),
+        (
+            "seed: 0",
+            "seed: 0\nshared_prefix: {length: 3, num_groups: 2}",
+            "4: prompt_len is 3..9, but must be above 3",
+        ),
         ("seed: 0", "seed: 0\nshared_prefix: {length: 2, num_groups: 6}", "3: num_requests is 6, but"),
         (
             "seed: 0",
@@ -230,7 +234,11 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
             "8: shared_prefix lacks the key 'num_groups",
         ),
         ("{num_requests: 3}", "{num_requests: 0}", "8: num_requests is 0, but must be at least 1"),
-        ("{num_requests: 3}", "{why: Less.}", "8: unknown key 'why' in on_cpu; known are num_requests"),
+        (
+            "{num_requests: 3}",
+            "{why: Less.}",
+            "8: on_cpu: key 'why' is unknown; choose one of num_requests",
+        ),
         ("{num_requests: 3}", "small", "8: on_cpu is 'small', a text, but must be a mapping"),
         ("name: small", "name: big", "1: name is 'big', but must be that of the file, 'small'"),
         ("To see.", '" "', "2: why is empty, but must tell what the workload shows"),
@@ -271,7 +279,9 @@ def test_workloads_are_chosen_by_file_and_by_folder(tmp_path: Path) -> None:
 
 
 def test_a_workload_that_is_unknown_or_named_as_another_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"--workload 'rag' is unknown; choose {', '.join(NAMES)}"):
+    with pytest.raises(
+        UsageError, match=f"--workload 'rag' is unknown; choose one of {', '.join(NAMES)}"
+    ):
         chosen(["ragged", "rag"], on_cpu=True)
     write(tmp_path, GOOD.replace("small", "bs1"), "bs1.yaml")
     with pytest.raises(UsageError, match="another workload is called 'bs1' as well"):
@@ -305,10 +315,10 @@ def test_the_token_budget_grows_with_a_longer_prompt_and_more_slots() -> None:
         ({"seed": -1}, "--seed is -1, but must be at least 0"),
         (
             {"prompt_len": "9:3"},
-            "--prompt-len is 9..3, but must go from 1 or more to no less than that",
+            "--prompt-len is 9..3, but must be a range LOW..HIGH with 1 <= LOW <= HIGH",
         ),
         ({"prompt_len": "3-9"}, "--prompt-len is '3-9', but must be LO:HI or N, in whole numbers of"),
-        ({"cap": "0:4"}, "--cap is 0..4, but must go from 1 or more to no less than that"),
+        ({"cap": "0:4"}, "--cap is 0..4, but must be a range LOW..HIGH with 1 <= LOW <= HIGH"),
         ({"cap": ""}, "--cap is '', but must be LO:HI or N, in whole numbers of tokens"),
     ],
 )

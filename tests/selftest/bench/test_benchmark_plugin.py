@@ -93,7 +93,7 @@ def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--workload=nope"], "--workload 'nope' is unknown; choose bimodal"),
+        (["--workload=nope"], "--workload 'nope' is unknown; choose one of bimodal"),
         (["--shape=huge"], "--shape 'huge' is unknown; choose one of tiny"),
         (["--shape=tiny"], "exclude each other"),
         (["--laps=0"], "--laps is 0, but must be at least 1"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.campaign.modules import ROOT
+from batchproof.places import ROOT
 from tests.selftest.bench import samples
 
 Result = dict[str, Any]
@@ -144,7 +144,7 @@ def test_a_ratio_named_the_other_way_round_is_turned(compare: Compare) -> None:
 def test_one_lap_gives_no_interval_and_no_overlap(compare: Compare) -> None:
     compared = compare(samples.made(num_laps=1), samples.made())
     assert "(one lap: no interval)" in compared.row("ragged")
-    assert compared.output.count("too few laps to tell") == 2
+    assert compared.output.count("too few laps for an interval") == 2
 
 
 def test_rows_are_compared_on_the_clock_of_their_comparison(compare: Compare) -> None:

@@ -25,10 +25,10 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
-from batchproof.bench.comparison import clock_for, compare_engines
 from batchproof.bench.drive import Round, serve_at_once
+from batchproof.bench.interleaved import clock_for, compare_engines
 from batchproof.bench.laps import Laps, renamed
-from batchproof.bench.rows import Terms
+from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.promises import Promise
@@ -365,7 +365,7 @@ class Lingers:
 def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare, lab: Laboratory) -> None:
     lab._capabilities[("lingers", MODEL)] = frozenset({Capability.CLOSING})
     rows = _rows(compare("static", EngineSpec("lingers", Lingers)))
-    harm = "a thread goes on working when nothing is asked of it"
+    harm = "a thread computes although no request is being served"
     assert (rows["lingers"]["verdict"], rows["lingers"]["reason"]) == ("INVALID", harm)
     assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
 

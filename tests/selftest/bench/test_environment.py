@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchproof.bench.environment import device_facts
+from batchproof.bench.hardware import device_facts
 from batchproof.report.environment import environment_section
 from batchproof.report.inputs import Kind, Source
 from tests.selftest.bench.samples import made

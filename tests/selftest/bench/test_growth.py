@@ -27,7 +27,7 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.bench import axes as axes_module
-from batchproof.bench import entrant as entrant_module
+from batchproof.bench import growth_runner
 from batchproof.bench.axes import (
     Axis,
     context_axis,
@@ -37,10 +37,9 @@ from batchproof.bench.axes import (
     sequences_axis,
 )
 from batchproof.bench.drive import Round, serve_at_once
-from batchproof.bench.entrant import Runner
 from batchproof.bench.fits import (
-    Line,
-    Power,
+    AffineCost,
+    PowerLaw,
     better_line,
     describe,
     duration,
@@ -48,11 +47,12 @@ from batchproof.bench.fits import (
     upper_half,
 )
 from batchproof.bench.growth import (
-    Effort,
-    Entrant,
+    GrowthBudget,
+    GrowthEngine,
     measure_growth,
     num_pieces,
 )
+from batchproof.bench.growth_runner import GrowthRunner
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.promises import Promise
@@ -109,7 +109,7 @@ def test_the_exponent_does_not_depend_on_the_unit_of_time(times: list[float], fa
 @given(st.lists(st.floats(-0.5, 0.5), min_size=7, max_size=7))
 def test_the_interval_is_as_wide_as_the_points_are_apart(noise: list[float]) -> None:
     narrow, wide = (
-        Power.fit([(x, x**0.8 * math.exp(k * e)) for x, e in zip(SIZES, noise, strict=True)])
+        PowerLaw.fit([(x, x**0.8 * math.exp(k * e)) for x, e in zip(SIZES, noise, strict=True)])
         for k in (1, 4)
     )
     assert narrow is not None
@@ -121,7 +121,7 @@ def test_the_interval_holds_the_exponent_as_often_as_it_says() -> None:
     rng = Random(0)
     num_held = 0
     for _ in range(2000):
-        found = Power.fit([(x, x**0.8 * math.exp(rng.gauss(0, 0.05))) for x in (8, 16, 32, 64)])
+        found = PowerLaw.fit([(x, x**0.8 * math.exp(rng.gauss(0, 0.05))) for x in (8, 16, 32, 64)])
         assert found is not None
         num_held += found.low <= 0.8 <= found.high
     assert 0.93 < num_held / 2000 < 0.97
@@ -131,7 +131,7 @@ def test_the_interval_holds_the_exponent_as_often_as_it_says() -> None:
 def test_too_few_points_have_no_exponent(num_points: int) -> None:
     samples = [(x, 0.1 * x) for x in SIZES[:num_points]]
     assert fit_growth(samples) is None
-    assert Line.fit(samples) is None
+    assert AffineCost.fit(samples) is None
     assert "grows" not in describe(samples, "token", "tokens")
 
 
@@ -228,7 +228,7 @@ def made_up(fixed_s: float, per_token_s: float) -> Callable[..., Round]:
     return serve
 
 
-ONE_LAP = Effort(num_laps=1, axis_s=1e6)
+ONE_LAP = GrowthBudget(num_laps=1, axis_s=1e6)
 STEADY = made_up(5.0, 0.25)
 
 
@@ -239,33 +239,33 @@ def measure(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> Measure:
     def run(
         *engines: str | EngineSpec,
         axes: Sequence[Axis] = SMALL[:1],
-        effort: Effort = ONE_LAP,
+        budget: GrowthBudget = ONE_LAP,
         serve: Callable[..., Round] = STEADY,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> list[dict[str, Any]]:
-        monkeypatch.setattr(entrant_module, "serve_at_once", serve)
-        return measure_growth(lab.subject(MODEL), entrants(lab, *engines), axes, effort, on_step)
+        monkeypatch.setattr(growth_runner, "serve_at_once", serve)
+        return measure_growth(lab.subject(MODEL), growth_engines(lab, *engines), axes, budget, on_step)
 
     return run
 
 
-def entrants(lab: Laboratory, *engines: str | EngineSpec) -> list[Entrant]:
+def growth_engines(lab: Laboratory, *engines: str | EngineSpec) -> list[GrowthEngine]:
     specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
     oracle = lab.oracle(MODEL)
-    return [Entrant.of(Trial(lab, each, oracle, frozenset(), Promise.P1)) for each in specs]
+    return [GrowthEngine.of(Trial(lab, each, oracle, frozenset(), Promise.P1)) for each in specs]
 
 
 def test_every_engine_has_an_entry_for_every_axis_and_the_caller_hears_of_each_step(
     lab: Laboratory, measure: Measure
 ) -> None:
     told: list[str] = []
-    names, effort = ("static", "ragged"), Effort(num_laps=1)
-    found = measure(*names, axes=SMALL, effort=effort, serve=serve_at_once, on_step=told.append)
+    names, budget = ("static", "ragged"), GrowthBudget(num_laps=1)
+    found = measure(*names, axes=SMALL, budget=budget, serve=serve_at_once, on_step=told.append)
     assert [(each["axis"], each["engine"]) for each in found] == [
         (axis, name) for axis in ("sequences", "context", "prompt", "requests") for name in names
     ]
     assert [each["verdict"] for each in found] == ["VALID"] * 8
-    assert len(told) == num_pieces(entrants(lab, *names), SMALL, effort)
+    assert len(told) == num_pieces(growth_engines(lab, *names), SMALL, budget)
     assert told[0] == "growth over sequences at 1: static"
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
@@ -283,15 +283,15 @@ def test_on_a_device_the_warm_up_goes_as_far_as_the_longest_timed_call() -> None
     subject = SimpleNamespace(
         model=SimpleNamespace(device=torch.device("meta")), context_len=256, vocab_size=256
     )
-    entrant = Entrant("noting", lambda _: nullcontext(Noting()), lambda *_: None)
-    Runner(entrant, cast(ModelUnderTest, subject), 60.0, "salt").run_lap(SMALL[0].points[-1], 0)
+    engine = GrowthEngine("noting", lambda _: nullcontext(Noting()), lambda *_: None)
+    GrowthRunner(engine, cast(ModelUnderTest, subject), 60.0, "salt").run_lap(SMALL[0].points[-1], 0)
     warm_up, *timed = calls
     assert warm_up == max(timed)
     assert len(timed) == 2
 
 
 def test_what_both_calls_have_in_common_cancels(measure: Measure) -> None:
-    (entry,) = measure("static", effort=Effort(num_laps=3, axis_s=1e6))
+    (entry,) = measure("static", budget=GrowthBudget(num_laps=3, axis_s=1e6))
     assert [point["x"] for point in entry["points"]] == [1, 2, 4]
     for point in entry["points"]:
         assert point["low"] == point["seconds"] == point["high"] == pytest.approx(0.25 * point["x"])
@@ -362,14 +362,14 @@ def test_an_engine_that_refuses_the_model_is_unverified(measure: Measure) -> Non
 
 
 def test_a_call_that_takes_too_long_ends_the_axis_and_is_not_called_wrong(measure: Measure) -> None:
-    spec, effort = scripted(lambda: time.sleep(5)), Effort(num_laps=2, call_limit_s=0.2)
-    (entry,) = measure(spec, effort=effort, serve=serve_at_once)
+    spec, budget = scripted(lambda: time.sleep(5)), GrowthBudget(num_laps=2, call_limit_s=0.2)
+    (entry,) = measure(spec, budget=budget, serve=serve_at_once)
     assert (entry["verdict"], entry["points"]) == ("VALID", [])
     assert "1 and beyond left out: generate did not return within 0.2 s" in entry["words"]
 
 
 def test_a_spent_budget_leaves_points_out_in_words_but_never_the_first(measure: Measure) -> None:
-    (entry,) = measure("static", effort=Effort(num_laps=2, axis_s=0.0))
+    (entry,) = measure("static", budget=GrowthBudget(num_laps=2, axis_s=0.0))
     assert [(point["x"], point["num_laps"]) for point in entry["points"]] == [(1, 1)]
     assert "2 and beyond left out: a lap would take about 12" in entry["words"]
 
@@ -381,7 +381,7 @@ def test_an_engine_that_fits_into_the_budget_goes_on_without_one_that_does_not(
         is_slow = type(engine).__name__ == "ReferenceEngine"
         return made_up(1e5 if is_slow else 0.5, 0.25)(engine, requests, *rest)
 
-    slow, quick = measure("reference", "static", serve=serve, effort=Effort(axis_s=1e5))
+    slow, quick = measure("reference", "static", serve=serve, budget=GrowthBudget(axis_s=1e5))
     assert [point["x"] for point in slow["points"]] == [1]
     assert [point["x"] for point in quick["points"]] == [1, 2, 4]
 
@@ -396,7 +396,7 @@ def test_an_answer_that_was_found_right_is_judged_once(lab: Laboratory) -> None:
     judged: list[str] = []
     taking_part = [
         replace(each, judge=lambda *_, name=each.name: judged.append(name))
-        for each in entrants(lab, "static", "ragged")
+        for each in growth_engines(lab, "static", "ragged")
     ]
-    measure_growth(lab.subject(MODEL), taking_part, SMALL[:1], Effort(num_laps=1))
+    measure_growth(lab.subject(MODEL), taking_part, SMALL[:1], GrowthBudget(num_laps=1))
     assert judged == ["static"] * 2 * 3

@@ -8,9 +8,9 @@ import pytest
 
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.bench.drive import Round
-from batchproof.bench.load import BENCHMARKS_DIR, load_specs
 from batchproof.bench.metrics import distributions, measure
 from batchproof.bench.spec import BenchSpec
+from batchproof.bench.spec_files import BENCHMARKS_DIR, load_specs
 
 DECODE = load_specs(BENCHMARKS_DIR / "decode", on_cpu=False)
 

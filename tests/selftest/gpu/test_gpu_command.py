@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.bench.load import chosen
+from batchproof.bench.spec_files import chosen
 from batchproof.models.shapes import SHAPES
 from batchproof.places import ROOT
 from batchproof.run.registry import resolve_engine

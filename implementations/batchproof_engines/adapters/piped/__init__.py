@@ -1,7 +1,7 @@
 """An engine in any language, behind a pipe: `--engine="cmd:COMMAND LINE"`.
 
 The program reads one JSON object per line from its stdin and answers each with exactly one line on its
-stdout. `protocol.py` defines operations and fields; `docs/piped_engine.md` explains them to authors of
+stdout. `protocol.py` defines operations and fields; `docs/piped_engines.md` explains them to authors of
 engines. There are no logits and no trace.
 
     protocol                the messages

@@ -1,7 +1,7 @@
 """The protocol of engines behind a pipe: the one place that names its operations and fields.
 
 The programs of released engines load this file as well, in environments that do not know Batchproof: it
-uses the standard library only and runs on Python 3.10. `docs/piped_engine.md` explains the protocol to
+uses the standard library only and runs on Python 3.10. `docs/piped_engines.md` explains the protocol to
 authors of engines, and a test compares that page with this module.
 """
 

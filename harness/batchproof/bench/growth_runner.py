@@ -1,4 +1,4 @@
-"""One engine in a growth sweep: built for a lap at a point, timed, judged, and booked."""
+"""One engine in a growth sweep: built for a lap at a point, timed, checked, recorded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from batchproof.api import (
-    Completion,
-    Engine,
-    EngineConfig,
-    Request,
-)
+from batchproof.api import Completion, Engine, EngineConfig, Request
 from batchproof.bench.axes import Point
 from batchproof.bench.blame import blaming, judging
 from batchproof.bench.drive import Round, serve_at_once
@@ -32,14 +27,14 @@ from batchproof.run.trial import Trial
 Judge = Callable[[Sequence[Request], Sequence[Completion]], None]
 Answered = tuple[tuple[Request, ...], tuple[Completion, ...]]  # one call, and what came back
 NOTHING, EVERYTHING = 0, sys.maxsize  # sample sizes
-LEAST_SHARE = 0.1  # of the wall clock: less, and the work is done elsewhere
-MAX_GROWTH = 4.0  # of a lap from one point to the next: twice the tokens, all to all
-WARM_UP_LAP = -1  # its prompts are those of no lap
+LEAST_SHARE = 0.1  # of the wall time; with less, the work is done in another process
+MAX_GROWTH = 4.0  # of a lap from one point to the next: twice the tokens at quadratic cost
+WARM_UP_LAP = -1  # no lap has its prompts
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """An engine that takes part. `judge` raises if an answer is wrong."""
+class GrowthEngine:
+    """An engine that takes part. `judge` raises `ConformanceFailure` for a wrong answer."""
 
     name: str
     build: Callable[[EngineConfig], AbstractContextManager[Engine]]
@@ -47,31 +42,31 @@ class Entrant:
 
     @classmethod
     def of(cls, trial: Trial) -> Self:
-        """The reference's answers are right by definition: only their form is checked. Of others each
-        token must be the best choice after those before it, in float64 and up to rounding."""
+        """Returns the engine of a trial. Each of its tokens must be the best choice in float64, up to
+        rounding; the reference on a model without an integer oracle is checked for form only."""
         is_exempt = trial.spec.name == REFERENCE and trial.subject.oracle is None
         verifier = Verifier(trial.oracle, NOTHING if is_exempt else EVERYTHING)
         return cls(trial.spec.name, trial.engine, partial(verifier.judge, 0))
 
 
 @dataclass
-class Runner:
+class GrowthRunner:
     """One engine on one axis. `problem`: why nothing of it counts; `refusal`: why it does not serve
     this model; `end`: why it stopped before the last point."""
 
-    entrant: Entrant
+    engine: GrowthEngine
     subject: ModelUnderTest
     call_limit_s: float
-    salt: str  # of the prompts: the same for all engines, and known to none before
+    salt: str  # of the prompts: the same for all engines and unpredictable
     problem: str | None = None
     refusal: str | None = None
     end: str | None = None
-    _seconds: dict[int, list[float]] = field(default_factory=dict)  # x -> what each lap found
-    _laps_s: dict[int, float] = field(default_factory=dict)  # x -> what its calls took in a lap
+    _seconds: dict[int, list[float]] = field(default_factory=dict)  # x -> seconds of each lap
+    _laps_s: dict[int, float] = field(default_factory=dict)  # x -> seconds of all calls of a lap
     _unjudged: list[Answered] = field(default_factory=list)
 
     def wants(self, point: Point) -> bool:
-        """Points come in ascending order, in each lap anew."""
+        """Returns whether to measure this point. Points come in ascending order, anew in each lap."""
         if self.problem is not None or self.refusal is not None:
             return False
         has = self.subject.context_len
@@ -81,34 +76,36 @@ class Runner:
         return self.end is None or point.x in self._seconds
 
     def expected_s(self, point: Point) -> float:
-        """Of a lap there: as before, else as much more than at the last point as that took more than
-        the one before, within reason."""
+        """Returns the expected seconds of a lap at this point: the last measurement, else extrapolated
+        from the previous two points (growth clamped to `MAX_GROWTH`)."""
         if point.x in self._laps_s:
             return self._laps_s[point.x]
         last = list(self._laps_s.values())[-2:]
         return last[-1] * min(max(1.0, last[-1] / last[0]), MAX_GROWTH) if last else 0.0
 
     def leave_out(self, point: Point, limit_s: float) -> None:
-        """It would take too long. A further lap is left out without a word: its number is shown."""
+        """Ends the axis at this point, with a note, because a lap would exceed the limit. A further lap
+        of a measured point is left out without a note: `num_laps` shows it."""
         if point.x not in self._seconds:
             expected, limit = duration(self.expected_s(point)), duration(limit_s)
             what = f"a lap would take about {expected}, there are {limit} for it"
             self.end = f"{point.x:,} and beyond left out: {what}"
 
     def run_lap(self, point: Point, lap: int) -> None:
-        """On a fresh engine: the calls of the point, in turn the shorter and the longer first."""
+        """Builds a fresh engine and times the calls of the point; the order of short and long call
+        alternates between laps."""
         try:
-            with self._telling():
+            with self._blamed():
                 self._run_lap(point, lap)
-        except EngineHang as hang:  # it may be slow and right: the conformance tests tell a hang
+        except EngineHang as hang:  # possibly slow and right: hangs are for the conformance tests
             self._seconds.pop(point.x, None)
             self._unjudged.clear()
             self.end = f"{point.x:,} and beyond left out: {hang}"
 
     def _run_lap(self, point: Point, lap: int) -> None:
-        with self.entrant.build(point.config) as engine:
+        with self.engine.build(point.config) as engine:
             self._warm_up(engine, point)
-            gc.collect()  # nobody pays for the garbage of the one before
+            gc.collect()  # no engine is charged for the garbage of another
             caps = point.caps if lap % 2 == 0 else point.caps[::-1]
             rounds = {cap: self._call(engine, self._requests(point, cap, lap)) for cap in caps}
             took_s = {cap: self._time(each) for cap, each in rounds.items()}
@@ -117,9 +114,9 @@ class Runner:
             self._laps_s[point.x] = sum(took_s.values())
 
     def _warm_up(self, engine: Engine, point: Point) -> None:
-        """What an engine does at its first call belongs to no lap. On a device the shapes count as
-        well, those of the longer call, or a graph is captured, or a pool grows, while it is timed. On a
-        CPU they do not, and a few tokens will do."""
+        """Makes one untimed call, so that one-time work is in no lap. Devices also specialise on shapes
+        (graphs, pools), so there the call has the shape of the longest one; on a CPU a few tokens do.
+        """
         if self.subject.model.device.type == "cpu":
             point = replace(point, num_sequences=1, prompt_len=2, short_cap=2, num_steps=1)
         self._call(engine, self._requests(point, max(point.caps), WARM_UP_LAP))
@@ -131,7 +128,8 @@ class Runner:
         return served
 
     def _time(self, served: Round) -> float:
-        """An engine that works in another process has no time of its own worth counting."""
+        """Returns the seconds of a round. Process time is used only if the engine works in this
+        process."""
         works_here = served.process_s > LEAST_SHARE * served.wall_s
         is_process = clock_for(self.subject.model.device) == "process" and works_here
         return served.process_s if is_process else served.wall_s
@@ -140,17 +138,17 @@ class Runner:
         return point.requests(cap, f"{self.salt} {lap}", self.subject.vocab_size)
 
     def judge(self, settled: list[Answered]) -> None:
-        """All answers of the lap; no clock runs. What equals an answer that was found right is right as
-        well, and what is found right is added to `settled`."""
-        with self._telling(), judging():
+        """Checks all answers of the lap. An answer equal to one in `settled` is right; what is found
+        right is added to it."""
+        with self._blamed(), judging():
             for answered in self._unjudged:
                 if answered not in settled:
-                    self.entrant.judge(*answered)
+                    self.engine.judge(*answered)
                     settled.append(answered)
         self._unjudged.clear()
 
     def points(self) -> list[dict[str, Any]]:
-        """As in a result file. Those that noise has hidden are not among them."""
+        """Returns the points as in a result file, without those whose time is hidden by noise."""
         return [
             {
                 "x": x,
@@ -164,7 +162,7 @@ class Runner:
         ]
 
     def notes(self) -> list[str]:
-        """What a reader of the points must know."""
+        """Returns what a reader of the points must know."""
         hidden = [f"{x:,}" for x, each in self._seconds.items() if min(each) <= 0]
         single = [f"{point['x']:,}" for point in self.points() if point["num_laps"] == 1]
         found = []
@@ -175,8 +173,8 @@ class Runner:
         return found + ([self.end] if self.end else [])
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """What the engine does wrong ends its part on this axis, and no other's."""
+    def _blamed(self) -> Iterator[None]:
+        """Records what the engine raises as its problem or refusal; other engines go on."""
         with blaming(self._accuse):
             try:
                 yield
@@ -184,10 +182,10 @@ class Runner:
                 self.refusal = str(error)
 
     def _accuse(self, problem: str) -> None:
-        """What was found first stands."""
+        """Records a problem; the first one stands."""
         self.problem = self.problem or problem
 
 
 def clock_for(device: torch.device) -> str:
-    """`process` on a CPU with one thread, else `wall`."""
+    """Returns "process" on a CPU with one thread, else "wall"."""
     return "process" if device.type == "cpu" and torch.get_num_threads() == 1 else "wall"

@@ -1,4 +1,4 @@
-"""What the names of a configuration's fields do not tell."""
+"""Values for toys that cannot be derived from the names of configuration fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARED_KV = {  # the last two layers read the keys of the first two
     "hidden_size_per_layer_input": 16,
 }
 
-# What the names of fields do not tell, by model type, of parts of a model too.
+# By model type, parts of a model included.
 FIXES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 50},
@@ -73,7 +73,7 @@ FIXES: dict[str, dict[str, Any]] = {
     "zamba2": {"num_key_value_heads": 4, "attention_hidden_size": 128, "attention_head_dim": 32},
 }
 
-# What else a type can be, where that may be another matter for an engine.
+# Other forms of a type that an engine may treat differently.
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "bert": {"both ways": {"is_decoder": False}},
     "falcon": {"ALiBi": {"alibi": True}},
@@ -85,10 +85,7 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "gpt2": {
-        "scaled by layer": {
-            "scale_attn_by_inverse_layer_idx": True,
-            "reorder_and_upcast_attn": True,
-        }
+        "scaled by layer": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}
     },
     "gpt_neox": {"serial residual": {"use_parallel_residual": False}},
     "lfm2": {"with convolutions": {"layer_types": ["conv", FULL], "num_hidden_layers": 2}},

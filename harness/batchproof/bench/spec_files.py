@@ -1,9 +1,5 @@
-"""Where a `BenchSpec` comes from: the YAML files of `cases/benchmarks/`, one workload each, and the
-flags that change its size.
-
-The schema is closed, as that of the curated cases is: an unknown key, a missing one, a wrong type or
-a value out of range is a `CaseError` that names file and line.
-"""
+"""Reads `BenchSpec`s from the YAML files of `cases/benchmarks/`, one workload each, and applies the
+flags that change their size."""
 
 from __future__ import annotations
 
@@ -15,34 +11,29 @@ from typing import Any
 
 import yaml
 
-from batchproof.bench.spec import (
-    BenchSpec,
-    Mixture,
-    Range,
-    SharedPrefix,
-    SpecError,
-)
-from batchproof.cases.schema import Item, read_yaml, yaml_files
+from batchproof.bench.spec import BenchSpec, Mixture, Range, SharedPrefix
 from batchproof.errors import UsageError
 from batchproof.places import CASES
+from batchproof.validation.values import InvalidValueError, one_of, require
+from batchproof.validation.yaml_nodes import YamlNode, read_yaml, yaml_files
 
 BENCHMARKS_DIR = CASES / "benchmarks"
 
 
 def workload_names() -> list[str]:
-    """The built-in ones, from the names of their files: nothing is read."""
+    """Returns the built-in workloads by the names of their files, without reading them."""
     return sorted(path.stem for path in BENCHMARKS_DIR.glob("*.yaml"))
 
 
 def load_specs(directory: Path = BENCHMARKS_DIR, *, on_cpu: bool) -> dict[str, BenchSpec]:
-    """All workloads by name, those for CPUs or those for GPUs. Raises `CaseError`."""
+    """Returns all workloads of a directory by name, in their CPU or GPU size. Raises `CaseError`."""
     paths = yaml_files(directory, "workload")
     return {path.stem: load_spec(path, on_cpu=on_cpu) for path in paths}
 
 
 def chosen(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
-    """The workloads asked for, each once, in that order: a name, a YAML file, or a folder of them; all
-    built-in ones if none is asked for. Raises `UsageError`."""
+    """Returns the workloads asked for, each once, in that order: a name, a YAML file, or a folder of
+    them; all built-in ones if none is asked for. Raises `UsageError`."""
     known = load_specs(on_cpu=on_cpu)
     found: dict[str, BenchSpec] = {}
     for name in list(names) or known:
@@ -54,10 +45,8 @@ def chosen(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
         elif path.suffix == ".yaml" and path.is_file():
             new = {path.stem: load_spec(path, on_cpu=on_cpu)}
         else:
-            raise UsageError(
-                f"--workload {name!r} is unknown; choose {', '.join(known)}, a YAML file like "
-                f"theirs in cases/benchmarks, or a folder of such files"
-            )
+            files = ("a YAML file like theirs in cases/benchmarks", "a folder of such files")
+            one_of("--workload", name, (*known, *files))
         for each in new.values():
             if found.setdefault(each.name, each) != each:
                 raise UsageError(
@@ -67,7 +56,8 @@ def chosen(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
 
 
 def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
-    """The workload of one file. Raises `CaseError`, also for what only the other machine would use."""
+    """Returns the workload of one file. Raises `CaseError`, also for a mistake in the size not asked
+    for."""
     root = read_yaml(path, "a workload", "a workload")
     found = root.mapping((*KEYS, "on_cpu"), (*REQUIRED, "on_cpu"))
     name = found["name"].text()
@@ -77,9 +67,9 @@ def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
         )
     if not found["why"].text().strip():
         raise found["why"].place.error("why is empty, but must tell what the workload shows")
-    twin = found.pop("on_cpu")
-    changes = twin.mapping([key for key in KEYS if key not in ("name", "why")])
-    full, scaled = _spec(root, found), _spec(twin, {**found, **changes})
+    on_cpu_node = found.pop("on_cpu")
+    changes = on_cpu_node.mapping([key for key in KEYS if key not in ("name", "why")])
+    full, scaled = _spec(root, found), _spec(on_cpu_node, {**found, **changes})
     return scaled if on_cpu else full
 
 
@@ -92,10 +82,11 @@ def override(
     slots: int | None = None,
     seed: int | None = None,
 ) -> BenchSpec:
-    """The workload with what the flags of the same names say; a range is "LO:HI", or "N" for one value.
+    """Returns the workload with the values of the flags of the same names; a range is "LO:HI", or "N"
+    for one value.
 
-    A cap takes the place of a whole mixture. The token budget of a step grows if the longest prompt or
-    the slots would not fit into it. Raises `UsageError` naming flag, value and rule.
+    A cap replaces a whole mixture. The token budget of a step grows if the longest prompt or the slots
+    would exceed it. Raises `UsageError` naming flag, value and rule.
     """
     given: dict[str, Any] = {"num_requests": num_requests, "slots": slots, "seed": seed}
     if prompt_len is not None:
@@ -107,68 +98,68 @@ def override(
     budget = max(spec.max_num_batched_tokens, longest, given.get("slots", 1))
     try:
         return replace(spec, max_num_batched_tokens=budget, **given)
-    except SpecError as error:
-        raise UsageError(f"--{error.field.replace('_', '-')} {error.complaint}") from None
+    except InvalidValueError as error:
+        raise error.as_flag() from None
 
 
 def _flag_range(flag: str, text: str) -> Range:
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if match is None:
-        raise UsageError(f"{flag} is {text!r}, but must be LO:HI or N, in whole numbers of tokens")
+    require(match is not None, flag, repr(text), "LO:HI or N, in whole numbers of tokens")
+    assert match is not None, "`require` has raised"
     return Range(int(match[1]), int(match[2] or match[1]))
 
 
-def _spec(whole: Item, found: Mapping[str, Item]) -> BenchSpec:
+def _spec(whole: YamlNode, found: Mapping[str, YamlNode]) -> BenchSpec:
     values = {key: READERS[key](item) for key, item in found.items()}
     try:
         return BenchSpec(**values)
-    except SpecError as error:
-        raise found.get(error.field, whole).place.error(str(error)) from None
+    except InvalidValueError as error:
+        raise found.get(error.name, whole).place.error(str(error)) from None
 
 
-def _line(item: Item) -> str:
+def _line(item: YamlNode) -> str:
     return " ".join(item.text().split())
 
 
-def _range(item: Item) -> Range:
+def _range(item: YamlNode) -> Range:
     ends = [each.integer(at_least=1) for each in item.items(f"an end of {item.what}")]
     if len(ends) != 2 or ends[0] > ends[1]:
         raise item.place.error(f"{item.what} is {ends}, but must be [LOW, HIGH] with LOW <= HIGH")
     return Range(*ends)
 
 
-def _mixture(item: Item) -> Mixture:
-    """`[LOW, HIGH]`, or a list of `{share, range}`."""
+def _mixture(item: YamlNode) -> Mixture:
+    """Reads `[LOW, HIGH]`, or a list of `{share, range}`."""
     each = item.entries()
     if any(isinstance(part.node, yaml.ScalarNode) for part in each):
         return ((1.0, _range(item)),)
-    parts = [Item(p.node, "a part of cap", p.path).mapping(*[("share", "range")] * 2) for p in each]
+    parts = [YamlNode(p.node, "a part of cap", p.path).mapping(*[("share", "range")] * 2) for p in each]
     return tuple((_decimal(part["share"]), _range(part["range"])) for part in parts)
 
 
-def _decimal(item: Item) -> float:
+def _decimal(item: YamlNode) -> float:
     if item.kind not in ("int", "float") or not re.fullmatch(r"\d+(\.\d+)?", str(item.node.value)):
         raise item.wrong("a number, such as 0.25")
     return float(item.node.value)
 
 
-def _prefix(item: Item) -> SharedPrefix:
+def _prefix(item: YamlNode) -> SharedPrefix:
     found = item.mapping(*[("length", "num_groups")] * 2)
     return SharedPrefix(*(found[key].integer(at_least=1) for key in ("length", "num_groups")))
 
 
-READERS: dict[str, Callable[[Item], Any]] = {
-    "name": Item.text,
+READERS: dict[str, Callable[[YamlNode], Any]] = {
+    "name": YamlNode.text,
     "why": _line,
-    "num_requests": Item.integer,
+    "num_requests": YamlNode.integer,
     "prompt_len": _range,
     "cap": _mixture,
-    "slots": Item.integer,
-    "seed": Item.integer,
+    "slots": YamlNode.integer,
+    "seed": YamlNode.integer,
     "shared_prefix": _prefix,
     "arrival_rate": _decimal,
-    "max_num_batched_tokens": Item.integer,
-    "prefix_caching": Item.boolean,
+    "max_num_batched_tokens": YamlNode.integer,
+    "prefix_caching": YamlNode.boolean,
 }
 KEYS = tuple(READERS)
 REQUIRED = ("name", "why", "num_requests", "prompt_len", "cap", "slots", "seed")

@@ -1,4 +1,4 @@
-"""One engine in a comparison: it is built, watched through a first round, timed lap by lap, judged."""
+"""One engine in a comparison: built, observed through a first round, timed lap by lap, checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from batchproof.api import Capability, Engine, StepRecord
 from batchproof.bench.blame import blaming, judging
 from batchproof.bench.drive import Round, serve
-from batchproof.bench.forwards import Seen, watching
+from batchproof.bench.forwards import ForwardLog, record_forwards
 from batchproof.bench.laps import Laps
 from batchproof.bench.memory import PeakMemory
 from batchproof.bench.spec import BenchWorkload
@@ -27,18 +27,19 @@ from batchproof.workload.workloads import Outcome, Workload
 
 
 @dataclass
-class Watched:
-    """What the first round showed. It warms the engine up with the shapes of the laps, and is not
-    timed: the model is being watched."""
+class FirstRound:
+    """What the first round showed. It warms the engine up with the shapes of the laps; it is not part
+    of the figures, because the model is instrumented."""
 
     seconds: float  # compiling and capturing included
     trace: Sequence[StepRecord] = ()
-    seen: Seen = field(default_factory=Seen)
+    seen: ForwardLog = field(default_factory=ForwardLog)
     peak_memory_bytes: int | None = None
 
 
-class Contender:
-    """Rounds in `rounds`; `problem` says why there are none, or why they do not count."""
+class TimedEngine:
+    """The measurements of one engine. `rounds` holds the timed laps; `problem` says why there are none,
+    or why they do not count."""
 
     def __init__(
         self, trial: Trial, workload: BenchWorkload, laps: Laps, verifier: Verifier, limit_s: float
@@ -46,10 +47,10 @@ class Contender:
         self.trial = trial
         self.verifier = verifier
         self.rounds: list[Round] = []
-        self.watched: Watched | None = None
+        self.first_round: FirstRound | None = None
         self.build_s: float | None = None
         self.problem: str | None = None
-        self.is_blameless = False  # the problem is none of its own making: it took too long, or another
+        self.is_blameless = False  # the problem is a time limit or another engine
         self._workload = workload
         self._laps = laps
         self._limit_s = limit_s
@@ -57,41 +58,44 @@ class Contender:
 
     @property
     def name(self) -> str:
+        """The engine as the command line names it."""
         return self.trial.spec.name
 
     @property
     def is_stepping(self) -> bool:
+        """Whether requests go through `add` and `step` instead of `generate`."""
         return Capability.STEPPING in self.trial.capabilities
 
     @property
     def is_running(self) -> bool:
+        """Whether the engine has been built and no problem was found."""
         return self._engine is not None and self.problem is None
 
     def start(self) -> None:
-        """Build the engine, give it the first round, and judge that."""
+        """Builds the engine, runs the first round, and checks its answers and its trace."""
         model = self.trial.subject.model
         memory = PeakMemory(model.device)
-        with self._telling():
+        with self._blamed():
             memory.start(lambda: _one_token(model))
             began = perf_counter()
             self._engine = self.trial.build(self._workload.config)
             self.build_s = perf_counter() - began
-            with watching(model) as seen:
+            with record_forwards(model) as seen:
                 first = self._serve(0)
             trace = tuple(self.trial.trace_of(self._engine))
-            self.watched = Watched(first.wall_s, trace, seen, memory.stop())
+            self.first_round = FirstRound(first.wall_s, trace, seen, memory.stop())
             self._judge_trace(first, trace)
         if self.is_running:
-            with self._telling(), judging():
+            with self._blamed(), judging():
                 self.verifier.judge(0, self._laps[0], first.completions)
 
     def _judge_trace(self, first: Round, trace: Sequence[StepRecord]) -> None:
-        """Figures are made of it. Where requests arrive over time its rules would need the arrivals in
-        steps, which a clock does not give."""
+        """Checks the trace, because figures are made of it. With arrivals over time the rules would
+        need arrivals in steps, which a clock does not give, so nothing is checked then."""
         if self._workload.arrivals_s is None:
-            asked = Workload(self._laps[0], self._workload.config)
+            checked = Workload(self._laps[0], self._workload.config)
             check_conduct(
-                asked,
+                checked,
                 Outcome(first.completions),
                 trace,
                 self.trial.capabilities,
@@ -99,8 +103,8 @@ class Contender:
             )
 
     def time_lap(self, lap: int) -> None:
-        """One timed round; laps count from 1."""
-        with self._telling():
+        """Runs one timed round; laps count from 1."""
+        with self._blamed():
             self.rounds.append(self._serve(lap))
 
     def _serve(self, lap: int) -> Round:
@@ -113,38 +117,42 @@ class Contender:
             )
             require_same(before, settings_of(model), "while the engine worked")
         finally:
-            if torch.get_num_threads() != before["number of threads"]:  # the next engine's as well
+            if torch.get_num_threads() != before["number of threads"]:  # or the next engine has it too
                 torch.set_num_threads(before["number of threads"])
         return served
 
     def judge_laps(self, on_lap: Callable[[], None]) -> None:
+        """Checks the answers of all timed laps up to the first wrong one; calls `on_lap` after each."""
         for lap, each in enumerate(self.rounds, start=1):
             if self.problem is None:
-                with self._telling(), judging():
+                with self._blamed(), judging():
                     self.verifier.judge(lap, self._laps[lap], each.completions)
             on_lap()
 
     def learn(self) -> None:
-        """The reference's own laps are the right answers of those laps; its first round was checked."""
+        """Gives the reference's own answers of the laps to the oracle, which need not compute them
+        again. The first round has been checked against the oracle."""
         if self.name == REFERENCE and self.problem is None:
             for lap, each in enumerate(self.rounds, start=1):
                 for request, completion in zip(self._laps[lap], each.completions, strict=False):
                     self.trial.oracle.learn(request.prompt_token_ids, completion.token_ids)
 
     def close(self) -> None:
+        """Releases the engine."""
         if self._engine is not None:
-            with self._telling():
+            with self._blamed():
                 self.trial.close(self._engine)
             self._engine = None
 
     def accuse(self, problem: str, is_blameless: bool = False) -> None:
-        """What was found first stands."""
+        """Records a problem; the first one stands. `is_blameless` marks a problem that is not a fault
+        of this engine (a time limit, or harm done by another): the row is UNVERIFIED, not INVALID."""
         if self.problem is None:
             self.problem, self.is_blameless = problem, is_blameless
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """What the engine does wrong ends its part in the comparison, and no other's."""
+    def _blamed(self) -> Iterator[None]:
+        """Records what the engine raises as its problem; other engines go on."""
         try:
             with blaming(self.accuse):
                 yield

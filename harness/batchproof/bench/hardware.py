@@ -1,4 +1,4 @@
-"""The device that a figure was measured on. Versions and commit: `batchproof.provenance`."""
+"""The device a figure was measured on. Versions and commit: `batchproof.provenance`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from batchproof.provenance import cpu_name
 
-ASKED_OF_NVIDIA = (
+NVIDIA_FIELDS = (
     "driver_version",
     "clocks.sm",
     "clocks.max.sm",
@@ -22,35 +22,36 @@ ASKED_OF_NVIDIA = (
 
 
 def device_facts(device: torch.device) -> dict[str, Any]:
-    """Ready for JSON; the name is a model's, never a host's."""
+    """Returns type, name, driver, memory in bytes and, on CUDA, clocks and power, ready for JSON. The
+    name is that of a model of device, never of a host."""
     facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads()}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        told = _told_by_nvidia(f"GPU-{properties.uuid}")
-        driver = f"driver {told.pop('driver_version')}" if told else "driver unknown"
+        found = _query_nvidia_smi(f"GPU-{properties.uuid}")
+        driver = f"driver {found.pop('driver_version')}" if found else "driver unknown"
         return facts | {
             "name": properties.name,
             "driver": f"{driver}, CUDA {torch.version.cuda}",
             "memory_bytes": properties.total_memory,
-            "clocks": told or None,
+            "clocks": found or None,
         }
     name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
     return facts | {"name": name, "driver": None, "memory_bytes": _total_memory_bytes()}
 
 
-def _told_by_nvidia(uuid: str) -> dict[str, str]:
-    """Of the GPU with this id: driver, and the clocks and the power it runs at now; empty if there is
-    nobody to ask. What a GPU does not tell stands as nvidia-smi has it, `[N/A]`."""
-    command = ["nvidia-smi", f"--query-gpu=uuid,{','.join(ASKED_OF_NVIDIA)}", "--format=csv,noheader"]
+def _query_nvidia_smi(uuid: str) -> dict[str, str]:
+    """Returns driver version, clocks and power of the GPU with this id, as nvidia-smi prints them;
+    empty without nvidia-smi."""
+    command = ["nvidia-smi", f"--query-gpu=uuid,{','.join(NVIDIA_FIELDS)}", "--format=csv,noheader"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return {}
     gpus = [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()]
-    gpus = [cells for cells in gpus if len(cells) == len(ASKED_OF_NVIDIA) + 1]
-    # A part of a GPU has an id of its own, which is not in the list.
+    gpus = [cells for cells in gpus if len(cells) == len(NVIDIA_FIELDS) + 1]
+    # A MIG slice has its own id, which is not in the list.
     own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
-    return dict(zip(ASKED_OF_NVIDIA, own[1:], strict=True)) if own else {}
+    return dict(zip(NVIDIA_FIELDS, own[1:], strict=True)) if own else {}
 
 
 def _total_memory_bytes() -> int | None:

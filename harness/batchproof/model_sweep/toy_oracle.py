@@ -1,4 +1,4 @@
-"""What a toy is measured by, and whether it can show a fault at all."""
+"""The oracle of a toy, and whether the toy can show a fault at all."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle, centred, teacher_forced
 from batchproof.run.registry import reference_factory
 
-CONTEXT_LEN = 7  # tokens that the last logits must answer to: two layers with a window of 5 reach 9
+CONTEXT_LEN = 7  # tokens that must move the last logits: two layers with a window of 5 reach 9
 FIRST_ORDINARY_TOKEN = 4  # after padding, beginning, end
-MOST_ROUNDING = 1e-3  # of the spread of the logits: beyond that, E is no rounding
+MOST_ROUNDING = 1e-3  # of the spread of the logits: a larger E is not rounding
 
 
 class UnprovenError(Exception):
-    """An engine may be right with this model, but that cannot be shown."""
+    """The engine may be right with this model, but that cannot be shown."""
 
 
 class _ToyUnderTest(ModelUnderTest):
@@ -31,9 +31,9 @@ class _ToyUnderTest(ModelUnderTest):
         return model
 
 
-def yardstick(name: str, model: PreTrainedModel, seed: int) -> Oracle:
-    """Raises `UnprovenError` if per-prompt generation contradicts one float64 pass, or if the
-    model does not answer to its context."""
+def toy_oracle(name: str, model: PreTrainedModel, seed: int) -> Oracle:
+    """Returns the oracle of a toy. Raises `UnprovenError` if per-prompt generation contradicts one
+    float64 pass, or if the logits do not depend on the whole context."""
     try:
         oracle = Oracle(_ToyUnderTest(name, model), reference_factory())
         error_unit = oracle.error.max_abs
@@ -59,8 +59,8 @@ def _spread(model: PreTrainedModel) -> float:
 
 def _require_adequacy(oracle: Oracle, seed: int) -> None:
     """Each token of a short context, and the order of two, must move the last logits beyond the bound.
-    The two are as near as a window reaches: a layer without positions knows of no order but the causal
-    one, and the layer behind it must tell them apart."""
+    The two are as near as a window reaches: a layer without positions knows only the causal order, and
+    the layer above must tell them apart."""
     tokens = range(FIRST_ORDINARY_TOKEN, oracle.subject.vocab_size)
     drawn = random.Random(seed).sample(tokens, 2 * CONTEXT_LEN)
     prompt, others = drawn[:CONTEXT_LEN], drawn[CONTEXT_LEN:]

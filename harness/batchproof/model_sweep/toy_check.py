@@ -1,8 +1,8 @@
-"""One toy before one engine: served, refused, not buildable, unproven or WRONG.
+"""Checks one toy with one engine: served, refused, not buildable, unproven or WRONG.
 
 Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks, and
-preempted, every token and every logit is that of per-prompt generation within rounding (rules O2 to O4
-of `batchproof.checks.answers`). Anything else that an engine does with a model it accepts is WRONG.
+preempted, every token and every logit equals per-prompt generation within rounding (rules O2 to O4 of
+`batchproof.checks.answers`). Anything else an engine does with a model it accepts is WRONG.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ from enum import StrEnum
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import (
-    Capability,
-    Engine,
-    EngineConfig,
-    Request,
-)
+from batchproof.api import Capability, Engine, EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
+from batchproof.model_sweep.toy_oracle import UnprovenError, toy_oracle
 from batchproof.model_sweep.toys import Toy, quiet
-from batchproof.model_sweep.yardstick import UnprovenError, yardstick
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.run.capabilities import capabilities_of
@@ -45,7 +40,9 @@ SHOWN = {"packed": has_mixed_step, "chunked": has_chunk, "preempted": has_preemp
 LONGEST_REASON = 160
 
 
-class Verdict(StrEnum):
+class ToyVerdict(StrEnum):
+    """The outcome for one toy, as it stands in the results."""
+
     SERVED = "served"
     REFUSED = "refused"
     UNBUILDABLE = "not buildable"
@@ -54,10 +51,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """`worst`: the largest difference of a logit from float64, in units of E."""
+class ToyResult:
+    """A verdict with its reason. `worst`: the largest difference of a logit from float64, in units of
+    E."""
 
-    verdict: Verdict
+    verdict: ToyVerdict
     reason: str = ""
     layers: str = ""
     worst: float | None = None
@@ -66,51 +64,56 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ToyTask:
+    """One toy, one engine; `time_limit_s` is for one call of the engine."""
+
     toy: Toy
     engine: str
     seed: int = 0
     time_limit_s: float = 60.0  # of one call of the engine
 
 
-def judge(task: Task) -> Finding:
+def check_toy(task: ToyTask) -> ToyResult:
+    """Returns the verdict. Raises nothing: what the engine raises is part of it."""
     with quiet():
         return _judge(task)
 
 
-def _judge(task: Task) -> Finding:
+def _judge(task: ToyTask) -> ToyResult:
     try:
         model = task.toy.build(task.seed)
         model(input_ids=torch.arange(4)[None], use_cache=False)
     except Exception as error:
-        return Finding(Verdict.UNBUILDABLE, _in_a_line(error))
+        return ToyResult(ToyVerdict.UNBUILDABLE, _in_a_line(error))
     layers = _kinds_of_layers(model)
     try:
         return _served(task, model, layers)
     except UnsupportedModelError as error:
-        return Finding(Verdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
+        return ToyResult(ToyVerdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
     except UnprovenError as why:
-        return Finding(Verdict.UNPROVEN, _in_a_line(why), layers)
+        return ToyResult(ToyVerdict.UNPROVEN, _in_a_line(why), layers)
     except ConformanceFailure as failure:
-        return Finding(Verdict.WRONG, f"{failure.promise.id}: {_in_a_line(failure.finding)}", layers)
+        return ToyResult(
+            ToyVerdict.WRONG, f"{failure.promise.id}: {_in_a_line(failure.finding)}", layers
+        )
     except (Exception, EngineHang) as error:
-        return Finding(Verdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
+        return ToyResult(ToyVerdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
 
 
-def _served(task: Task, model: PreTrainedModel, layers: str) -> Finding:
+def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
     spec = resolve_engine(task.engine)
     capabilities = capabilities_of(spec.name, lambda config: spec.factory(model, config))
-    oracle = yardstick(str(task.toy), model, task.seed)
+    oracle = toy_oracle(str(task.toy), model, task.seed)
     lab = Laboratory(torch.device("cpu"), torch.float32, task.time_limit_s)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
     requests = _requests(oracle.subject.vocab_size, task.seed)
     worst = max(_checked(trial, requests, what) for what in _workloads(capabilities))
     unit = oracle.error.max_abs
-    return Finding(Verdict.SERVED, "", layers, worst / unit, unit, trial.ledger.num_steps)
+    return ToyResult(ToyVerdict.SERVED, "", layers, worst / unit, unit, trial.ledger.num_steps)
 
 
 def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
-    """The largest difference of a logit from float64. Raises `ConformanceFailure`."""
+    """Returns the largest difference of a logit from float64. Raises `ConformanceFailure`."""
     workload = Workload(requests, WORKLOADS[what])
     with trial.engine(workload.config) as engine:
         completions = trial.check(workload, engine).completions
@@ -125,7 +128,8 @@ def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
 
 
 def _shows(trial: Trial, engine: Engine, what: str) -> bool:
-    """An engine that serves waves feeds no prompt beside another's decode."""
+    """Whether the trace shows what the workload is for. An engine that serves waves feeds no prompt
+    beside another's decode."""
     trace = trial.trace_of(engine)
     if what == "packed" and Capability.SCHEDULING not in trial.capabilities:
         return any(len(record.rows) > 1 for record in trace)
@@ -141,12 +145,12 @@ def _requests(vocab_size: int, seed: int) -> tuple[Request, ...]:
 
 
 def _workloads(capabilities: frozenset[Capability]) -> Iterator[str]:
-    """Those that the engine can do."""
+    """The workloads that the engine is capable of."""
     return (what for what in WORKLOADS if what not in NEEDS or NEEDS[what] in capabilities)
 
 
 def _kinds_of_layers(model: PreTrainedModel) -> str:
-    """Each kind once; empty if the configuration does not tell."""
+    """Returns each kind of layer once; empty if the configuration does not say."""
     config = model.config.get_text_config()
     kinds = list(getattr(config, "layer_types", None) or ())
     if not kinds and not getattr(model, "_is_stateful", False):
@@ -157,7 +161,7 @@ def _kinds_of_layers(model: PreTrainedModel) -> str:
 
 
 def _in_a_line(error: object) -> str:
-    """Of many lines the last, where reports of nested errors say what happened."""
+    """Returns one line of an error: the last, where reports of nested errors say what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     text = lines[0].partition(". ")[0] if isinstance(error, ImportError) else lines[-1]
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."

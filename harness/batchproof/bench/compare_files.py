@@ -1,7 +1,7 @@
-"""`python -m batchproof compare A B`: is B slower than A, on rows that are of the same thing?
+"""`python -m batchproof compare A B`: is B slower than A, on rows that measure the same thing?
 
-Exit codes: 0 nothing slower than asked for, 1 a row slower by more than `--fail-over` or no longer
-VALID, 2 nothing that may be compared.
+Exit codes: 0 nothing is slower than allowed; 1 a row is slower by more than `--fail-over` or no longer
+VALID; 2 nothing can be compared.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from batchproof.bench.likeness import warnings_about
-from batchproof.bench.matching import (
-    Indexed,
-    Pair,
-    Place,
+from batchproof.bench.matched_rows import (
+    ComparisonKey,
+    ResultIndex,
     RowKey,
-    indexed,
+    RowPair,
+    index_result,
     matched,
     named,
+    warnings_about,
 )
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.results import load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to its parser."""
     parser.add_argument("before", type=Path, metavar="A", help="the result file before a change")
     parser.add_argument("after", type=Path, metavar="B", help="the result file after it")
     parser.add_argument(
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _percent(value: str) -> float:
-    """A share of 1. `5%`, `5 %` and `5` are the same."""
+    """Returns a share of 1 for `5%`, `5 %` or `5`."""
     try:
         number = float(value.strip().removesuffix("%"))
     except ValueError:
@@ -55,8 +56,10 @@ def _percent(value: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Prints the comparison and returns the exit code. Raises `UsageError` for files that cannot be
+    compared."""
     results = load(arguments.before), load(arguments.after)
-    a, b = (indexed(each) for each in results)
+    a, b = (index_result(each) for each in results)
     pairs = matched(a, b)
     for warning in warnings_about(*results):
         print(f"warning: {warning}", file=sys.stderr)
@@ -77,13 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if gone or any(_is_failure(each, arguments.fail_over) for each in pairs) else 0
 
 
-def _gone(a: Indexed, b: Indexed) -> list[RowKey]:
-    """Engines that dropped out of a comparison which was made again: no gate may let that pass."""
+def _gone(a: ResultIndex, b: ResultIndex) -> list[RowKey]:
+    """Returns engines of A whose comparison was repeated in B without them: no gate may pass that."""
     places = {key.place for key in b.rows}
     return [key for key in a.rows if key not in b.rows and key.place in places]
 
 
-def _is_failure(pair: Pair, fail_over: float | None) -> bool:
+def _is_failure(pair: RowPair, fail_over: float | None) -> bool:
     if pair.obstacle is not None:
         return pair.has_become_invalid
     return fail_over is not None and pair.ratio.ratio < 1 - fail_over
@@ -97,32 +100,37 @@ def _heading(letter: str, path: Path, result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _sections(pairs: Sequence[Pair], a: Indexed, b: Indexed, fail_over: float | None) -> list[str]:
-    """One a workload and model: its rows, then the ratios between its engines."""
+def _sections(
+    pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex, fail_over: float | None
+) -> list[str]:
+    """Returns one section for each workload and model: its rows, then the ratios between its
+    engines."""
     lines = []
     width = max(len(each.key.label) for each in pairs)
     for place in dict.fromkeys(each.key.place for each in pairs):
         members = [each for each in pairs if each.key.place == place]
         lines += ["", str(place)]
         for each in members:
-            lines += _wrapped(f"{each.key.label:{width}}  {_told(each, fail_over)}")
+            lines += _wrapped(f"{each.key.label:{width}}  {_verdict_on(each, fail_over)}")
         lines += _between_engines(place, members, a, b)
     return lines
 
 
-def _told(pair: Pair, fail_over: float | None) -> str:
+def _verdict_on(pair: RowPair, fail_over: float | None) -> str:
     if pair.obstacle is not None:
         return f"{'FAILED' if pair.has_become_invalid else 'not compared'}, {pair.obstacle}"
     ratio = pair.ratio
     change = f"{'slower' if ratio.ratio < 1 else 'faster'} by {abs(ratio.ratio - 1):.1%}"
-    if _is_failure(pair, fail_over):  # the ratio decides; its interval says how sure that is
+    if _is_failure(pair, fail_over):  # the ratio decides; its interval only says how certain it is
         doubt = "" if ratio.is_different else ", though its interval does not exclude 1"
         return f"{ratio.figures()}  FAILED, {change}{doubt}"
     return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"
 
 
-def _between_engines(place: Place, pairs: Sequence[Pair], a: Indexed, b: Indexed) -> list[str]:
-    """Where both files have the ratio, one way or the other, of engines that are compared above."""
+def _between_engines(
+    place: ComparisonKey, pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex
+) -> list[str]:
+    """Returns how the ratio of two engines differs, where both files have it."""
     engines = {each.key.engine for each in pairs if each.obstacle is None}
     lines = []
     for (at, engine, over), before in a.ratios.items():
@@ -135,13 +143,13 @@ def _between_engines(place: Place, pairs: Sequence[Pair], a: Indexed, b: Indexed
 
 def _overlap(a: Ratio, b: Ratio) -> str:
     if a.low is None or a.high is None or b.low is None or b.high is None:
-        return "too few laps to tell"
+        return "too few laps for an interval"
     is_overlap = max(a.low, b.low) <= min(a.high, b.high)
     return "the intervals overlap" if is_overlap else "the intervals do not overlap"
 
 
 def _wrapped(text: str) -> list[str]:
-    """What is longer than the terminal goes on below; a space in an interval is none to break at."""
+    """Wraps a line to the terminal, without breaking inside an interval."""
     width = max(80, shutil.get_terminal_size().columns)
     tied = re.sub(r"\[\S+ \S+\]", lambda found: found[0].replace(" ", "\0"), text)
     wrapped = textwrap.wrap(tied, width, initial_indent="  ", subsequent_indent=" " * 6)
@@ -154,7 +162,7 @@ def _only_in(letter: str, keys: Sequence[RowKey]) -> list[str]:
     return ["", f"Only in {letter}", *(line for each in named(keys) for line in _wrapped(each))]
 
 
-def _summary(pairs: Sequence[Pair], fail_over: float | None) -> list[str]:
+def _summary(pairs: Sequence[RowPair], fail_over: float | None) -> list[str]:
     num_compared = sum(each.obstacle is None for each in pairs)
     num_invalid = sum(each.has_become_invalid for each in pairs)
     lines = [f"{num_compared} of {len(pairs)} rows compared"]

@@ -1,11 +1,11 @@
-"""Does an engine leave alone what its rivals are measured with: model, torch's switches, cores?"""
+"""Checks that an engine does not disturb the others: model, torch's switches, CPU cores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import process_time, sleep
 
-from batchproof.bench.contender import Contender
+from batchproof.bench.timed_engine import TimedEngine
 from batchproof.checks.environment import require_same, shared_of
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.models.catalogue import ModelUnderTest
@@ -15,9 +15,9 @@ NUM_LISTENS = 3
 LISTEN_S = 0.02
 
 
-class Watch:
-    """The model and torch's switches must be as they were when it was loaded, before any engine; and
-    nobody may compute unasked, where this process's own time is what counts."""
+class InterferenceMonitor:
+    """The model and torch's switches must stay as they were when the model was loaded, before any
+    engine. Where process time is measured, no thread may compute between rounds."""
 
     def __init__(self, lab: Laboratory, subject: ModelUnderTest, listens: bool) -> None:
         self._model = subject.model
@@ -25,7 +25,7 @@ class Watch:
         self._listens = listens
 
     def harm(self) -> str | None:
-        """What is wrong now, in words."""
+        """Returns what is wrong now, or None."""
         try:
             require_same(self._before, shared_of(self._model), "since it was loaded")
         except ConformanceFailure as failure:
@@ -33,26 +33,28 @@ class Watch:
         return self.noise()
 
     def noise(self) -> str | None:
-        """The cheap part, between laps."""
+        """Returns whether a thread computes unasked, in words, or None: the check that is cheap enough
+        between laps."""
         is_busy = self._listens and _is_process_busy()
-        return "a thread goes on working when nothing is asked of it" if is_busy else None
+        return "a thread computes although no request is being served" if is_busy else None
 
 
-def stop_for(harm: str, culprit: Contender | None, contenders: Sequence[Contender]) -> None:
-    """No figure is worth anything from here on; only who did it is INVALID."""
+def stop_for(harm: str, culprit: TimedEngine | None, engines: Sequence[TimedEngine]) -> None:
+    """Voids the figures of all engines. Only the culprit, if known, is INVALID; the others are
+    UNVERIFIED."""
     if culprit is not None:
         culprit.accuse(harm)
     who = "an engine of this run" if culprit is None else f"engine {culprit.name!r}"
-    for each in contenders:
+    for each in engines:
         each.accuse(f"{who} has done harm, so nothing here counts: {harm}", is_blameless=True)
 
 
 def _is_process_busy() -> bool:
-    """Whoever goes on working does so each time we listen; the end of something does not."""
+    """True only if every sample shows work: the tail of earlier work ends, a busy thread does not."""
     return all(_works_while_we_sleep() for _ in range(NUM_LISTENS))
 
 
 def _works_while_we_sleep() -> bool:
     before = process_time()
     sleep(LISTEN_S)
-    return process_time() - before > LISTEN_S / 4  # it may have to share its core
+    return process_time() - before > LISTEN_S / 4  # a busy thread may share its core

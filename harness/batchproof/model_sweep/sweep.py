@@ -1,6 +1,5 @@
 """`python -m batchproof models`: which causal LMs of transformers does an engine serve, and does it
-refuse the others when it is built? Every type of the mapping is tried as a tiny random model.
-"""
+refuse the others when it is built? Every type of the library is tried as a tiny random model."""
 
 from __future__ import annotations
 
@@ -17,25 +16,21 @@ from batchproof.api import EngineConfig
 from batchproof.campaign import choices
 from batchproof.campaign.progress import Progress
 from batchproof.errors import UnsupportedModelError
-from batchproof.model_sweep.judge import (
-    Finding,
-    Task,
-    Verdict,
-    judge,
-)
-from batchproof.model_sweep.page import models_page
+from batchproof.model_sweep.sweep_page import models_page
+from batchproof.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
-from batchproof.model_sweep.workers import Lost, work
 from batchproof.models.random_models import build_llama_random
 from batchproof.provenance import made_now
 from batchproof.records.files import replace_text
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine
+from batchproof.worker_pool import LostTask, WorkerPool
 
 ENGINE = "paged"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to its parser."""
     parser.add_argument("types", nargs="*", metavar="TYPE", help="model types (default: all)")
     parser.add_argument(
         "--engine", default=ENGINE, metavar="E", help="as for pytest (default: %(default)s)"
@@ -58,20 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if nothing is wrong, else 1. What is less than all types before the default engine, or was
-    stopped with Ctrl-C, is written beside the whole: models-partial.json and .md."""
+    """Returns 0 if nothing is WRONG, else 1. A sweep over some types, of another engine than the
+    default, or stopped with Ctrl-C is written to `models-partial.*`."""
     known = model_types()
     types = choices.chosen(arguments.types, known, "causal LM of this version of transformers")
     _try(arguments.engine)
     output = choices.writable(arguments.output)
     toys = [toy for model_type in types for toy in toys_of(model_type)]
-    found: dict[Toy, Finding] = {}
+    found: dict[Toy, ToyResult] = {}
     progress = Progress("models", "toy", len(toys), arguments.progress)
     is_complete = False
     try:
         _fill(found, toys, arguments, progress)
         is_complete = True
-    finally:  # whatever stopped it: what is done is kept
+    finally:  # results so far are kept, whatever stopped the sweep
         progress.close()
         record = _record(found, toys, arguments, is_complete)
         is_whole = is_complete and types == list(known) and arguments.engine == ENGINE
@@ -80,31 +75,36 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _try(engine: str) -> None:
-    """What is wrong with the engine or its options is said at once, and once. Raises `UsageError` or
-    `ConfigError`."""
+    """Builds the engine once, so that a mistake in its name or options is reported once. Raises
+    `UsageError` or `ConfigError`."""
     factory = resolve_engine(engine).factory
-    with suppress(UnsupportedModelError):  # others it may serve
+    with suppress(UnsupportedModelError):  # it may serve others
         factory(build_llama_random(), EngineConfig())
 
 
 def _fill(
-    found: dict[Toy, Finding], toys: list[Toy], arguments: argparse.Namespace, progress: Progress
+    found: dict[Toy, ToyResult], toys: list[Toy], arguments: argparse.Namespace, progress: Progress
 ) -> None:
     limit = arguments.time_limit
-    tasks = [Task(toy, arguments.engine, arguments.seed, limit) for toy in toys]
-    for task, result in work(_judge, tasks, arguments.jobs, limit):
-        found[task.toy] = Finding(Verdict.WRONG, result.why) if isinstance(result, Lost) else result
-        progress.step(note=f"{task.toy}: {found[task.toy].verdict}")
+    tasks = [ToyTask(toy, arguments.engine, arguments.seed, limit) for toy in toys]
+    with WorkerPool(min(arguments.jobs, len(tasks)), limit) as pool:
+        for task, result in pool.run(_judge, tasks):
+            found[task.toy] = _lost(result) if isinstance(result, LostTask) else result
+            progress.step(note=f"{task.toy}: {found[task.toy].verdict}")
 
 
-def _judge(task: Task) -> Finding:
-    """In a worker: they share the cores."""
+def _lost(task: LostTask) -> ToyResult:
+    return ToyResult(ToyVerdict.WRONG, task.why)
+
+
+def _judge(task: ToyTask) -> ToyResult:
+    """Checks a toy in a worker, on one thread since workers share the cores."""
     torch.set_num_threads(1)
-    return judge(task)
+    return check_toy(task)
 
 
 def _record(
-    found: Mapping[Toy, Finding], toys: list[Toy], arguments: argparse.Namespace, is_complete: bool
+    found: Mapping[Toy, ToyResult], toys: list[Toy], arguments: argparse.Namespace, is_complete: bool
 ) -> ModelSweepRecord:
     done = [toy for toy in toys if toy in found]
     return ModelSweepRecord(
@@ -121,12 +121,12 @@ def _record(
     )
 
 
-def _counted(found: Iterable[Finding]) -> dict[str, int]:
+def _counted(found: Iterable[ToyResult]) -> dict[str, int]:
     counts = Counter(each.verdict for each in found)
-    return {str(verdict): counts[verdict] for verdict in Verdict}
+    return {str(verdict): counts[verdict] for verdict in ToyVerdict}
 
 
-def _toy_record(toy: Toy, found: Finding) -> ToyRecord:
+def _toy_record(toy: Toy, found: ToyResult) -> ToyRecord:
     return ToyRecord(
         toy.model_type,
         toy.form,
@@ -147,7 +147,7 @@ def _write(record: ModelSweepRecord, output: Path, is_whole: bool) -> None:
 
 
 def _conclude(record: ModelSweepRecord) -> int:
-    wrong = [toy for toy in record.toys if toy.verdict == Verdict.WRONG]
+    wrong = [toy for toy in record.toys if toy.verdict == ToyVerdict.WRONG]
     for toy in wrong:
         print(f"WRONG {toy.name}: {toy.reason}")
     counts = record.counts.types.items()

@@ -1,4 +1,5 @@
-"""A laboratory for many hunts, and a process that outlives what lying engines do to it."""
+"""A laboratory shared by many suite runs, and a process that stays usable whatever an engine does to
+it."""
 
 from __future__ import annotations
 
@@ -6,23 +7,25 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from batchproof.checks.environment import shared_of
 from batchproof.checks.switches import compute_exactly, positions, set_back
+from batchproof.models.catalogue import resolve_dtype
 from batchproof.run.trial import Laboratory
 
 
 @dataclass
 class SharedLaboratory(Laboratory):
-    """Models and right answers, kept from hunt to hunt unless an engine has damaged a model."""
+    """Keeps models and right answers from run to run, unless an engine has damaged a model."""
 
     is_watched: bool = True
 
     @property
     def arguments(self) -> list[str]:
-        """pytest's, so that a session asks for what this laboratory has."""
+        """pytest's arguments that ask for what this laboratory has."""
         dtype = str(self.dtype).removeprefix("torch.")
         return [
             f"--device={self.device}",
@@ -32,9 +35,11 @@ class SharedLaboratory(Laboratory):
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Around a hunt. What is known of engines is forgotten, so that no hunt depends on another.
+        """Surrounds a suite run. What is known of engines is forgotten, so that no run depends on an
+        earlier one; models that were damaged are dropped.
 
-        The hunt computes exactly, so its models are looked after in the same setting."""
+        The run computes exactly, so its models are compared in the same setting.
+        """
         compute_exactly()
         self._capabilities.clear()
         self._is_bitwise.clear()
@@ -46,14 +51,15 @@ class SharedLaboratory(Laboratory):
                     self._drop(name)
 
     def _drop(self, model_name: str) -> None:
-        """The model, and every answer that may have come from it when it was damaged."""
+        """Drops the model and every answer that may have come from it while it was damaged."""
         for known in (self._subjects, self._oracles, self._adequacy, self._worlds):
             known.pop(model_name, None)
 
 
 @contextmanager
 def torch_restored() -> Iterator[None]:
-    """An engine, or a test session, may leave torch's switches and random numbers changed."""
+    """Restores torch's switches and the random numbers, which an engine or a test session may
+    change."""
     switches = positions()
     rng, python_rng = torch.get_rng_state(), random.getstate()
     try:
@@ -62,3 +68,11 @@ def torch_restored() -> Iterator[None]:
         set_back(switches)
         torch.set_rng_state(rng)
         random.setstate(python_rng)
+
+
+@cache
+def process_laboratory(dtype_name: str, time_limit_s: float) -> SharedLaboratory:
+    """Returns the one laboratory of a worker process. Workers share the cores, so each uses one
+    thread."""
+    torch.set_num_threads(1)
+    return SharedLaboratory(torch.device("cpu"), resolve_dtype(dtype_name), time_limit_s)

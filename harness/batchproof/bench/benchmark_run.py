@@ -1,4 +1,4 @@
-"""A benchmark run: comparisons and cost growth, written to one result file as they come."""
+"""A benchmark run: comparisons and cost growth, written to one result file as they are measured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from batchproof.bench import growth
 from batchproof.bench.axes import Axis
-from batchproof.bench.comparison import compare_engines
-from batchproof.bench.environment import device_facts
+from batchproof.bench.hardware import device_facts
+from batchproof.bench.interleaved import compare_engines
+from batchproof.bench.result_rows import Terms
 from batchproof.bench.results import ResultFile
 from batchproof.bench.roofline import measure_ceilings
-from batchproof.bench.rows import Terms
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
@@ -27,11 +27,11 @@ from batchproof.run.trial import Laboratory, Trial
 FOLDER = ROOT / "results" / "benchmarks"
 
 
-class Campaign:
-    """The ceilings are measured when it begins; `finish` gives the file its footer."""
+class BenchmarkRun:
+    """Measures the ceilings when it is made; `finish` writes the footer of the file."""
 
     def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
-        """`growth_s`: seconds for each axis of cost growth."""
+        """`growth_s`: wall-clock seconds for each axis of cost growth."""
         self.path = path
         self._lab = lab
         self._growth_s = growth_s
@@ -51,7 +51,7 @@ class Campaign:
         )
 
     def num_pieces(self, num_engines: int) -> int:
-        """How often `compare` calls `on_round`."""
+        """Returns how often `compare` calls `on_round`."""
         return 2 * num_engines * (self._terms.num_laps + 1)
 
     def compare(
@@ -61,12 +61,13 @@ class Campaign:
         engines: Sequence[EngineSpec],
         on_round: Callable[[str], None],
     ) -> dict[str, Any]:
-        """One workload on one model, all engines interleaved."""
+        """Times all engines interleaved on one workload and model; writes and returns the comparison.
+        Raises `UsageError` if a request does not fit the model's context."""
         began = perf_counter()
         subject = self._lab.subject(model_name)
         load_s = perf_counter() - began
         workload = spec.realise(subject.vocab_size, subject.context_len)
-        # Where requests arrive over time an engine is also asked to wait: no thread's own time tells.
+        # With arrivals over time an engine also waits, which process time does not show.
         terms = self._terms if workload.arrivals_s is None else replace(self._terms, clock="wall")
         trials = [self._trial(engine, model_name) for engine in engines]
         model = {
@@ -86,30 +87,26 @@ class Campaign:
         return Trial(self._lab, engine, oracle, capabilities, Promise.P1)
 
     def grow(
-        self,
-        axis: Axis,
-        model_name: str,
-        engines: Sequence[EngineSpec],
-        on_step: Callable[[str], None],
+        self, axis: Axis, model_name: str, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
     ) -> list[dict[str, Any]]:
-        """How the cost of each engine grows along one axis."""
+        """Measures how the cost of each engine grows along one axis; writes and returns the entries."""
         trials = [self._trial(engine, model_name) for engine in engines]
         subject = self._lab.subject(model_name)
-        entrants = [growth.Entrant.of(trial) for trial in trials]
-        effort = growth.Effort(axis_s=self._growth_s, call_limit_s=self._terms.time_limit_s)
-        found = growth.measure_growth(subject, entrants, [axis], effort, on_step)
+        measured = [growth.GrowthEngine.of(trial) for trial in trials]
+        budget = growth.GrowthBudget(axis_s=self._growth_s, call_limit_s=self._terms.time_limit_s)
+        found = growth.measure_growth(subject, measured, [axis], budget, on_step)
         entries = [{"model": subject.name, "dtype": subject.dtype_name} | entry for entry in found]
         for entry in entries:
             self._file.add_growth(entry)
         return entries
 
     def finish(self) -> None:
-        """Everything that was asked for has been measured."""
+        """Marks the file as complete."""
         self._file.finish()
 
 
 def result_path(asked: str | None, device_type: str) -> Path:
-    """Where the file goes. Raises `UsageError` if nothing can be written there."""
+    """Returns where the result file goes. Raises `UsageError` if nothing can be written there."""
     if asked is None:
         stamp = datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
         FOLDER.mkdir(parents=True, exist_ok=True)

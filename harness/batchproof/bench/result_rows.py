@@ -1,0 +1,104 @@
+"""One engine's row in a comparison: its verdict, and the figures of a correct engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from batchproof.bench import schedule
+from batchproof.bench.drive import Round
+from batchproof.bench.metrics import distributions, measure
+from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
+from batchproof.bench.roofline import Ceilings, ModelCosts, least_time
+from batchproof.bench.spec import BenchWorkload
+from batchproof.bench.timed_engine import TimedEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a comparison is measured. `clock`: what ratios are made of, "process" or "wall"."""
+
+    num_laps: int
+    clock: str
+    ceilings: Ceilings | None = None
+    sample_size: int | None = None  # requests checked in each round; None: as many as is cheap
+    slo_ms: Mapping[str, float] | None = None
+    time_limit_s: float = 600.0
+
+
+def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
+    """Returns the row of a result file. Figures are None unless the engine kept its promises."""
+    verdict, reason = _verdict(timed)
+    has_figures = timed.problem is None
+    first, rounds = timed.first_round, timed.rounds
+    requests = workload.requests
+    return {
+        "engine": timed.name,
+        "verdict": verdict,
+        "reason": reason,
+        "verification": timed.verifier.as_dict(),
+        "interface": "stepping" if timed.is_stepping else "generate",
+        "build_s": timed.build_s,
+        "first_round_s": first.seconds if first and has_figures else None,
+        "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
+        "metrics": measure(rounds, requests, terms.slo_ms) if has_figures else None,
+        "distributions": distributions(rounds) if has_figures else None,
+        "schedule": _schedule(timed, workload, terms) if has_figures else None,
+    }
+
+
+def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
+    if timed.problem is not None:
+        return UNVERIFIED if timed.is_blameless else INVALID, timed.problem
+    adequacy = timed.trial.lab.adequacy(timed.trial.subject)
+    if not timed.verifier.has_checked:
+        return UNVERIFIED, "no token was checked (--verify 0)"
+    if adequacy is not None and not adequacy.is_adequate:
+        return UNVERIFIED, f"equal tokens prove little on this model: {adequacy}"
+    return VALID, None
+
+
+def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any] | None:
+    first = timed.first_round
+    assert first is not None, "a row with figures has had its first round"
+    requests, num_slots = workload.requests, workload.config.max_num_seqs
+    output_lens = [len(completion.token_ids) for completion in timed.rounds[0].completions]
+    trace, seen = first.trace, first.seen
+    forwards = () if seen.unseen else seen.forwards
+    prompt_lens = {r.request_id: len(r.prompt_token_ids) for r in requests}
+    found = schedule.figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
+    found["peak_memory_bytes"] = first.peak_memory_bytes
+    found["roofline"] = _roofline(timed, workload, terms)
+    try:
+        found["timeline"] = schedule.timeline(trace, forwards, num_slots, requests)
+        found["composition"] = schedule.composition(trace, num_slots, prompt_lens)
+    except (KeyError, ValueError):  # a contradictory trace is a matter of the conformance tests
+        found |= {"timeline": None, "composition": None}
+    return found
+
+
+def _roofline(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any] | None:
+    """Returns the share of the roofline; None without a trace or ceilings, for a model whose work is
+    not counted, and where the engine waited for arrivals."""
+    first = timed.first_round
+    if not (first and first.trace and terms.ceilings) or workload.arrivals_s is not None:
+        return None
+    costs = ModelCosts.of(timed.trial.subject.model)
+    if isinstance(costs, str):
+        return None
+    least = least_time(first.trace, costs, terms.ceilings)
+    took_s = median(times_s(timed.rounds, terms.clock))
+    return {
+        "share": least.least_s / took_s,
+        "least_s": least.least_s,
+        "bytes": least.bytes,
+        "flop": least.flop,
+        "bound": least.bound,
+    }
+
+
+def times_s(rounds: Sequence[Round], clock: str) -> list[float]:
+    """Returns the seconds of each round by the clock "process" or "wall"."""
+    return [each.process_s if clock == "process" else each.wall_s for each in rounds]

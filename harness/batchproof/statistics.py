@@ -1,0 +1,139 @@
+"""The statistics of the harness, in closed form: intervals of 95 % and one binomial bound.
+
+Everything here is exact for its model (normal residuals, independent trials) and deterministic: no
+resampling and no seed. scipy has the same functions, but it would be the only thing this package needs
+scipy for, and machines with accelerators often lack it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value and the ends of its 95 % confidence interval, all in the unit of the samples. `low` and
+    `high` are None where one sample leaves no spread to estimate."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLine:
+    """`y = intercept + slope.value * x`; the slope has an interval."""
+
+    slope: Estimate
+    intercept: float
+
+
+def mean_estimate(samples: Sequence[float]) -> Estimate:
+    """Returns the mean with Student's t interval. Raises `ValueError` for no samples."""
+    mean = statistics.fmean(samples)
+    if len(samples) < 2:
+        return Estimate(mean, None, None)
+    margin = student_t_quantile(len(samples) - 1) * _standard_error(samples)
+    return Estimate(mean, mean - margin, mean + margin)
+
+
+def difference_estimate(samples: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Returns `mean(samples) - mean(others)` of two independent runs, with Welch's interval (B. L.
+    Welch, Biometrika 34, 1947): the runs may differ in spread and in length. The degrees of freedom
+    are rounded down, which widens the interval slightly. No interval if a run has one sample."""
+    difference = statistics.fmean(samples) - statistics.fmean(others)
+    runs = (samples, others)
+    if min(map(len, runs)) < 2:
+        return Estimate(difference, None, None)
+    squares = [_standard_error(run) ** 2 for run in runs]
+    total = sum(squares)
+    if total == 0.0:
+        return Estimate(difference, difference, difference)
+    shares = [square / total for square in squares]  # of the variance: squares alone may underflow
+    degrees = 1 / sum(s * s / (len(run) - 1) for s, run in zip(shares, runs, strict=True))
+    margin = student_t_quantile(int(degrees * (1 + 1e-12))) * math.sqrt(total)
+    return Estimate(difference, difference - margin, difference + margin)
+
+
+def fit_line(xs: Sequence[float], ys: Sequence[float]) -> FittedLine:
+    """Returns the least-squares line through at least three points. The interval of the slope comes
+    from the residuals (Student's t with `len(xs) - 2` degrees of freedom). Raises `ValueError` for
+    fewer points."""
+    if len(xs) < 3:
+        raise ValueError(f"a line through {len(xs)} points has no residual; give at least 3 points")
+    slope, intercept = statistics.linear_regression(xs, ys)
+    degrees = len(xs) - 2
+    squares = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    mean_x = statistics.fmean(xs)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    margin = student_t_quantile(degrees) * math.sqrt(squares / degrees / spread)
+    return FittedLine(Estimate(slope, slope - margin, slope + margin), intercept)
+
+
+def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
+    """Returns the smallest k with P(more than k successes in `num_trials`) <= `risk`.
+
+    The upper tail is summed from its far end, so no digit is lost however small the risk is. Raises
+    `ValueError` unless 0 < risk < 1/2.
+    """
+    if not 0 < risk < 0.5:
+        raise ValueError(f"risk is {risk}, but must be above 0 and below 0.5")
+    if probability <= 0.0 or num_trials == 0:
+        return 0
+    if probability >= 1.0:
+        return num_trials
+    k = int(num_trials * probability)  # the median is not below it, so neither is the bound
+    terms = [_binomial_term(num_trials, k, probability)]
+    odds = probability / (1.0 - probability)
+    while k < num_trials and terms[-1] > risk * 1e-20:
+        terms.append(terms[-1] * (num_trials - k) / (k + 1) * odds)
+        k += 1
+    tail = 0.0
+    while terms and tail + terms[-1] <= risk:
+        tail += terms.pop()
+        k -= 1
+    return k
+
+
+@cache
+def student_t_quantile(degrees: int, probability: float = (1 + CONFIDENCE) / 2) -> float:
+    """Returns the t that a Student variable with `degrees` degrees of freedom stays below with this
+    probability (above one half): the default gives both ends of a 95 % interval. Found by bisection
+    to the last digit. Raises `ValueError` for less than one degree of freedom."""
+    if degrees < 1:
+        raise ValueError(f"Student's t has {degrees} degrees of freedom, but needs at least 1")
+    low, high = 0.0, 1.0
+    while _student_t_probability(high, degrees) < probability:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        is_below = _student_t_probability(middle, degrees) < probability
+        low, high = (middle, high) if is_below else (low, middle)
+    return high
+
+
+def _student_t_probability(t: float, degrees: int) -> float:
+    """P(T < t) for t >= 0: the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(degrees))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    is_odd = degrees % 2
+    term = total = (cosine if is_odd else 1.0) * (degrees > 1)
+    for k in range(3 if is_odd else 2, degrees - 1, 2):
+        term *= (k - 1) / k * cosine**2
+        total += term
+    two_sided = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+    return (1 + two_sided) / 2
+
+
+def _standard_error(samples: Sequence[float]) -> float:
+    return statistics.stdev(samples) / math.sqrt(len(samples))
+
+
+def _binomial_term(num_trials: int, k: int, probability: float) -> float:
+    choices = math.lgamma(num_trials + 1) - math.lgamma(k + 1) - math.lgamma(num_trials - k + 1)
+    return math.exp(choices + k * math.log(probability) + (num_trials - k) * math.log1p(-probability))

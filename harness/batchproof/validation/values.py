@@ -1,0 +1,52 @@
+"""Rules for single values. Each function returns the value, or raises `InvalidValueError`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from batchproof.errors import UsageError
+
+Number = TypeVar("Number", int, float)
+
+
+class InvalidValueError(UsageError):
+    """A value breaks a rule. A caller that knows the flag or the line of `name` can report that instead
+    of the name, with the same `complaint`."""
+
+    def __init__(self, name: str, complaint: str) -> None:
+        """`complaint` continues the name: "is 0, but must be at least 1"."""
+        super().__init__(f"{name} {complaint}")
+        self.name = name
+        self.complaint = complaint
+
+    def as_flag(self) -> UsageError:
+        """Returns the same complaint about the flag of that name: `num_requests` is
+        `--num-requests`."""
+        return UsageError(f"--{self.name.replace('_', '-')} {self.complaint}")
+
+
+def require(is_valid: bool, name: str, value: object, rule: str) -> None:
+    """Raises `InvalidValueError` unless `is_valid`; `rule` continues "but must be"."""
+    if not is_valid:
+        raise InvalidValueError(name, f"is {value}, but must be {rule}")
+
+
+def at_least(name: str, value: Number, least: Number) -> Number:
+    """Returns the value if it is `least` or more."""
+    require(value >= least, name, value, f"at least {least}")
+    return value
+
+
+def one_of(name: str, value: str, choices: Iterable[str]) -> str:
+    """Returns the value if it is one of the choices."""
+    known = list(choices)
+    if value not in known:
+        raise InvalidValueError(name, f"{value!r} is unknown; choose one of {', '.join(known)}")
+    return value
+
+
+def whole_number(name: str, text: str, rule: str = "a whole number") -> int:
+    """Returns the number that decimal digits say; no sign, no blanks."""
+    require(text.isascii() and text.isdigit(), name, repr(text), rule)
+    return int(text)

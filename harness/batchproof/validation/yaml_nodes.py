@@ -1,0 +1,176 @@
+"""YAML nodes that know their file and line. The schemas made of them are closed: an unknown key, a
+missing one, a key given twice (plain loaders silently keep the last) or a wrong type is a
+`CaseError`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from batchproof.errors import CaseError
+from batchproof.validation import values
+from batchproof.validation.values import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of a file; every complaint about its content begins with it."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    def error(self, message: str) -> CaseError:
+        """Returns the error to raise about this line."""
+        return CaseError(f"{self}: {message}")
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Turns an `InvalidValueError` of the block into a `CaseError` about this line."""
+        try:
+            yield
+        except InvalidValueError as error:
+            raise self.error(str(error)) from None
+
+
+KINDS = {"str": "a text", "int": "a number", "float": "a decimal number", "bool": "true or false"}
+KINDS |= {"null": "nothing", "seq": "a list", "map": "a mapping", "timestamp": "a date"}
+
+
+@dataclass(frozen=True, slots=True)
+class YamlNode:
+    """A YAML node with its name and file. Each reading method returns a plain value, or raises
+    `CaseError` if the node holds another type or breaks the rule named."""
+
+    node: yaml.Node
+    what: str
+    path: str
+
+    @property
+    def place(self) -> SourceLine:
+        """Where the node begins."""
+        return SourceLine(self.path, self.node.start_mark.line + 1)
+
+    @property
+    def kind(self) -> str:
+        """YAML's name of the type: str, int, float, bool, null, seq, map, ..."""
+        return str(self.node.tag).rpartition(":")[2]
+
+    def wrong(self, should_be: str) -> CaseError:
+        """Returns the error for a node of the wrong type."""
+        value = f"{self.node.value!r}, " if isinstance(self.node, yaml.ScalarNode) else ""
+        kind = KINDS.get(self.kind, f"of kind {self.kind!r}")
+        return self.place.error(f"{self.what} is {value}{kind}, but must be {should_be}")
+
+    def text(self) -> str:
+        """A text; a number must be quoted."""
+        if not isinstance(self.node, yaml.ScalarNode) or self.kind != "str":
+            raise self.wrong("a text" + (" (put it in quotes)" if self.kind == "int" else ""))
+        return str(self.node.value)
+
+    def integer(self, at_least: int | None = None) -> int:
+        """A whole number in plain decimal notation."""
+        value = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
+        if self.kind != "int" or not re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", value):
+            raise self.wrong("a whole number")
+        number = int(value)
+        with self.place.located():
+            return number if at_least is None else values.at_least(self.what, number, at_least)
+
+    def true(self) -> bool:
+        """The value true, for keys that are left out otherwise."""
+        if self.kind != "bool" or self.node.value.lower() not in ("true", "yes", "on"):
+            raise self.wrong("true; leave it out if it need not happen")
+        return True
+
+    def boolean(self) -> bool:
+        """True or false."""
+        value = self.node.value.lower() if self.kind == "bool" else ""
+        if value not in ("true", "false"):
+            raise self.wrong("true or false")
+        return bool(value == "true")
+
+    def choice(self, choices: Iterable[str]) -> str:
+        """A text that is one of the choices."""
+        with self.place.located():
+            return values.one_of(self.what, self.text(), choices)
+
+    def items(self, each: str) -> list[YamlNode]:
+        """The nodes of a list, each called `each`."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.wrong("a list")
+        return [YamlNode(node, each, self.path) for node in self.node.value]
+
+    def entries(self) -> list[YamlNode]:
+        """The nodes of a list with at least one item."""
+        if isinstance(self.node, yaml.SequenceNode) and not self.node.value:
+            raise self.place.error(f"{self.what} is an empty list, but must hold at least one item")
+        return self.items(f"an item of {self.what}")
+
+    def pairs(self) -> dict[str, YamlNode]:
+        """The values of a mapping by their keys, which are texts and unique."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.wrong("a mapping")
+        found: dict[str, YamlNode] = {}
+        for key_node, value in self.node.value:
+            key = YamlNode(key_node, f"a key of {self.what}", self.path)
+            name = key.text()
+            if name in found:
+                first = found[name].place.line
+                raise key.place.error(f"key {name!r} is twice in {self.what}, first in line {first}")
+            found[name] = YamlNode(value, name, self.path)
+        return found
+
+    def mapping(self, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, YamlNode]:
+        """The values of a mapping whose keys are among `known` and include `required`."""
+        found = self.pairs()
+        for name, item in found.items():
+            with item.place.located():
+                values.one_of(f"{self.what}: key", name, known)
+        for name in required:
+            if name not in found:
+                raise self.place.error(f"{self.what} lacks the key {name!r}")
+        return found
+
+
+def yaml_files(directory: Path, what: str) -> list[Path]:
+    """Returns the `*.yaml` of a directory in order, each holding one `what`. Raises `CaseError` if
+    there is none, or a `*.yml`."""
+    for path in sorted(directory.glob("*.yml")):
+        message = f"a {what} must end in .yaml, or it would be overlooked"
+        raise SourceLine(shown_path(path), 1).error(message)
+    paths = sorted(directory.glob("*.yaml"))
+    if not paths:
+        raise SourceLine(shown_path(directory), 1).error(f"there is no {what} (*.yaml) here")
+    return paths
+
+
+def read_yaml(path: Path, what: str, content: str) -> YamlNode:
+    """Returns the root of a file, called `what`. Raises `CaseError` if the file cannot be read, is no
+    YAML, or is empty and so lacks `content`."""
+    shown = shown_path(path)
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = SourceLine(shown, mark.line + 1 if mark else 1)
+        raise place.error(f"this is no valid YAML: {error.problem or error.context}") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        problem = str(error).splitlines()[0]
+        raise SourceLine(shown, 1).error(f"this file cannot be read as YAML: {problem}") from None
+    if root is None:
+        raise SourceLine(shown, 1).error(f"the file is empty, but must hold {content}")
+    return YamlNode(root, what, shown)
+
+
+def shown_path(path: Path) -> str:
+    """Returns the path relative to the working directory, if it is below that."""
+    resolved, here = path.resolve(), Path.cwd()
+    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)

@@ -1,0 +1,94 @@
+"""The closed forms against tables, exact arithmetic, and draws."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchproof.statistics import (
+    Estimate,
+    binomial_bound,
+    difference_estimate,
+    fit_line,
+    mean_estimate,
+    student_t_quantile,
+)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    # Abramowitz and Stegun, table 26.10
+    [
+        (1, 12.706),
+        (2, 4.303),
+        (3, 3.182),
+        (4, 2.776),
+        (5, 2.571),
+        (9, 2.262),
+        (30, 2.042),
+        (120, 1.980),
+    ],
+)
+def test_student_t_is_that_of_the_table(degrees: int, quantile: float) -> None:
+    assert student_t_quantile(degrees) == pytest.approx(quantile, abs=5e-4)
+    assert student_t_quantile(degrees, 0.5) == pytest.approx(0, abs=1e-9)
+
+
+def test_student_t_needs_a_degree_of_freedom() -> None:
+    with pytest.raises(ValueError, match="0 degrees of freedom"):
+        student_t_quantile(0)
+
+
+@given(st.integers(0, 60), st.integers(0, 20), st.sampled_from([1e-6, 1e-3, 0.05, 0.4]))
+def test_the_binomial_bound_is_that_of_exact_arithmetic(
+    trials: int, twentieths: int, risk: float
+) -> None:
+    share = Fraction(twentieths, 20)
+
+    def tail(k: int) -> Fraction:
+        terms = range(k + 1, trials + 1)
+        return sum(
+            (math.comb(trials, i) * share**i * (1 - share) ** (trials - i) for i in terms), Fraction()
+        )
+
+    exact = next(k for k in range(trials + 1) if tail(k) <= Fraction(risk))
+    assert binomial_bound(trials, float(share), risk) == exact
+
+
+def test_the_binomial_bound_holds_where_the_first_term_underflows() -> None:
+    """Six standard deviations are 93; a normal tail of one in a million ends at 4.75 of them."""
+    mean, deviation = 50_000 * 0.005, math.sqrt(50_000 * 0.005 * 0.995)
+    assert 4.75 <= (binomial_bound(50_000, 0.005, 1e-6) - mean) / deviation <= 5.2
+    with pytest.raises(ValueError, match=r"risk is 0\.5"):
+        binomial_bound(10, 0.1, 0.5)
+
+
+def held(estimate: Estimate, truth: float) -> bool:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.low <= truth <= estimate.high
+
+
+def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+    rng = Random(0)
+    num_held = {"mean": 0, "difference": 0, "slope": 0}
+    for _ in range(2000):
+        few, many = [rng.gauss(1, 2) for _ in range(4)], [rng.gauss(0, 0.5) for _ in range(9)]
+        num_held["mean"] += held(mean_estimate(few), 1)
+        num_held["difference"] += held(difference_estimate(few, many), 1)
+        line = fit_line([0, 1, 3, 4], [2 + 3 * x + rng.gauss(0, 1) for x in (0, 1, 3, 4)])
+        num_held["slope"] += held(line.slope, 3)
+    assert all(0.93 < each / 2000 < 0.97 for each in num_held.values()), num_held
+
+
+def test_one_sample_has_no_interval_and_equal_samples_have_one_of_no_width() -> None:
+    assert mean_estimate([2.0]) == Estimate(2.0, None, None)
+    assert difference_estimate([2.0, 2.0], [1.0]) == Estimate(1.0, None, None)
+    assert difference_estimate([2.0, 2.0], [1.0, 1.0]) == Estimate(1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="2 points"):
+        fit_line([1, 2], [1, 2])
