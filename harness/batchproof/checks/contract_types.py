@@ -54,7 +54,7 @@ def _slip(request_id: object, token_ids: object, reason: object, logits: object)
 @rule("event-types")
 def checked_events(given: object) -> list[TokenEvent]:
     """Raises `ConformanceFailure` for anything but a list of well-typed events."""
-    if not isinstance(given, list | tuple):
+    if isinstance(given, TokenEvent) or not isinstance(given, list | tuple):  # an event is a tuple
         kind = type(given).__name__
         raise ConformanceFailure(
             Promise.P14, f"step returned a {kind}, but should return a list of TokenEvents"

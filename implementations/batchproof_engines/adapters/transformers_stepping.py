@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import sleep
 from typing import Any
 
@@ -141,6 +141,6 @@ class SteppingTransformersEngine(TransformersEngine):
             if not events:
                 raise RuntimeError("transformers ended a request without telling its last token")
             reason = finish_reason(stream.request, tokens)
-            events[-1] = replace(events[-1], finish_reason=reason)
+            events[-1] = events[-1]._replace(finish_reason=reason)
             del self._streams[request_id]
         return events

@@ -13,7 +13,7 @@ from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.blocks import TRASH, BlockPool
-from batchproof_engines.paged.engine import Chosen, PagedEngine
+from batchproof_engines.paged.engine import Landed, PagedEngine
 from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, Layout
 from batchproof_engines.paged.kernels import StepRows
 from batchproof_engines.paged.runner import Flight, ModelRunner
@@ -92,24 +92,26 @@ class FormerTenantsTokenIsFed(ModelRunner):
 class StopIsSeenAStepLate(PagedEngine):
     """When an EOS is read the next step is under way, and the token it chooses is delivered too."""
 
-    def _land(self) -> list[Chosen]:
-        chosen = super()._land()
-        for each in chosen:
-            if each.finish_reason is FinishReason.STOP and each.sequence.lane >= 0:
-                each.sequence.token_ids.append(PENDING)
-        return chosen
+    def _land(self) -> Landed:
+        events, logits = super()._land()
+        stopped = {each.request_id for each in events if each.finish_reason is FinishReason.STOP}
+        for sequence in self._scheduler.running:
+            if sequence.request_id in stopped:
+                sequence.token_ids.append(PENDING)
+        return events, logits
 
 
 @planted(Promise.P1, Cause.PREEMPTION, "vllm-project/vllm#38624", overlap=True)
 class TokenInFlightStaysAPlaceholder(PagedEngine):
     """The token in flight at a preemption is streamed, but the request goes on with token 0."""
 
-    def _land(self) -> list[Chosen]:
-        chosen = super()._land()
-        for each in chosen:
-            if each.sequence in self._scheduler.waiting:
-                each.sequence.token_ids[-1] = 0
-        return chosen
+    def _land(self) -> Landed:
+        events, logits = super()._land()
+        told = {each.request_id for each in events}
+        for sequence in self._scheduler.waiting:
+            if sequence.request_id in told:
+                sequence.token_ids[-1] = 0
+        return events, logits
 
 
 @planted(Promise.P12, Cause.INPUT, "smg-project/smg#2426", overlap=True)

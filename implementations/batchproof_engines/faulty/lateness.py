@@ -61,7 +61,7 @@ class _TellsTheSurplus(LateScheduler):
         (eos,) = super()._read(sequence)
         if not surplus:  # it was preempted
             return [eos]
-        return [replace(eos, finish_reason=None), replace(eos, token_id=surplus[0])]
+        return [eos._replace(finish_reason=None), eos._replace(token_id=surplus[0])]
 
 
 @planted(Promise.P14, Cause.STREAM, "huggingface/transformers#47912")

@@ -71,4 +71,4 @@ class IdsAreStripped(RaggedEngine):
         return [replace(each, request_id=each.request_id.strip()) for each in completions]
 
     def step(self) -> list[TokenEvent]:
-        return [replace(each, request_id=each.request_id.strip()) for each in super().step()]
+        return [each._replace(request_id=each.request_id.strip()) for each in super().step()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 
 from transformers import PreTrainedModel
 
@@ -65,7 +64,7 @@ class FinishReasonOnAnEventOfItsOwn(RaggedEngine):
             if event.token_id is None or event.finish_reason is None:
                 delivered.append(event)
             else:
-                delivered += [replace(event, finish_reason=None), replace(event, token_id=None)]
+                delivered += [event._replace(finish_reason=None), event._replace(token_id=None)]
         return delivered
 
 

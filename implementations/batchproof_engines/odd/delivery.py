@@ -172,7 +172,7 @@ class RenamesRequests(RaggedEngine):
     def step(self) -> list[TokenEvent]:
         events = super().step()
         names = self._names([event.request_id for event in events])
-        return [replace(e, request_id=name) for e, name in zip(events, names, strict=True)]
+        return [e._replace(request_id=name) for e, name in zip(events, names, strict=True)]
 
     def generate(self, requests: Seq[Request]) -> list[Completion]:
         answers = super().generate([self._numbered(request) for request in requests])

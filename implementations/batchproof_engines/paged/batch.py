@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.rows import Rows
 
 Ints = NDArray[np.int64]
 
@@ -17,15 +17,18 @@ Ints = NDArray[np.int64]
 class RaggedBatch:
     """T tokens of R rows, packed end to end; rows of one token ("decodes") come first, by lane."""
 
-    scheduled: tuple[Scheduled, ...]  # (R,) in the order of the rows
+    planned: Rows  # R, in the order of the plan
+    scheduled: Rows  # R, in this order
     num_decodes: int  # rows 0 to num_decodes - 1 have one token
     token_ids: Ints  # (T,) PENDING where only the device knows it
     position_ids: Ints  # (T,)
     context_lens: Ints  # (R,)
     query_lens: Ints  # (R,)
+    seq_lens: Ints  # (R,) context_lens + query_lens
     cu_seqlens_q: Ints  # (R + 1,)
     lanes: Ints  # (R,)
     sampled_rows: Ints  # (S,) rows a token is chosen for, ascending
+    is_advanced: bool = False  # it is the batch before, each of whose rows is one token further
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -33,11 +36,11 @@ class RaggedBatch:
         return len(self.token_ids) - self.num_decodes
 
     @property
-    def sampled(self) -> tuple[Scheduled, ...]:
-        """(S,) the rows a token is chosen for."""
+    def sampled(self) -> Rows:
+        """S, the rows a token is chosen for."""
         if len(self.sampled_rows) == len(self.scheduled):
             return self.scheduled
-        return tuple(self.scheduled[row] for row in self.sampled_rows.tolist())
+        return self.scheduled.picked(self.sampled_rows.tolist())
 
     @property
     def sampled_tokens(self) -> Ints:
@@ -60,39 +63,70 @@ class RaggedBatch:
         return slots
 
     @classmethod
-    def of(cls, scheduled: Seq[Scheduled]) -> RaggedBatch:
-        decodes = [row for row in scheduled if row[2] == 1]
-        lanes = [row[0].lane for row in decodes]
-        if lanes != sorted(lanes):  # mostly they are: whoever came first has the lowest
-            decodes.sort(key=_lane)
-            lanes.sort()
-        prefills = [row for row in scheduled if row[2] > 1]
-        rows = (*decodes, *prefills)
-        token_ids = [sequence.token_ids[context_len] for sequence, context_len, _, _ in decodes]
-        for sequence, context_len, query_len, _ in prefills:
-            token_ids += sequence.token_ids[context_len : context_len + query_len]
-        context_lens = np.array([row[1] for row in rows], dtype=np.int64)
-        query_lens = np.ones(len(rows), dtype=np.int64)
-        query_lens[len(decodes) :] = [row[2] for row in prefills]
-        lanes += [row[0].lane for row in prefills]
-        cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(query_lens, out=cu_seqlens_q[1:])
+    def of(cls, planned: Rows, before: RaggedBatch | None = None) -> RaggedBatch:
+        """`before`: the batch of the step before. Mostly this one is that one, advanced."""
+        if before is not None and planned.advance(before.planned):
+            return before._advanced(planned)
+        return cls._packed(planned)
+
+    def _advanced(self, planned: Rows) -> RaggedBatch:
+        """What `_packed` would make of the plan, given that its rows advance."""
+        sequences, lens = self.scheduled.sequences, self.seq_lens
+        return RaggedBatch(
+            planned=planned,
+            scheduled=Rows.decodes(sequences, lens.tolist()),
+            num_decodes=self.num_decodes,
+            token_ids=np.array([sequence.token_ids[-1] for sequence in sequences], dtype=np.int64),
+            position_ids=lens,
+            context_lens=lens,
+            query_lens=self.query_lens,
+            seq_lens=lens + 1,
+            cu_seqlens_q=self.cu_seqlens_q,
+            lanes=self.lanes,
+            sampled_rows=self.sampled_rows,
+            is_advanced=True,
+        )
+
+    @classmethod
+    def _packed(cls, planned: Rows) -> RaggedBatch:
+        rows = _in_order(planned)
+        num_rows, num_decodes = len(rows), rows.query_lens.count(1)
+        query_lens = np.array(rows.query_lens, dtype=np.int64)
+        context_lens = np.array(rows.context_lens, dtype=np.int64)
+        cu_seqlens_q = np.arange(num_rows + 1)
         position_ids = context_lens
-        if prefills:
+        if num_decodes < num_rows:
+            np.cumsum(query_lens, out=cu_seqlens_q[1:])
             position_ids = np.repeat(context_lens - cu_seqlens_q[:-1], query_lens)
-            position_ids += np.arange(len(token_ids))
+            position_ids += np.arange(len(position_ids))
         return cls(
+            planned=planned,
             scheduled=rows,
-            num_decodes=len(decodes),
-            token_ids=np.array(token_ids, dtype=np.int64),
+            num_decodes=num_decodes,
+            token_ids=_token_ids(rows, num_decodes),
             position_ids=position_ids,
             context_lens=context_lens,
             query_lens=query_lens,
+            seq_lens=context_lens + query_lens,
             cu_seqlens_q=cu_seqlens_q,
-            lanes=np.array(lanes, dtype=np.int64),
-            sampled_rows=np.flatnonzero([row[3] for row in rows]),
+            lanes=np.array([sequence.lane for sequence in rows.sequences], dtype=np.int64),
+            sampled_rows=np.flatnonzero(rows.are_sampled),
         )
 
 
-def _lane(row: Scheduled) -> int:
-    return row.sequence.lane
+def _in_order(rows: Rows) -> Rows:
+    """Decodes by lane, then the others as they were."""
+    pairs = zip(rows.sequences, rows.query_lens, strict=True)
+    places = [sequence.lane if query_len == 1 else sys.maxsize for sequence, query_len in pairs]
+    if places == sorted(places):  # mostly they are: whoever came first has the lowest
+        return rows
+    return rows.picked(sorted(range(len(places)), key=places.__getitem__))
+
+
+def _token_ids(rows: Rows, num_decodes: int) -> Ints:
+    """(T,)"""
+    pairs = zip(rows.sequences[:num_decodes], rows.context_lens, strict=False)
+    token_ids = [sequence.token_ids[context_len] for sequence, context_len in pairs]
+    for sequence, context_len, query_len, _ in rows[num_decodes:]:
+        token_ids += sequence.token_ids[context_len : context_len + query_len]
+    return np.array(token_ids, dtype=np.int64)

@@ -86,7 +86,7 @@ class BlockPool:
     @torch.inference_mode()
     def begin(self, batch: RaggedBatch) -> None:
         cells, blocks = self._table_changes(batch)
-        num, seq_lens = batch.num_decodes, batch.context_lens + batch.query_lens
+        num, seq_lens = batch.num_decodes, batch.seq_lens
         slots = self.slots_of(batch, num)
         arrays = (slots, batch.lanes, batch.context_lens, seq_lens, batch.cu_seqlens_q, cells, blocks)
         slots_, lanes, context_lens, lens, starts, cells_, blocks_ = self._staging.send(*arrays)
@@ -166,14 +166,20 @@ class BlockPool:
         """Cells of the flattened tables, and the stored blocks they should hold: what is not there yet.
 
         A table that a sequence goes on with gets its new end. Any other is a newcomer's, and written
-        anew: what is left behind its end is never read.
+        anew: what is left behind its end is never read. In a batch that is advanced there are none, and
+        the tables of those that open a block have grown.
         """
-        tables = [each.sequence.block_table for each in batch.scheduled]
-        self._reserve_columns(max(map(len, tables)))
+        lanes = batch.lanes
+        sequences = batch.scheduled.sequences
+        if batch.is_advanced:
+            rows = (batch.context_lens % self._block_size == 0).nonzero()[0]
+            lanes, sequences = lanes[rows], [sequences[row] for row in rows.tolist()]
+        tables = [sequence.block_table for sequence in sequences]
+        self._reserve_columns(max(map(len, tables), default=0))
         width = self._tables.shape[1]
         cells: list[int] = []
         blocks: list[int] = []
-        for lane, table in zip(batch.lanes.tolist(), tables, strict=True):
+        for lane, table in zip(lanes.tolist(), tables, strict=True):
             known, first = self._known[lane]
             if known is not table:
                 first = 0

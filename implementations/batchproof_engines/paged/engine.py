@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from itertools import repeat
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,22 +26,19 @@ from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.masking import seen_by
 from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from batchproof_engines.paged.trace import TraceLog
 from batchproof_engines.support import sliding_window
 
+# Events, and the logits (vocab,), if they are wanted, by request.
+Landed = tuple[list[TokenEvent], dict[str, Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
-
-class Chosen(NamedTuple):
-    """A token, and whether it was its sequence's last. `logits` (vocab,)."""
-
-    sequence: Sequence
-    token_id: int
-    finish_reason: FinishReason | None
-    logits: Tensor | None
+# `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
+_event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
 
 
 class PagedEngine:
@@ -71,6 +67,7 @@ class PagedEngine:
         self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._overlaps = bool(options.overlap)
         self._poison = options.poison
+        self._batch: RaggedBatch | None = None  # of the last step
         self._in_flight: Flight | None = None  # its tokens have not been read
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
@@ -83,50 +80,50 @@ class PagedEngine:
         return int(self._overlaps)
 
     def step(self) -> list[TokenEvent]:
-        events, self._undelivered = self._undelivered, []
-        events += [
-            TokenEvent(sequence.request.request_id, token_id, finish_reason)
-            for sequence, token_id, finish_reason, _ in self._run_step()
-        ]
-        return events
+        undelivered, self._undelivered = self._undelivered, []
+        return undelivered + self._run_step()[0]
 
-    def _run_step(self) -> list[Chosen]:
+    def _run_step(self) -> Landed:
         """One iteration. Returns the tokens read in it: its own, or those of the step before."""
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._land()
         if self._poison is not None:
             self._backend.poison(plan.freed_blocks, self._poison)
-        batch = RaggedBatch.of(plan.scheduled)
+        self._batch = batch = RaggedBatch.of(plan.scheduled, self._batch)
         flight = self._runner.launch(batch)
-        chosen = self._land()  # of the step before, while the device is busy with this one
+        landed = self._land()  # of the step before, while the device is busy with this one
         token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
         done = self._scheduler.update(batch.scheduled, token_ids)
         self._record(plan, done)
-        if not done or any(seq.awaits(c + q) for seq, c, q, _ in flight.sampled):
+        if not done or any(map(Sequence.awaits, flight.sampled.sequences, flight.sampled.seq_lens)):
             self._in_flight = flight
-        return chosen if self._overlaps else chosen + self._land()
+        return landed if self._overlaps else self._land()
 
-    def _land(self) -> list[Chosen]:
+    def _land(self) -> Landed:
         """Read the tokens in flight and put them in the place of those that stand for them."""
         flight, self._in_flight = self._in_flight, None
-        chosen: list[Chosen] = []
         if flight is None:
-            return chosen
-        logits = repeat(None) if flight.logits is None else flight.logits.float()
-        for row, token_id, row_logits in zip(flight.sampled, flight.land(), logits, strict=False):
-            sequence, context_len, query_len, _ = row
-            if not sequence.awaits(context_len + query_len):
+            return [], {}
+        events: list[TokenEvent] = []
+        rows = flight.sampled
+        for sequence, index, token_id in zip(rows.sequences, rows.seq_lens, flight.land(), strict=True):
+            if not sequence.awaits(index):
                 continue
             was_running = sequence.finish_reason is None
-            if sequence.reveal(context_len + query_len, token_id) and was_running:
+            if sequence.reveal(index, token_id) and was_running:
                 self._scheduler.stop(sequence)
-            chosen.append(Chosen(sequence, token_id, sequence.finish_reason, row_logits))
-        return chosen
+            events.append(_event((sequence.request.request_id, token_id, sequence.finish_reason, None)))
+        if flight.logits is None:
+            return events, {}
+        names = [sequence.request_id for sequence in rows.sequences]
+        return events, dict(zip(names, flight.logits.float(), strict=True))
 
     def _record(self, plan: SchedulerOutput, done: list[Sequence]) -> None:
+        rows = plan.scheduled
+        names = [sequence.request.request_id for sequence in rows.sequences]
         self._trace.append(
-            [(each.request.request_id, c, q, s) for each, c, q, s in plan.scheduled],
+            (names, rows.context_lens, rows.query_lens, rows.are_sampled),
             self._scheduler.waiting_ids,
             plan.admitted,
             tuple(sequence.request_id for sequence in done),
@@ -159,9 +156,9 @@ class PagedEngine:
 
     def _flying(self, request_id: str) -> list[Sequence]:
         """The sequence of that id whose token is in flight; at most one."""
-        rows = self._in_flight.sampled if self._in_flight is not None else ()
-        own = (row for row in rows if row.sequence.request_id == request_id)
-        return [sequence for sequence, c, q, _ in own if sequence.awaits(c + q)]
+        rows = self._in_flight.sampled if self._in_flight is not None else Rows.of(())
+        pairs = zip(rows.sequences, rows.seq_lens, strict=True)
+        return [each for each, end in pairs if each.request_id == request_id and each.awaits(end)]
 
     def abort(self, request_id: str) -> None:
         was_live = self._scheduler.abort(request_id)
@@ -197,17 +194,17 @@ class PagedEngine:
         return [
             Completion.refused(request.request_id, answer)
             if isinstance(answer, str)
-            else _completion(answer, logits.get(answer))
+            else _completion(answer, logits.get(answer.request_id))
             for request, answer in zip(requests, answers, strict=True)
         ]
 
-    def _run_all(self) -> dict[Sequence, list[Tensor]]:
-        """Until all is finished. Returns the logits, if any, of each sequence's tokens."""
-        logits: dict[Sequence, list[Tensor]] = {}
+    def _run_all(self) -> dict[str, list[Tensor]]:
+        """Until all is finished. Returns the logits, if any, of each request's tokens."""
+        logits: dict[str, list[Tensor]] = {}
         while self.has_unfinished:
-            for each in self._run_step():
-                if each.logits is not None:
-                    logits.setdefault(each.sequence, []).append(each.logits)
+            events, of_step = self._run_step()
+            for event in events if of_step else ():
+                logits.setdefault(event.request_id, []).append(of_step[event.request_id])
         return logits
 
     def _forget_all(self) -> None:

@@ -10,6 +10,7 @@ tokens for that lane. Nothing in a captured step may hang on a value that the ho
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.capture import Capture, Step
 from batchproof_engines.paged.kernels import DecodeRows, PrefillRows, StepRows
 from batchproof_engines.paged.model_pass import Outputs
+from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.staging import Staging
 
 Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), sampled places (S,)
@@ -122,10 +124,12 @@ class CapturedSteps:
             # A prompt's chunk of one token, which is not sampled, passes for a decode.
             rows = torch.from_numpy(batch.sampled_rows).to(outputs[0].device)
             return tuple(each[rows] for each in outputs)
+        if num_sampled == len(outputs[0]):
+            return outputs
         return tuple(each[:num_sampled] for each in outputs)
 
     def _layout_of(self, batch: RaggedBatch) -> Layout:
-        num_columns = self._pool.graph_columns(int((batch.context_lens + batch.query_lens).max()))
+        num_columns = self._pool.graph_columns(int(batch.seq_lens.max()))
         if not batch.num_prompt_tokens:
             return Layout(_bucket(self._decode_buckets, batch.num_decodes), 0, num_columns)
         num_decodes = self._decode_buckets[-1] if batch.num_decodes else 0
@@ -136,7 +140,7 @@ class CapturedSteps:
         """Token ids (D + N,), lanes and seq_lens of decodes (D,), and where there is room for prompts:
         their positions and slots (N,), lanes and context_lens (P,) and starts (P + 1,), the sampled
         places (S,) and their lanes (S,). P and S are `max_num_seqs`. Without a batch, padding alone."""
-        batch = batch or RaggedBatch.of(())
+        batch = batch or RaggedBatch.of(Rows.of(()))
         d, n, p = layout.num_decodes, layout.num_prompt_tokens, self._num_rows
         num, trash = batch.num_decodes, self._pool.trash_lane
         ids = batch.token_ids
@@ -144,7 +148,7 @@ class CapturedSteps:
             _filled(d, 0, ids[:num]),
             _filled(n, 0, ids[num:]),
             _filled(d, trash, batch.lanes[:num]),
-            _filled(d, 0, batch.context_lens[:num] + 1),
+            _filled(d, 0, batch.seq_lens[:num]),
         ]
         if not n:
             return inputs
@@ -203,13 +207,15 @@ class CapturedSteps:
 
 def _filled(size: int, padding: int, values: Ints) -> Ints:
     """(size,) `values`, then padding."""
+    if len(values) == size:
+        return values
     filled = np.full(size, padding, dtype=np.int64)
     filled[: len(values)] = values
     return filled
 
 
 def _bucket(buckets: Seq[int], size: int) -> int:
-    return next(each for each in buckets if each >= size)
+    return buckets[bisect_left(buckets, size)]
 
 
 def buckets_up_to(most: int, least: int = 1) -> Seq[int]:

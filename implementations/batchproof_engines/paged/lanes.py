@@ -70,7 +70,7 @@ class LanePool:
         lanes, offsets = self._places(batch.slot_mapping(self._block_size))
         self._writes = torch.from_numpy(lanes), torch.from_numpy(offsets)
         self._reserve(int(offsets.max()) // self._block_size * self._block_size + self._block_size)
-        seq_lens = batch.context_lens + batch.query_lens
+        seq_lens = batch.seq_lens
         is_straight = np.array([self._is_straight(each.sequence) for each in batch.scheduled])
         batched = np.flatnonzero(is_straight[: batch.num_decodes])
         batched = batched[worth_batching(seq_lens[batched], batch.lanes[batched])]

@@ -17,7 +17,7 @@ from batchproof.api import Request, RowRecord
 from batchproof_engines.paged.attention import AttentionForm, Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.block_manager import BlockManager
-from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.rows import Rows, Scheduled
 from batchproof_engines.paged.sequence import Sequence
 
 HEAD_SIZE = 64  # of the values; more keys than that take several layers
@@ -68,7 +68,7 @@ def _attend(
 ) -> Tensor:
     """Feed the rows, whose keys are numbered from `first_key` on in the order given, and see what
     their queries see."""
-    batch = RaggedBatch.of(scheduled)
+    batch = RaggedBatch.of(Rows.of(scheduled))
     # A batch has an order of its own: where the token at each of its places stands in ours.
     starts = np.cumsum([0, *(each.query_len for each in scheduled)])
     ours = {id(each.sequence): start for each, start in zip(scheduled, starts[:-1], strict=True)}

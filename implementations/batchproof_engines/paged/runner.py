@@ -18,7 +18,7 @@ from batchproof_engines.paged.compiled import LEAST_TOKENS
 from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, worth_capturing
 from batchproof_engines.paged.model_pass import ModelPass, Outputs
 from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.staging import Reader, Staging, current
 
 TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
@@ -28,7 +28,7 @@ TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
 class Flight:
     """A step given to the device; its tokens may not be there yet."""
 
-    sampled: tuple[Scheduled, ...]  # (S,) the rows a token is chosen for
+    sampled: Rows  # S, the rows a token is chosen for
     land: Callable[[], list[int]]  # waits for the S tokens
     logits: Tensor | None  # (S, vocab) they were chosen from, if they are wanted
 

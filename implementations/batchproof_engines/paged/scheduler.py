@@ -23,33 +23,18 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-    duplicate_id,
-)
+from batchproof.api import EngineConfig, FinishReason, Limits, Request, duplicate_id
 from batchproof_engines.paged.block_manager import BlockManager
+from batchproof_engines.paged.rows import Rows, Scheduled
 from batchproof_engines.paged.sequence import Sequence
-
-
-class Scheduled(NamedTuple):
-    """One sequence's share of a step."""
-
-    sequence: Sequence
-    context_len: int  # tokens cached before the step
-    query_len: int  # tokens to feed
-    is_sampled: bool  # they are its last: a token is to be chosen
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
     """The plan of one step."""
 
-    scheduled: tuple[Scheduled, ...]
+    scheduled: Rows  # of the running ones, oldest first, and of those admitted
     admitted: tuple[str, ...]
     preempted: tuple[str, ...]
     freed_blocks: tuple[int, ...]  # blank since the last plan
@@ -118,13 +103,34 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plan the next step: move the queues and hand out lanes and blocks accordingly."""
-        plan: list[Scheduled] = []
-        budget = self._config.max_num_batched_tokens
-        budget, preempted = self._continue_running(plan, budget)
-        # Nobody is admitted in a step that took blocks away: the victim would come straight back.
-        admitted = [] if preempted else self._admit(plan, budget)
+        admitted: list[str] = []
+        preempted: list[str] = []
+        rows = self._decodes_alone()
+        if rows is None:
+            plan: list[Scheduled] = []
+            budget, preempted = self._continue_running(plan, self._config.max_num_batched_tokens)
+            # Nobody is admitted in a step that took blocks away: the victim would come straight back.
+            admitted = [] if preempted else self._admit(plan, budget)
+            rows = Rows.of(plan)
         freed, self._freed_blocks = tuple(self._freed_blocks), []
-        return SchedulerOutput(tuple(plan), tuple(admitted), tuple(preempted), freed)
+        return SchedulerOutput(rows, tuple(admitted), tuple(preempted), freed)
+
+    def _decodes_alone(self) -> Rows | None:
+        """The plan, column by column, of a step in which everybody decodes and nobody comes or goes, as
+        in nearly every step; None if this is another. (Those who have got a block by then keep it: they
+        are the oldest, who would get theirs first in any case.)"""
+        running, block_size = self.running, self._config.block_size
+        if (self.waiting and self._free_lanes) or len(running) > self._config.max_num_batched_tokens:
+            return None
+        context_lens = [sequence.num_computed_tokens for sequence in running]
+        if context_lens != [len(sequence.token_ids) - 1 for sequence in running]:
+            return None
+        for sequence, context_len in zip(running, context_lens, strict=True):
+            if context_len % block_size == 0:
+                if not self.blocks.can_hold(sequence, context_len + 1):
+                    return None
+                self.blocks.allocate(sequence, context_len + 1)
+        return Rows.decodes(running.copy(), context_lens)
 
     def _continue_running(self, plan: list[Scheduled], budget: int) -> tuple[int, list[str]]:
         """What is left of the budget, and who had to give way."""
@@ -170,17 +176,18 @@ class Scheduler:
         self.blocks.allocate(sequence, context_len + num_new)
         return Scheduled(sequence, context_len, num_new, num_new == sequence.num_uncomputed_tokens)
 
-    def update(self, scheduled: Seq[Scheduled], token_ids: Seq[int]) -> list[Sequence]:
+    def update(self, scheduled: Rows, token_ids: Seq[int]) -> list[Sequence]:
         """Book what the step has done. `token_ids`: one for each sampled row, `PENDING` for those not
         known yet. Returns the sequences that are done, those stopped since the last step among them."""
         tokens = iter(token_ids)
         done, self._stopped = self._stopped, []
-        for sequence, context_len, query_len, is_sampled in scheduled:
+        is_published = self._config.prefix_caching
+        for sequence, context_len, query_len, is_sampled in zip(*scheduled.columns, strict=True):
             token_id = next(tokens) if is_sampled else None
             if sequence.finish_reason is not None:  # its row was fed before its EOS was read
                 continue
             sequence.num_computed_tokens = context_len + query_len
-            if self._config.prefix_caching:
+            if is_published:
                 self.blocks.publish(sequence)
             if token_id is not None and sequence.append(token_id):
                 done.append(sequence)

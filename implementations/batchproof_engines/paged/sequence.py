@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from batchproof.api import FinishReason, Request
 
+ABORTED = FinishReason.ABORTED  # to look a member up takes longer than to compare it
 PENDING = -1  # stands for a token that the device has chosen and the host has not read yet
 
 
@@ -62,7 +63,7 @@ class Sequence:
 
     def awaits(self, index: int) -> bool:
         """Is the token of that place wanted? Not after an abort, nor behind an EOS read late."""
-        return index < len(self.token_ids) and self.finish_reason is not FinishReason.ABORTED
+        return index < len(self.token_ids) and self.finish_reason is not ABORTED
 
     def reveal(self, index: int, token_id: int) -> bool:
         """Put the token that was `PENDING` at `index` in its place. Is it an EOS? Then the sequence

@@ -33,7 +33,7 @@ class Staging:
         sizes = [each.size for each in arrays]
         buffer = next(self._buffers)
         staged = buffer.claim(sum(sizes))
-        np.concatenate([each.ravel() for each in arrays], out=staged.numpy())
+        np.concatenate(arrays, axis=None, out=staged.numpy())
         sent = torch.empty_like(staged, device=self._device) if into is None else into
         sent.copy_(staged, non_blocking=True)
         buffer.mark_sent()

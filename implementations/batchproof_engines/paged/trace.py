@@ -1,4 +1,4 @@
-"""The trace, made when it is read: a step of hundreds of rows leaves one tuple behind."""
+"""The trace, made when it is read: a step of hundreds of rows leaves a few lists behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from batchproof.api import RowRecord, StepRecord
 
-Row = tuple[str, int, int, bool]  # the fields of a RowRecord
+Columns = tuple[Seq[str], Seq[int], Seq[int], Seq[bool]]  # the fields of RowRecords, (R,) each
 
 
 class TraceLog(Seq[StepRecord]):
@@ -16,7 +16,7 @@ class TraceLog(Seq[StepRecord]):
     def __init__(self) -> None:
         self._steps: list[StepRecord | tuple[Any, ...]] = []
 
-    def append(self, rows: list[Row], *rest: Any) -> None:
+    def append(self, rows: Columns, *rest: Any) -> None:
         """`rest`: the other fields of a `StepRecord`, in their order."""
         self._steps.append((rows, *rest))
 
@@ -33,5 +33,5 @@ class TraceLog(Seq[StepRecord]):
         step = self._steps[index]
         if not isinstance(step, StepRecord):
             rows, *rest = step
-            step = self._steps[index] = StepRecord(tuple(RowRecord(*row) for row in rows), *rest)
+            step = self._steps[index] = StepRecord(tuple(map(RowRecord, *rows)), *rest)
         return step

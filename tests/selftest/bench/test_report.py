@@ -22,7 +22,7 @@ from batchproof.report import words
 from batchproof.report.campaigns import Faults
 from batchproof.report.comparisons import Benchmark
 from batchproof.report.environment import INCOMPLETE
-from batchproof.report.inputs import SHAPES, Kind, sources
+from batchproof.report.inputs import FILES, Kind, sources
 from batchproof.report.page import Page, page
 from batchproof.report.promises import Conformance
 from batchproof.report.timelines import timeline
@@ -298,7 +298,12 @@ def test_faults_are_counted_by_class(tmp_path: Path) -> None:
     other = fault | {"kills": [kill | {"cause": "EOS", "broken": "P2"}]}
     missed = fault | {"class": "reuse", "home": []}
     faults = {"one": fault, "two": other, "three": missed}
-    rest = {"schema_version": 1, "made": CONFORMANCE["made"], "diagnosis": {}, "models": ["m"]}
+    rest = {
+        "schema": "batchproof.kill-table/1",
+        "made": CONFORMANCE["made"],
+        "diagnosis": {},
+        "models": ["m"],
+    }
     shown = page_of(tmp_path, rest | {"faults": faults, "seeds": [1], "is_complete": True})
     content = shown.sections[0].content
     assert isinstance(content, Faults)
@@ -363,8 +368,9 @@ def test_without_names_all_known_results_are_taken(
         ("{", "is no result file: it is not JSON"),
         ('{"schema": "another/1"}', "is no result file that a report is made of"),
         ('{"schema": "batchproof.benchmark/9"}', "this version of Batchproof reads up to"),
-        ('{"schema": "batchproof.conformance/1"}', "is damaged: its 'made' is no dict"),
-        ('{"schema_version": 1, "faults": 3}', "is damaged"),
+        ('{"schema": "batchproof.conformance/1"}', "is damaged: it has no 'made'"),
+        ('{"schema_version": 1, "faults": 3}', "is no result file that a report is made of"),
+        ('{"schema": "batchproof.kill-table/1", "faults": 3}', "is damaged"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_in_a_sentence(
@@ -405,5 +411,5 @@ def test_without_matplotlib_the_command_says_what_to_install(
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_every_kind_of_file_but_benchmarks_has_its_shape_checked() -> None:
-    assert set(SHAPES) == set(Kind) - {Kind.BENCHMARK}
+def test_every_kind_of_file_has_its_reader() -> None:
+    assert set(FILES) == set(Kind)

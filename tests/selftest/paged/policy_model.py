@@ -13,13 +13,9 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from time import perf_counter
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-)
-from batchproof_engines.paged.scheduler import Scheduled, Scheduler, SchedulerOutput
+from batchproof.api import EngineConfig, FinishReason, Limits, Request
+from batchproof_engines.paged.rows import Rows, Scheduled
+from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.paged.sequence import PENDING, Sequence
 
 VOCAB_SIZE = 3  # so few that prompts share prefixes and answers meet their EOS
@@ -296,7 +292,7 @@ class PolicyModel:
             asked.num_computed += each.query_len
             self._publish(asked)
         began = perf_counter()
-        done = self.scheduler.update(rows, tokens)
+        done = self.scheduler.update(Rows.of(rows), tokens)
         self.policy_s += perf_counter() - began
         for _, asked, token in flight:
             asked.take(token)

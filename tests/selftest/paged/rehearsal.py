@@ -14,7 +14,7 @@ from batchproof.api import Request
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.rows import Rows, Scheduled
 from batchproof_engines.paged.sequence import Sequence
 
 
@@ -89,7 +89,7 @@ class Rehearsal:
                 each.block_table.append(self.free.pop())
             each.num_computed_tokens += query_len
             scheduled.append(Scheduled(each, context_len, query_len, True))
-        return RaggedBatch.of(scheduled)
+        return RaggedBatch.of(Rows.of(scheduled))
 
     @torch.inference_mode()
     def step(self, *rows: tuple[Sequence, int]) -> Tensor:

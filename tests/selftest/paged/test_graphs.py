@@ -13,12 +13,7 @@ from torch import Tensor
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.blocks import TRASH, BlockPool
-from batchproof_engines.paged.capture import (
-    Capture,
-    CudaCapture,
-    Step,
-    call_again,
-)
+from batchproof_engines.paged.capture import Capture, CudaCapture, Step, call_again
 from batchproof_engines.paged.graphs import (
     CapturedSteps,
     LastTokens,
@@ -26,7 +21,7 @@ from batchproof_engines.paged.graphs import (
     prompt_buckets_up_to,
 )
 from batchproof_engines.paged.model_pass import Outputs
-from batchproof_engines.paged.scheduler import Scheduled
+from batchproof_engines.paged.rows import Rows, Scheduled
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from tests.selftest.paged.recording import record
 from tests.selftest.paged.rehearsal import sequence
@@ -102,7 +97,7 @@ class Bench:
             each.num_computed_tokens += query_len
             is_sampled = each.num_computed_tokens == len(each.token_ids)
             scheduled.append(Scheduled(each, context_len, query_len, is_sampled))
-        return RaggedBatch.of(scheduled)
+        return RaggedBatch.of(Rows.of(scheduled))
 
     @torch.inference_mode()
     def step(self, *rows: tuple[str, int]) -> Tensor:

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.api import (
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-    RowRecord,
-    StepRecord,
-)
+from batchproof.api import EngineConfig, FinishReason, Limits, Request, RowRecord, StepRecord
 from batchproof_engines.paged.block_manager import BlockManager
+from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.scheduler import Scheduler
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from batchproof_engines.paged.trace import TraceLog
@@ -40,7 +34,7 @@ sys.exit("torch" in sys.modules or "transformers" in sys.modules)
 @pytest.mark.parametrize("module", ["sequence", "block_manager", "scheduler", "trace"])
 def test_the_policy_imports_no_torch(module: str) -> None:
     root = Path(__file__).resolve().parents[3]
-    folder = root / "implementations" / "paged"
+    folder = root / "implementations" / "batchproof_engines" / "paged"
     command = [sys.executable, "-c", WITHOUT_ITS_FRONT_DOOR, module, str(folder)]
     assert subprocess.run(command, cwd=root, check=False).returncode == 0
 
@@ -192,7 +186,7 @@ def test_one_that_waits_again_may_turn_out_to_have_stopped() -> None:
     assert sequence.reveal(3, 0)
     scheduler.stop(sequence)
     assert scheduler.waiting_ids == ()
-    assert scheduler.update((), ()) == [sequence]
+    assert scheduler.update(Rows.of(()), ()) == [sequence]
     assert not scheduler.is_live("a")
     scheduler.check_integrity()
 
@@ -332,7 +326,7 @@ def test_a_trace_log_is_a_sequence_of_step_records() -> None:
     for step in range(4):
         rows = [("a", step, 1, True), ("b", 0, 3, False)]
         rest = (("c",), ("b",), (), ("d",), 5 + step, 9)
-        log.append(rows, *rest)
+        log.append(tuple(zip(*rows, strict=True)), *rest)
         wanted.append(StepRecord(tuple(RowRecord(*row) for row in rows), *rest))
     assert len(log) == 4
     assert list(log) == wanted
@@ -344,5 +338,5 @@ def test_a_trace_log_is_a_sequence_of_step_records() -> None:
     assert log.index(wanted[3]) == 3
     with pytest.raises(IndexError):
         log[4]
-    log.append([], (), (), (), (), None, None)
+    log.append(((), (), (), ()), (), (), (), (), None, None)
     assert log[4] == StepRecord((), (), (), (), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -127,7 +128,10 @@ TestPolicyMachine.settings = settings(
 )
 
 
-def play(seed: int) -> PolicyModel:
+Model = TypeVar("Model", bound=PolicyModel)
+
+
+def play(seed: int, model_class: type[Model]) -> Model:
     """A client that throws dice: no shrinking, but many more schedules a second."""
     rng = random.Random(seed)
     config = EngineConfig(
@@ -137,7 +141,7 @@ def play(seed: int) -> PolicyModel:
         num_blocks=rng.choice([None, *range(4, 12)]),
         prefix_caching=rng.random() < 0.75,
     )
-    model = PolicyModel(config, rng.random() < 0.5, rng.random() < 0.5)
+    model = model_class(config, rng.random() < 0.5, rng.random() < 0.5)
     texts = [[rng.randrange(VOCAB_SIZE) for _ in range(LONGEST_PROMPT)] for _ in range(2)]
     asked: list[Request] = []
     for turn in range(40):
@@ -156,7 +160,7 @@ def play(seed: int) -> PolicyModel:
 
 def test_thousands_of_schedules_keep_every_rule() -> None:
     """`pytest -s` shows how many a second; nothing depends on it."""
-    played = [play(seed) for seed in range(150)]
+    played = [play(seed, PolicyModel) for seed in range(150)]
     num_schedules = sum(each.num_schedules for each in played)
     policy_s = sum(each.policy_s for each in played)
     print(f"\n{num_schedules} schedules, {num_schedules / policy_s:,.0f} a second without the model")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -122,7 +122,7 @@ class SteppingOpenAIEngine(OpenAIEngine):
         if news.finish_reason is not None:
             del self._streams[request_id]
             if news.token_id is None and news.finish_reason is not FinishReason.ERROR:
-                news = replace(news, finish_reason=FinishReason.ERROR, error=_early(stream, news))
+                news = news._replace(finish_reason=FinishReason.ERROR, error=_early(stream, news))
         return [news]
 
 
