@@ -22,24 +22,25 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
-from batchproof.demo.experiment import Watched, judge, make_case
+from batchproof.demo.experiment import TimedRun, judge, make_case
 from batchproof.demo.words import quoted, shortened
-from batchproof.drawing.slots_svg import (
+from batchproof.drawing.mask_text import (
     draw_mask,
-    draw_timelines,
     elide,
     token_row,
 )
+from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import (
     Cell,
+    Span,
     Timeline,
     assign_slots,
     build_timeline,
-    letters,
     num_refills,
     waves,
 )
-from batchproof.drawing.timeline_svg import timeline_svg
+from batchproof.drawing.timeline_svg import timeline_picture
+from batchproof.drawing.timeline_text import draw_timelines, letters
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import reference_factory
@@ -102,7 +103,7 @@ def record(
 def test_the_demo_succeeds_and_finds_every_answer_equal(shown: Shown) -> None:
     assert shown.exit_code == 0
     check = "\n".join(section(shown.text, 7))
-    assert check.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 2
+    assert check.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
     assert "Batching changed nothing but the speed." in check
 
 
@@ -124,23 +125,23 @@ def test_the_step_log_shows_a_freed_slot_refilled_in_the_next_step(shown: Shown)
     assert re.search(
         r"^   4 +D PREFILL\(14\) +B decode\(1\) +C decode\(1\) +D enters$", log, re.MULTILINE
     )
-    assert "came free while somebody waited: 5. Filled again in the very next step: 5." in " ".join(
+    assert "came free while a request waited: 5. Filled again in the very next step: 5." in " ".join(
         log.split()
     )
 
 
-def test_the_static_log_marks_each_barrier_and_who_waits_behind_it(shown: Shown) -> None:
+def test_the_static_log_marks_each_barrier_and_the_requests_that_wait_behind_it(shown: Shown) -> None:
     log = "\n".join(section(shown.text, 2))
     assert re.findall(r"BATCH BARRIER after step (\d+)", log) == ["22", "42"]
     assert "slots 1 and 3 stood idle while D, E, F, G and H waited" in log
     assert "8 pads + PREFILL(20)  done at step  22     0 idle steps" in log
 
 
-def test_both_timelines_account_for_every_step(shown: Shown) -> None:
+def test_all_timelines_account_for_every_step(shown: Shown) -> None:
     drawn = section(shown.text, 5)
     slots = [line.split()[2] for line in drawn if re.match(r" +slot \d", line)]
-    assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31]
-    for group in (slots[:3], slots[3:]):
+    assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31, 31, 31, 31]
+    for group in (slots[:3], slots[3:6], slots[6:]):
         for letter, (_, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
             owned = [each for slot in group for each in slot if each.upper() == letter]
             # The step that prefills a prompt also brings its first token.
@@ -149,13 +150,13 @@ def test_both_timelines_account_for_every_step(shown: Shown) -> None:
 
 def test_the_totals_add_up(shown: Shown) -> None:
     numbers = {
-        line[3:43].strip(): line[43:].split() for line in section(shown.text, 6) if len(line) > 43
+        line[3:41].strip(): line[41:].split() for line in section(shown.text, 6) if len(line) > 41
     }
-    assert numbers["slot-steps"] == [str(3 * 51), str(3 * 31)]
-    assert numbers["of which busy"] == numbers["new tokens"] == ["81", "81"]
+    assert numbers["slot-steps"] == [str(3 * 51), str(3 * 31), str(3 * 31)]
+    assert numbers["of which busy"] == numbers["new tokens"] == ["81"] * 3
     # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
     useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
-    assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful)]
+    assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
 
 
 def test_the_drawn_step_mixes_prefill_and_decode(shown: Shown) -> None:
@@ -245,10 +246,26 @@ def test_the_last_chunk_of_a_prompt_is_prefill_even_if_it_is_one_token() -> None
     trace = [record([("A", 0, 4)], admitted="A"), record([("A", 4, 1)]), record([("A", 5, 1)], "", "A")]
     timeline = build_timeline(trace, 1, {"A": 5})
     assert letters(timeline.row(0)) == "AAa"
-    assert timeline.row(0)[-1] == Cell("A", 1, is_prefill=False, is_last=True)
+    assert timeline.row(0)[-1] == Cell("A", 1, is_prefill=False)
+    assert timeline.spans == (Span(0, 0, "A", ((4, 4), (1, 1)), 1),)
 
 
-def test_refills_count_only_slots_that_somebody_waited_for() -> None:
+def test_a_pause_and_a_prompt_fed_again_each_begin_another_span() -> None:
+    trace = [
+        record([("A", 0, 4)], admitted="A"),
+        record(),
+        record([("A", 4, 1)]),
+        record([("A", 0, 5)], admitted="A", preempted="A"),
+    ]
+    spans = build_timeline(trace, 1, {"A": 4}).spans
+    assert [(each.start, len(each.prefill), each.num_decodes) for each in spans] == [
+        (0, 1, 0),
+        (2, 0, 1),
+        (3, 1, 0),
+    ]
+
+
+def test_refills_count_only_slots_that_a_request_waited_for() -> None:
     trace = [
         record(finished="A", waiting="C"),
         record(admitted="C", finished="BC"),
@@ -260,9 +277,8 @@ def test_refills_count_only_slots_that_somebody_waited_for() -> None:
 
 
 def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
-    cell = Cell("A", 1, is_prefill=False, is_last=False)
-    cells = tuple((cell if step % 4 else None,) for step in range(200))
-    lines = draw_timelines({"static": Timeline(cells, (99,))}, 80)
+    spans = tuple(Span(0, step + 1, "A", (), 3) for step in range(0, 200, 4))
+    lines = draw_timelines({"static": Timeline(1, 200, spans, (99,))}, 80)
     assert max(map(len, lines)) <= 80
     assert lines[0] == "One column stands for 3 steps: it shows what fills most of them."
     assert set(lines[3].split()[2]) == {"a"}
@@ -271,33 +287,37 @@ def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
 
 def test_the_picture_is_xml_with_every_request_and_barrier(shown: Shown) -> None:
     root = ElementTree.fromstring(shown.svg)
-    told = [title.text or "" for title in root.iter(f"{SVG}title")]
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
     for letter, (prompt, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
-        own = [each for each in told if each.startswith(f"{letter}: ")]
+        own = [each for each in titles if each.startswith(f"Request {letter} ")]
         words = f"prefill of {len(prompt)} tokens, {cap - 1} decode steps"
-        assert len(own) == 2, f"{letter} has a bar in each panel"
+        assert len(own) == 3, f"{letter} has a bar in each panel"
         assert all(words in each for each in own)
     words = [text.text for text in root.iter(f"{SVG}text")]
-    assert words.count("batch barrier") == 2
+    assert words.count("batch barrier") == 1
+    assert len([each for each in root.iter(f"{SVG}path") if each.get("stroke-dasharray")]) == 2
     assert {f"{len(prompt)} + {cap}" for prompt, cap in demo.EXAMPLES} <= set(words)
 
 
-def test_nothing_in_the_picture_lies_outside_of_it(shown: Shown) -> None:
-    root = ElementTree.fromstring(shown.svg)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    assert root.attrib["viewBox"] == f"0 0 {width:.0f} {height:.0f}"
-    for rect in root.findall(f"{SVG}rect") + root.findall(f"{SVG}g/{SVG}rect"):
-        assert float(rect.get("x", 0)) + float(rect.attrib["width"]) <= width
-        assert float(rect.get("y", 0)) + float(rect.attrib["height"]) <= height
-    for text in root.iter(f"{SVG}text"):
-        room = width - float(text.attrib["x"])
-        is_at_end = text.get("class") == "barrier" or "end" in text.get("style", "")
-        assert is_at_end or 7 * len(text.text or "") * (text.get("class") != "tick") <= room, text.text
+def test_nothing_in_the_picture_lies_outside_of_it() -> None:
+    spans = (Span(0, 0, "A", ((3, 3),), 198), Span(7, 5, "B", ((1, 9),), 10))
+    sizes = {"A": "3 + 199", "B": "1 + 11"}
+    picture = timeline_picture([("static", Timeline(8, 199, spans, (4, 15)))], sizes, "", "")
+    (panel,) = picture.panels
+    for bar in panel.bars:
+        for part in (bar.outline, *bar.parts):
+            assert part.x + part.width <= picture.width + 0.01
+            assert part.y >= bar.outline.y
+            assert part.y + part.height <= panel.bottom + 0.01
+    assert all(x <= picture.width for x in (*panel.barriers, *(x for _, x in panel.ticks)))
+    for key in picture.kinds + picture.requests:
+        assert key.y < picture.height
+        assert key.x + 29 + 7 * len(key.words) <= picture.width
 
 
 def test_names_in_the_picture_are_escaped() -> None:
-    timeline = Timeline(((Cell("A", 3, True, True),),))
-    svg = timeline_svg({"static": timeline}, {"A": (3, 1)}, 'a "b" <c>', "d & e")
+    timeline = Timeline(1, 1, (Span(0, 0, "A", ((3, 3),), 0),))
+    svg = standalone(timeline_picture([("static", timeline)], {"A": "3 + 1"}, 'a "b" <c>', ""), "d & e")
     words = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert 'a "b" <c>' in words
     assert "d & e" in words
@@ -322,28 +342,28 @@ def test_own_prompts_replace_the_examples(
     assert '"one\\ttwo"' in out
     assert "No step of this run mixes prefill and decode" in out
     assert "(the model has a window: the last 6)" in " ".join(out.split())
-    assert out.count("2 of 2 answers equal, 4 tokens compared") == 2
+    assert out.count("2 of 2 answers equal, 4 tokens compared") == 3
 
 
 def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = demo.watch
+    honest = demo.run_timed
 
-    def lying(name: str, case: demo.Case, has_waves: bool) -> Watched:
-        watched = honest(name, case, has_waves)
-        first, *others = watched.completions
+    def lying(name: str, case: demo.Case, has_waves: bool) -> TimedRun:
+        run = honest(name, case, has_waves)
+        first, *others = run.completions
         wrong = replace(first, token_ids=tuple(255 - token for token in first.token_ids))
-        return watched if has_waves else replace(watched, completions=(wrong, *others))
+        return replace(run, completions=(wrong, *others)) if name == "ragged" else run
 
-    monkeypatch.setattr(demo, "watch", lying)
+    monkeypatch.setattr(demo, "run_timed", lying)
     options = ["--prompt", "one", "--prompt", "three", "--max-new-tokens", "2"]
     assert main(["demo", "--model", "gpt2-random", "--device", "cpu", *options]) == 1
     out = capsys.readouterr().out
     assert "static      2 of 2 answers equal" in out
-    assert "continuous  1 of 2 answers equal" in out
-    assert "continuous DIFFERS: P1 parity is broken: request 'A' step 0" in out
-    assert "WRONG ANSWERS from continuous" in out
+    assert "ragged      1 of 2 answers equal" in out
+    assert "ragged DIFFERS: P1 parity is broken: request 'A' step 0" in out
+    assert "WRONG ANSWERS from ragged" in out
 
 
 def test_a_near_tie_is_counted_and_told_apart_from_a_wrong_answer() -> None:
@@ -444,7 +464,15 @@ def test_texts_and_ids_are_shortened_to_the_width_they_are_given() -> None:
     assert shortened([11, 22, 33, 44, 55, 66, 77], 19) == "11 22 ... (5 more)"
 
 
+DOCS = Path(__file__).parents[2] / "docs"
+
+
 def test_the_picture_in_the_readme_is_of_the_examples() -> None:
-    path = Path(__file__).parents[2] / "docs" / "timeline.svg"
-    words = [text.text for text in ElementTree.parse(path).iter(f"{SVG}text")]
+    words = [text.text for text in ElementTree.parse(DOCS / "timeline.svg").iter(f"{SVG}text")]
     assert {f"{len(prompt)} + {cap}" for prompt, cap in demo.EXAMPLES} <= set(words)
+
+
+@pytest.mark.parametrize("name", ["timeline", "slots", "ratios", "throughput"])
+def test_the_pictures_in_the_readme_show_the_fast_engine(name: str) -> None:
+    words = ElementTree.parse(DOCS / f"{name}.svg").iter(f"{SVG}text")
+    assert any("paged" in (text.text or "") for text in words)

@@ -40,7 +40,7 @@ def lost(why: str) -> HonestOutcome:
 
 
 def judge_honest(task: HonestTask) -> HonestOutcome:
-    """Runs the suite on an honest engine. Failures are shrunk, because a person has to read an alarm."""
+    """Runs the suite on an honest engine. Failures are shrunk, because a person reads an alarm."""
     effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
     arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
     findings = run_suite(task.engine, arguments, process_laboratory(task.dtype, TIME_LIMIT_S), effort)

@@ -1,7 +1,7 @@
-"""`python -m batchproof demo`: static waves against continuous batching on the same requests.
+"""`batchproof demo`: static waves against continuous batching on the same requests.
 
-Both engines get the same slots and the same requests, run once to warm up and once to be watched.
-What they did is told from their traces, and every answer is held against per-prompt generation.
+All engines get the same slots and the same requests and run twice: to warm up, and to be timed. What
+they did is read from their traces, and every answer is compared with per-prompt generation.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from batchproof.demo.experiment import (
     Case,
     judge,
     make_case,
-    watch,
+    run_timed,
 )
 from batchproof.demo.words import many, quoted
 from batchproof.devices import make_current
+from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import Timeline
-from batchproof.drawing.timeline_svg import timeline_svg
+from batchproof.drawing.timeline_svg import timeline_picture
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import (
     DTYPES,
@@ -34,7 +35,7 @@ from batchproof.models.catalogue import (
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import reference_factory
 
-# Prompt and cap: short ones beside long ones, because that is what batching is about.
+# Prompts and caps, short beside long: with equal ones static waves would lose nothing.
 EXAMPLES = (
     ("The night train to Lisbon is", 3),
     ("Fog until noon, then", 22),
@@ -45,6 +46,12 @@ EXAMPLES = (
     ("North wind, and", 3),
     ("The last wagon carries", 9),
 )
+STATIC, CONTINUOUS, PAGED = "static", "ragged", "paged"  # engines, as `--engine` names them
+HEADINGS = {
+    STATIC: "Static batching",
+    CONTINUOUS: "Continuous batching",
+    PAGED: "Continuous batching on a paged cache",
+}
 DEFAULT_SLOTS = 3
 DEFAULT_CAP = 16
 
@@ -80,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"the cap of each --prompt (default: {DEFAULT_CAP})",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the slot timelines there")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the slot timelines to FILE")
 
 
 def _count(value: str) -> int:
@@ -131,32 +138,34 @@ def _check_writable(path: Path) -> None:
 def _show(case: Case, svg: Path | None, width: int) -> int:
     """Print section after section, each as soon as it is known; return the exit code."""
     _say(pages.heading(case, width))
-    static = watch("static", case, has_waves=True)
-    _say(logs.static_log(case, static, width))
-    continuous = watch("ragged", case, has_waves=False)
-    _say(logs.continuous_log(case, continuous, width))
-    _say(pages.packed_step(case, continuous, width))
-    both = {"static": static, "continuous": continuous}
-    timelines = {name: watched.timeline for name, watched in both.items()}
+    runs = {STATIC: run_timed(STATIC, case, has_waves=True)}
+    _say(logs.static_log(case, runs[STATIC], width))
+    runs[CONTINUOUS] = run_timed(CONTINUOUS, case, has_waves=False)
+    _say(logs.continuous_log(case, runs[CONTINUOUS], width))
+    _say(pages.packed_step(case, runs[CONTINUOUS], width))
+    runs[PAGED] = run_timed(PAGED, case, has_waves=False)
+    timelines = {name: each.timeline for name, each in runs.items()}
     _say(pages.timelines(timelines, width))
     if svg is not None:
         _write(svg, _picture(case, timelines))
-    _say(pages.totals(case, both, width))
+    _say(pages.totals(case, runs, width))
     oracle = Oracle(case.subject, reference_factory())
-    judgements = {name: judge(case, each.completions, oracle) for name, each in both.items()}
-    _say(pages.verdict(case, judgements, continuous, width))
+    judgements = {name: judge(case, each.completions, oracle) for name, each in runs.items()}
+    _say(pages.verdict(case, judgements, runs[CONTINUOUS], width))
     return 1 if any(each.failures for each in judgements.values()) else 0
 
 
 def _picture(case: Case, timelines: Mapping[str, Timeline]) -> str:
-    sizes = {r.request_id: (len(r.prompt_token_ids), r.max_new_tokens) for r in case.requests}
+    panels = [(f"{HEADINGS[name]} ({name})", each) for name, each in timelines.items()]
+    sizes = {r.request_id: f"{len(r.prompt_token_ids)} + {r.max_new_tokens}" for r in case.requests}
     title = "The same requests in waves and in continuous batching"
-    slots = many(case.num_slots, "slot")
+    caption = "Each row is a slot of the batch, each colour a request."
     name = quoted(case.subject.name, 60)[1:-1]
-    subtitle = (
-        f"{many(len(sizes), 'request')} on {slots}; a step is one pass through the model ({name})"
+    note = (
+        f"{many(len(sizes), 'request')} on {many(case.num_slots, 'slot')}; a step is one pass through "
+        f"the model ({name})"
     )
-    return timeline_svg(timelines, sizes, title, subtitle)
+    return standalone(timeline_picture(panels, sizes, title, caption), note)
 
 
 def _say(lines: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the demo watches: one set of requests through two engines, timed, traced and judged."""
+"""One set of requests through several engines, timed, traced and judged."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import resolve_engine
 
-LETTERS = ascii_uppercase  # one names a request, so there are no more requests and slots than these
+LETTERS = ascii_uppercase  # each names one request, which limits requests and slots to 26
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is asked, of which model; request ids are letters, texts are by letter."""
+    """The requests and the model. Request ids are letters; `texts` holds the prompt of each letter."""
 
     subject: ModelUnderTest
     requests: tuple[Request, ...]
@@ -47,7 +47,7 @@ class Case:
 
 
 def make_case(subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slots: int) -> Case:
-    """Raises `UsageError` for a prompt that the model cannot be asked."""
+    """Requests of the given prompts and caps. Raises `UsageError` for one the model cannot serve."""
     case = Case(subject, (), {}, num_slots)
     limits = Limits.of(subject.model, case.config)
     requests = []
@@ -65,7 +65,7 @@ def make_case(subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slo
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class TimedRun:
     """One engine's timed run."""
 
     name: str
@@ -77,10 +77,10 @@ class Watched:
     wall_time_s: float
 
 
-def watch(name: str, case: Case, has_waves: bool) -> Watched:
+def run_timed(name: str, case: Case, has_waves: bool) -> TimedRun:
     """Build the engine, warm it up on the same requests, then time it once."""
     engine = resolve_engine(name).factory(case.subject.model, case.config)
-    traced = cast(TracingEngine, engine)  # both engines shown here have a trace
+    traced = cast(TracingEngine, engine)  # all engines of the demo have a trace
     engine.generate(list(case.requests))
     num_warm_up_steps = len(traced.trace)
     synchronise(case.subject.model.device)
@@ -92,7 +92,7 @@ def watch(name: str, case: Case, has_waves: bool) -> Watched:
     barriers = [wave.start - 1 for wave in waves(trace)[1:]] if has_waves else []
     timeline = build_timeline(trace, case.num_slots, case.prompt_lens, barriers)
     num_fed = _num_fed_in_waves(trace) if has_waves else sum(map(num_tokens, trace))
-    return Watched(name, traced, tuple(completions), trace, timeline, num_fed, wall_time_s)
+    return TimedRun(name, traced, tuple(completions), trace, timeline, num_fed, wall_time_s)
 
 
 def num_tokens(record: StepRecord) -> int:

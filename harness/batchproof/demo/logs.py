@@ -6,56 +6,52 @@ import textwrap
 from collections.abc import Sequence
 
 from batchproof.api import StepRecord
-from batchproof.demo.experiment import Case, Watched
+from batchproof.demo.experiment import Case, TimedRun
 from batchproof.demo.words import listed, prose, span
-from batchproof.drawing.timeline import IDLE, num_refills, waves
+from batchproof.drawing.timeline import IDLE, Cell, num_refills, waves
 
 LOG_MARGIN = 11  # what stands in front of a step's cells
 
 
-def static_log(case: Case, watched: Watched, width: int) -> list[str]:
-    """Wave by wave: who sits where, how much is padding, who idles and for how long."""
+def static_log(case: Case, run: TimedRun, width: int) -> list[str]:
+    """Wave by wave: the request in each slot, its padding, and for how many steps the slot idles."""
     lines = [
-        f"2  STATIC BATCHING (engine `{watched.name}`)",
+        f"2  STATIC BATCHING (engine `{run.name}`)",
         *prose(
             "Requests enter in waves. Shorter prompts are padded on the left to the longest of the "
-            "wave. Whoever is done keeps the slot, idle, until the whole wave is done.",
+            "wave. A finished request keeps its slot, idle, until the whole wave is done.",
             width,
         ),
     ]
-    for number, wave in enumerate(waves(watched.trace), start=1):
+    for number, wave in enumerate(waves(run.trace), start=1):
         lines += ["", f"   wave {number}: steps {span(wave)}"]
-        lines += _wave_slots(case, watched, wave)
-        waiting = watched.trace[wave.start].waiting
+        lines += _wave_slots(case, run, wave)
+        waiting = run.trace[wave.start].waiting
         if waiting:
-            lines += _barrier(watched, wave, waiting, width)
+            lines += _barrier(run, wave, waiting, width)
     return lines
 
 
-def _wave_slots(case: Case, watched: Watched, wave: range) -> list[str]:
-    longest = max(row.query_len for row in watched.trace[wave.start].rows)
+def _wave_slots(case: Case, run: TimedRun, wave: range) -> list[str]:
+    longest = max(row.query_len for row in run.trace[wave.start].rows)
     lines = []
     for slot in range(case.num_slots):
-        cells = watched.timeline.row(slot)[wave.start : wave.stop]
+        cells = run.timeline.row(slot)[wave.start : wave.stop]
         first = cells[0]
         num_idle = cells.count(None)
         if first is None:
             what = "-  empty"
         else:
-            done = wave.start + next(i for i, cell in enumerate(cells) if cell and cell.is_last)
+            done = wave.start + max(i for i, cell in enumerate(cells) if cell)
             pads = longest - first.num_tokens
-            what = (
-                f"{first.request_id}  {pads:>3} pads + {first.text[2:]:<12} done at step {done + 1:>3}"
-            )
+            what = f"{first.request}  {pads:>3} pads + {first.text[2:]:<12} done at step {done + 1:>3}"
         lines.append(f"     slot {slot + 1:>2}  {what:<44}  {num_idle:>3} idle steps")
     return lines
 
 
-def _barrier(watched: Watched, wave: range, waiting: Sequence[str], width: int) -> list[str]:
-    row_ends = [
-        watched.timeline.row(slot)[wave.stop - 1] for slot in range(len(watched.timeline.cells[0]))
-    ]
-    idle = [str(slot + 1) for slot, cell in enumerate(row_ends) if cell is None]
+def _barrier(run: TimedRun, wave: range, waiting: Sequence[str], width: int) -> list[str]:
+    last = run.timeline.steps()[wave.stop - 1]
+    idle = [str(slot + 1) for slot, cell in enumerate(last) if cell is None]
     title = f" BATCH BARRIER after step {wave.stop} "
     lines = [f"   {title:=^{min(width, 80) - 6}}"]
     if idle:
@@ -64,53 +60,54 @@ def _barrier(watched: Watched, wave: range, waiting: Sequence[str], width: int) 
     return lines
 
 
-def continuous_log(case: Case, watched: Watched, width: int) -> list[str]:
-    """Step by step; runs of steps in which nobody comes or goes are one line."""
-    num_wanted, num_filled = num_refills(watched.trace)
+def continuous_log(case: Case, run: TimedRun, width: int) -> list[str]:
+    """Step by step; steps in which no request enters or ends share a line."""
+    num_wanted, num_filled = num_refills(run.trace)
     lines = [
-        f"3  CONTINUOUS BATCHING (engine `{watched.name}`)",
+        f"3  CONTINUOUS BATCHING (engine `{run.name}`)",
         *prose(
-            "Nothing is padded and nobody waits for a neighbour: whoever is done leaves at once, and "
-            "the next in line is prefilled in the next step, in the same pass as the others' decodes.",
+            "Nothing is padded and no request waits for its neighbours: a finished one leaves at once, "
+            "and the next in line is prefilled in the next step, in one pass with the others' decodes.",
             width,
         ),
         "",
     ]
-    column = max(len(c.text) for step in watched.timeline.cells for c in step if c) + 2
+    all_cells = run.timeline.steps()
+    column = max(len(c.text) for step in all_cells for c in step if c) + 2
     header = "".join(f"{f'slot {slot + 1}':<{column}}" for slot in range(case.num_slots))
     if len(header) + LOG_MARGIN <= width:
         lines.append(f"   {'step':<8}{header}".rstrip())
-    for steps in _alike(watched):
-        cells = [cell.text if cell else IDLE for cell in watched.timeline.cells[steps.start]]
-        events = _events(watched, steps.start)
+    for steps in _alike(run, all_cells):
+        cells = [cell.text if cell else IDLE for cell in all_cells[steps.start]]
+        events = _events(run, steps.start)
         lines += _log_lines(span(steps), cells, column, events, width)
     if num_wanted:
         sentence = (
-            f"Slots that came free while somebody waited: {num_wanted}. Filled again in the very next "
+            f"Slots that came free while a request waited: {num_wanted}. Filled again in the very next "
             f"step: {num_filled}."
         )
         lines += ["", *prose(sentence, width)]
     return lines
 
 
-def _alike(watched: Watched) -> list[range]:
-    """Runs of steps with the same cells and no coming or going."""
-    runs: list[range] = []
-    for step, cells in enumerate(watched.timeline.cells):
-        is_quiet = step > 0 and _is_quiet(watched.trace[step]) and _is_quiet(watched.trace[step - 1])
-        if is_quiet and cells == watched.timeline.cells[step - 1]:
-            runs[-1] = range(runs[-1].start, step + 1)
+def _alike(run: TimedRun, all_cells: Sequence[tuple[Cell | None, ...]]) -> list[range]:
+    """Ranges of steps with the same cells, in which no request enters or ends."""
+    ranges: list[range] = []
+    for step, cells in enumerate(all_cells):
+        is_quiet = step > 0 and _is_quiet(run.trace[step]) and _is_quiet(run.trace[step - 1])
+        if is_quiet and cells == all_cells[step - 1]:
+            ranges[-1] = range(ranges[-1].start, step + 1)
         else:
-            runs.append(range(step, step + 1))
-    return runs
+            ranges.append(range(step, step + 1))
+    return ranges
 
 
 def _is_quiet(record: StepRecord) -> bool:
     return not (record.admitted or record.finished or record.preempted)
 
 
-def _events(watched: Watched, step: int) -> list[str]:
-    record = watched.trace[step]
+def _events(run: TimedRun, step: int) -> list[str]:
+    record = run.trace[step]
     return [
         f"{listed(ids)} {verb}{'s' if len(ids) == 1 else ''}"
         for ids, verb in ((record.admitted, "enter"), (record.finished, "end"))

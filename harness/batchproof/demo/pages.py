@@ -9,7 +9,7 @@ from batchproof.api import MaskingEngine, RowRecord, StepRecord
 from batchproof.demo.experiment import (
     Case,
     Judgement,
-    Watched,
+    TimedRun,
     num_tokens,
 )
 from batchproof.demo.words import (
@@ -18,13 +18,9 @@ from batchproof.demo.words import (
     quoted,
     shortened,
 )
-from batchproof.drawing.slots_svg import draw_mask, draw_timelines, token_row
-from batchproof.drawing.timeline import (
-    IDLE,
-    Timeline,
-    is_prefill,
-    num_refills,
-)
+from batchproof.drawing.mask_text import draw_mask, token_row
+from batchproof.drawing.timeline import IDLE, Timeline, is_prefill, num_refills
+from batchproof.drawing.timeline_text import draw_timelines
 
 
 def heading(case: Case, width: int) -> list[str]:
@@ -41,7 +37,7 @@ def heading(case: Case, width: int) -> list[str]:
             "A batch has a fixed number of slots, one for each sequence in flight. A step is one pass "
             "through the model. In its first step a sequence feeds its whole prompt (prefill), in each "
             "later one the token it has just got (decode); every step ends in one new token for each. "
-            "The two engines below differ only in who gets a slot, and when.",
+            "The engines below differ in which request gets a slot, and when.",
             width,
         ),
         "",
@@ -55,22 +51,23 @@ def heading(case: Case, width: int) -> list[str]:
     return [*lines, "   No end-of-sequence token is set, so each runs to exactly its cap."]
 
 
-def packed_step(case: Case, watched: Watched, width: int) -> list[str]:
+def packed_step(case: Case, run: TimedRun, width: int) -> list[str]:
     """The step that shows best how prefill and decode share a pass, with its mask."""
-    index = _most_telling(case, watched.trace)
-    record = watched.trace[index]
+    index = _most_telling(case, run.trace)
+    record = run.trace[index]
     lines = [f"4  ONE PACKED STEP: step {index + 1} of the run above"]
     if not _is_mixed(case, record):
         lines += prose(
-            "No step of this run mixes prefill and decode: nobody entered while another decoded.", width
+            "No step of this run mixes prefill and decode: no request entered while another decoded.",
+            width,
         )
     sentence = (
         f"Fed to the model as one row, without a pad: {many(num_tokens(record), 'token')} of "
         f"{many(len(record.rows), 'sequence')}."
     )
     lines += [*prose(sentence, width), "", *token_row(record.rows, width), ""]
-    lines += [_row_in_words(case, watched, row, width) for row in record.rows]
-    mask = cast(MaskingEngine, watched.engine).attention_mask(record.rows)
+    lines += [_row_in_words(case, run, row, width) for row in record.rows]
+    mask = cast(MaskingEngine, run.engine).attention_mask(record.rows)
     farthest = int(mask.sum(dim=1).max())
     has_window = farthest < max(row.context_len + row.query_len for row in record.rows)
     sentence = (
@@ -99,10 +96,10 @@ def _most_telling(case: Case, trace: tuple[StepRecord, ...]) -> int:
     return min(range(len(trace)), key=rank)
 
 
-def _row_in_words(case: Case, watched: Watched, row: RowRecord, width: int) -> str:
+def _row_in_words(case: Case, run: TimedRun, row: RowRecord, width: int) -> str:
     """Kind, positions, cache and content of one sequence's share of the step."""
     request = next(each for each in case.requests if each.request_id == row.request_id)
-    answer = next(each for each in watched.completions if each.request_id == row.request_id)
+    answer = next(each for each in run.completions if each.request_id == row.request_id)
     end = row.context_len + row.query_len
     fed = (*request.prompt_token_ids, *answer.token_ids)[row.context_len : end]
     phase = "PREFILL" if is_prefill(row, len(request.prompt_token_ids)) else "decode"
@@ -118,46 +115,46 @@ def _row_in_words(case: Case, watched: Watched, row: RowRecord, width: int) -> s
     )
 
 
-def timelines(both: Mapping[str, Timeline], width: int) -> list[str]:
+def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
     sentence = (
         "A letter is one slot in one step: upper case while the prompt is prefilled, lower case while "
-        f"tokens are decoded, {IDLE} where the slot brings nobody forward."
+        f"tokens are decoded, {IDLE} where the slot is idle."
     )
-    drawn = [f"   {line}" for line in draw_timelines(both, width - 3)]
+    drawn = [f"   {line}" for line in draw_timelines(by_name, width - 3)]
     return ["5  SLOT TIMELINES, to one scale", *prose(sentence, width), "", *drawn]
 
 
-def totals(case: Case, both: Mapping[str, Watched], width: int) -> list[str]:
-    """Counts and one timing of each."""
-    watched = list(both.values())
-    refills = [num_refills(each.trace) for each in watched]
-    delivered = [sum(len(c.token_ids) for c in each.completions) for each in watched]
+def totals(case: Case, by_name: Mapping[str, TimedRun], width: int) -> list[str]:
+    """Counts of each engine, and the time of one run."""
+    runs = list(by_name.values())
+    refills = [num_refills(each.trace) for each in runs]
+    delivered = [sum(len(c.token_ids) for c in each.completions) for each in runs]
     table = {
-        "steps (passes through the model)": [str(each.timeline.num_steps) for each in watched],
+        "steps (passes through the model)": [str(each.timeline.num_steps) for each in runs],
         "new tokens": [str(count) for count in delivered],
-        "token positions computed": [str(each.num_fed) for each in watched],
+        "token positions computed": [str(each.num_fed) for each in runs],
         "  of which padding or idle rows": [
-            str(each.num_fed - sum(map(num_tokens, each.trace))) for each in watched
+            str(each.num_fed - sum(map(num_tokens, each.trace))) for each in runs
         ],
-        "slot-steps": [str(each.timeline.num_slot_steps) for each in watched],
-        "  of which busy": [str(each.timeline.num_busy) for each in watched],
-        "slot occupancy": [f"{each.timeline.occupancy:.1%}" for each in watched],
+        "slot-steps": [str(each.timeline.num_slot_steps) for each in runs],
+        "  of which busy": [str(each.timeline.num_busy) for each in runs],
+        "slot occupancy": [f"{each.timeline.occupancy:.1%}" for each in runs],
         "freed slots refilled in the next step": [f"{got} of {wanted}" for wanted, got in refills],
-        "wall time, one run": [f"{each.wall_time_s * 1e3:.1f} ms" for each in watched],
+        "wall time, one run": [f"{each.wall_time_s * 1e3:.1f} ms" for each in runs],
     }
     lines = [f"6  TOTALS: the same requests, {many(case.num_slots, 'slot')} each"]
-    lines.append(f"   {'':<40}" + "".join(f"{name:>14}" for name in both))
-    lines += [f"   {what:<40}" + "".join(f"{v:>14}" for v in values) for what, values in table.items()]
+    lines.append(f"   {'':<38}" + "".join(f"{name:>12}" for name in by_name))
+    lines += [f"   {what:<38}" + "".join(f"{v:>12}" for v in values) for what, values in table.items()]
     sentence = (
         "Occupancy is the share of slot-steps that fed a token of an unfinished request. The time is "
-        "one run after a warm-up on the same shapes, on a machine with other things to do: no "
-        "benchmark. `ragged` is written to be read and copies every cached key in every step, so "
-        "fewer steps need not be less time on a small model."
+        "of one run after a warm-up on the same shapes, so it is no benchmark. `ragged` is written to "
+        "be read and copies every cached key in every step, so that fewer steps need not take less "
+        "time on a small model."
     )
     return [*lines, "", *prose(sentence, width)]
 
 
-def verdict(case: Case, judgements: Mapping[str, Judgement], watched: Watched, width: int) -> list[str]:
+def verdict(case: Case, judgements: Mapping[str, Judgement], run: TimedRun, width: int) -> list[str]:
     """Counts against per-prompt generation, then the answers themselves."""
     lines = ["7  THE CHECK: every answer against generating its prompt alone"]
     for name, judgement in judgements.items():
@@ -171,8 +168,8 @@ def verdict(case: Case, judgements: Mapping[str, Judgement], watched: Watched, w
         for failure in judgement.failures:
             first, *evidence = failure.splitlines()
             lines += [f"   {name} DIFFERS: {first}", *(f"   {line}" for line in evidence)]
-    lines += ["", "   The answers of the continuous engine:"]
-    for completion in watched.completions:
+    lines += ["", f"   The answers of `{run.name}`:"]
+    for completion in run.completions:
         if case.subject.tokenizer is None:
             answer = shortened(completion.token_ids, width - 8)
         else:

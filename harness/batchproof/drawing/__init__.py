@@ -1,1 +1,1 @@
-"""Slot timelines: who held which slot when, as values and as pictures."""
+"""Slot timelines as values and pictures, attention masks as text, and the frame of every picture."""

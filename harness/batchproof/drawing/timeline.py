@@ -1,15 +1,14 @@
-"""From an engine's trace to who sat in which slot: pure functions, no tensors.
+"""Which request held which slot in which steps, derived from an engine's trace without tensors.
 
-A trace names no slots. They follow from it: who is admitted takes the lowest free slot, and who
-finishes or is preempted frees it. Slots and steps count from 0 here and from 1 wherever a person
-reads them.
+A trace names no slots. They follow from it: an admitted request takes the lowest free slot, and a
+request that finishes or is preempted frees its slot. Slots and steps count from 0 here and from 1 in
+everything that is printed or drawn.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from batchproof.api import RowRecord, StepRecord
@@ -21,49 +20,80 @@ IDLE = "."
 class Cell:
     """What one slot did in one step: it fed `num_tokens` tokens of a request."""
 
-    request_id: str
+    request: str
     num_tokens: int
     is_prefill: bool
-    is_last: bool  # the request finished in this step
 
     @property
     def text(self) -> str:
         kind = "PREFILL" if self.is_prefill else "decode"
-        return f"{self.request_id} {kind}({self.num_tokens})"
+        return f"{self.request} {kind}({self.num_tokens})"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive steps in which one slot serves one request: prefill steps, then decode steps."""
+
+    slot: int
+    start: int
+    request: str
+    prefill: tuple[tuple[int, int], ...]  # of each step: prompt tokens, and tokens computed with pads
+    num_decodes: int
 
     @property
-    def letter(self) -> str:
-        """Upper case while the prompt is fed, lower case afterwards."""
-        return self.request_id.upper() if self.is_prefill else self.request_id.lower()
+    def num_steps(self) -> int:
+        return len(self.prefill) + self.num_decodes
+
+    @property
+    def end(self) -> int:
+        """The step after the last one."""
+        return self.start + self.num_steps
+
+    def cells(self) -> list[Cell]:
+        prefill = [Cell(self.request, num_tokens, True) for num_tokens, _ in self.prefill]
+        return prefill + [Cell(self.request, 1, False)] * self.num_decodes
+
+    def extended(self, row: RowRecord, *, by_prefill: bool) -> Span:
+        """The span with one step more."""
+        if by_prefill:
+            return replace(self, prefill=(*self.prefill, (row.query_len, row.query_len)))
+        return replace(self, num_decodes=self.num_decodes + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`cells[step][slot]`; None: the slot brought no token of any request forward."""
+    """All spans of a run. `barriers`: the steps after which a whole wave had to be over."""
 
-    cells: tuple[tuple[Cell | None, ...], ...]
-    barriers: tuple[int, ...] = ()  # the steps after which a whole wave had to be over
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.cells)
+    num_slots: int
+    num_steps: int
+    spans: tuple[Span, ...]
+    barriers: tuple[int, ...] = ()
 
     @property
     def num_slot_steps(self) -> int:
-        return sum(len(step) for step in self.cells)
+        return self.num_slots * self.num_steps
 
     @property
     def num_busy(self) -> int:
-        return sum(cell is not None for step in self.cells for cell in step)
+        """Slot-steps that fed a token of a request."""
+        return sum(span.num_steps for span in self.spans)
 
     @property
     def occupancy(self) -> float:
         """Busy slot-steps among all slot-steps."""
-        return self.num_busy / self.num_slot_steps if self.cells else 0.0
+        return self.num_busy / self.num_slot_steps if self.num_steps else 0.0
 
     def row(self, slot: int) -> list[Cell | None]:
-        """One slot through all steps."""
-        return [step[slot] for step in self.cells]
+        """One slot through all steps; None where it is idle."""
+        cells: list[Cell | None] = [None] * self.num_steps
+        for span in self.spans:
+            if span.slot == slot:
+                cells[span.start : span.end] = span.cells()
+        return cells
+
+    def steps(self) -> list[tuple[Cell | None, ...]]:
+        """All slots, step by step."""
+        return list(zip(*map(self.row, range(self.num_slots)), strict=True))
 
 
 def assign_slots(trace: Sequence[StepRecord], num_slots: int) -> list[dict[str, int]]:
@@ -95,19 +125,23 @@ def build_timeline(
     prompt_lens: Mapping[str, int],
     barriers: Sequence[int] = (),
 ) -> Timeline:
-    """What each slot did in each step of the trace."""
-    steps = []
-    for record, slots in zip(trace, assign_slots(trace, num_slots), strict=True):
-        cells: list[Cell | None] = [None] * num_slots
+    """The timeline of a trace. A pause, or a prompt fed again, begins another span."""
+    done: list[Span] = []
+    current: dict[int, Span] = {}
+    for step, (record, slots) in enumerate(zip(trace, assign_slots(trace, num_slots), strict=True)):
         for row in record.rows:
-            cells[slots[row.request_id]] = Cell(
-                row.request_id,
-                row.query_len,
-                is_prefill(row, prompt_lens[row.request_id]),
-                row.request_id in record.finished,
-            )
-        steps.append(tuple(cells))
-    return Timeline(tuple(steps), tuple(barriers))
+            slot = slots[row.request_id]
+            by_prefill = is_prefill(row, prompt_lens[row.request_id])
+            span = current.get(slot)
+            if (
+                span is None
+                or (span.request, span.end) != (row.request_id, step)
+                or (by_prefill and span.num_decodes)
+            ):
+                done += [span] if span else []
+                span = Span(slot, step, row.request_id, (), 0)
+            current[slot] = span.extended(row, by_prefill=by_prefill)
+    return Timeline(num_slots, len(trace), (*done, *current.values()), tuple(barriers))
 
 
 def is_prefill(row: RowRecord, prompt_len: int) -> bool:
@@ -122,26 +156,10 @@ def waves(trace: Sequence[StepRecord]) -> list[range]:
 
 
 def num_refills(trace: Sequence[StepRecord]) -> tuple[int, int]:
-    """(freed slots somebody was waiting for, how many of them the very next step filled)."""
+    """Slots freed while a request waited, and how many of them the very next step filled."""
     num_wanted = num_filled = 0
     for record, following in pairwise(trace):
         wanted = min(len(record.finished), len(record.waiting))
         num_wanted += wanted
         num_filled += min(wanted, len(following.admitted))
     return num_wanted, num_filled
-
-
-def letters(row: Sequence[Cell | None], steps_per_column: int = 1) -> str:
-    """One slot as text, one letter a column.
-
-    A column of several steps shows what fills most of them (the earlier on a tie), in upper case if
-    a prefill of that request is among them.
-    """
-    columns = []
-    for start in range(0, len(row), steps_per_column):
-        part = row[start : start + steps_per_column]
-        owners = Counter(cell.request_id if cell else IDLE for cell in part)
-        owner = owners.most_common(1)[0][0]  # of equals, the first met
-        has_prefill = any(cell and cell.request_id == owner and cell.is_prefill for cell in part)
-        columns.append(owner.upper() if has_prefill else owner.lower())
-    return "".join(columns)

@@ -1,233 +1,199 @@
-"""Slot timelines as one self-contained SVG: a panel an engine, a row a slot, one scale in steps."""
+"""Slot timelines as SVG: a panel an engine, a row a slot, one scale in steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from xml.sax.saxutils import escape, quoteattr
+from itertools import accumulate
 
-from batchproof.drawing.timeline import Cell, Timeline
+from batchproof.drawing.picture import Paint, Picture, templates
+from batchproof.drawing.theme import NUM_REQUEST_COLOURS, ink_on
+from batchproof.drawing.timeline import Span, Timeline
 
-# Paul Tol's "muted" scheme, told apart with any kind of colour vision; the letters say the rest.
-PALETTE = (
-    "#332288",
-    "#88ccee",
-    "#cc6677",
-    "#ddcc77",
-    "#117733",
-    "#aa4499",
-    "#44aa99",
-    "#882255",
-    "#999933",
-)
-WIDTH = 900
-LEFT, RIGHT = 74, 24  # beside the plot
-INK, FAINT, PAPER, BARRIER = "#1f2328", "#59636e", "#ffffff", "#c1121f"
-TINT = 0.45  # share of the full colour in a decode bar
-LETTER_WIDTH = 11  # a narrower bar carries none
+WIDTH, LEFT = 860, 52  # of the picture, and of the names of the slots
+HEADING, BARRIERS, AXIS = 22, 16, 44  # heights above the rows of a panel, and below them
+TINT = 0.45  # share of the full colour in a decode
+DIGIT = 7.2  # pixels that a letter of a name takes
+SMALLEST_LETTERED = 14  # a lower row carries no names
+TICKS = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+TICK_DISTANCE = 36
 LEGEND_COLUMN = 106
-STYLE = f"""
-  text {{ font-family: system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; fill: {INK}; }}
-  .title {{ font-size: 19px; font-weight: 600; }}
-  .panel {{ font-size: 15px; font-weight: 600; }}
-  .small {{ font-size: 12.5px; fill: {FAINT}; }}
-  .letter {{ font-size: 13px; font-weight: 600; text-anchor: middle; }}
-  .tick {{ font-size: 12px; fill: {FAINT}; text-anchor: middle; }}
-  .barrier {{ font-size: 12px; fill: {BARRIER}; text-anchor: end; }}
-"""
-DEFINITIONS = f"""<defs>
-<pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-  <rect width="6" height="6" fill="#f3f4f6"/>
-  <line x1="0" y1="0" x2="0" y2="6" stroke="#b6bdc6" stroke-width="2.4"/>
-</pattern>
-</defs>
-<style>{STYLE}</style>"""
+KINDS = {
+    "prefill": "prefill: prompt tokens are fed",
+    "decode": "decode: one token a step",
+    "idle": "idle: nothing useful is computed",
+    "pad": "pads in a prefill",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """Part of a bar; `colour` is a name of the theme."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    opacity: float = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One span; `ink` is the colour of its name, which stands at `middle`. None: no room for it."""
+
+    words: str
+    name: str
+    parts: tuple[Rect, ...]
+    outline: Rect
+    middle: float | None
+    ink: str | None  # None: the ink of the theme
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One engine, measured from its own top."""
+
+    y: float
+    heading: str
+    note: str
+    slots: tuple[tuple[int, float], ...]  # numbers from 1, and tops of their rows
+    width: float
+    bars: tuple[Bar, ...]
+    barriers: tuple[float, ...]
+    bottom: float
+    ticks: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One mark of the legend with its meaning."""
+
+    x: float
+    y: float
+    name: str
+    words: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePicture(Picture):
+    """Panels above a legend."""
+
+    panels: tuple[Panel, ...]
+    kinds: tuple[Key, ...]
+    requests: tuple[Key, ...]
+    row_height: float
+
+    def body(self, paint: Paint, ids: str) -> str:
+        template = templates(__package__).get_template("timeline.svg.jinja")
+        return template.render(picture=self, paint=paint, ids=ids, ink_on=ink_on, left=LEFT, tint=TINT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Pixels: how wide a step and how high a slot is."""
+    """Pixels of a step and of a row, and the colour of each request."""
 
     step: float
-    slot: int
+    row: float
+    pitch: float  # from one row to the next
+    colours: Mapping[str, str]
 
     def x(self, step: float) -> float:
         """Where a step (from 0) begins."""
         return LEFT + step * self.step
 
 
-def timeline_svg(
-    timelines: Mapping[str, Timeline], sizes: Mapping[str, tuple[int, int]], title: str, subtitle: str
-) -> str:
-    """The picture as text. `sizes`: prompt and new tokens of each request, by its id (a letter)."""
-    longest = max(timeline.num_steps for timeline in timelines.values())
-    num_slots = max(len(timeline.cells[0]) for timeline in timelines.values())
-    scale = _Scale((WIDTH - LEFT - RIGHT) / longest, 28 if num_slots <= 8 else 18)
-    colours = {each: PALETTE[i % len(PALETTE)] for i, each in enumerate(sizes)}
-    parts = [_text(24, 34, title, "title"), _text(24, 55, subtitle, "small")]
-    y = 88.0
-    for name, timeline in timelines.items():
-        panel, y = _panel(name, timeline, scale, colours, y)
-        parts += panel
-    legend, y = _legend(sizes, colours, y)
-    height = round(y + 12)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-            f'height="{height}" role="img" aria-label={quoteattr(title)}>',
-            DEFINITIONS,
-            f'<rect width="{WIDTH}" height="{height}" rx="8" fill="{PAPER}"/>',
-            *parts,
-            *legend,
-            "</svg>\n",
-        ]
-    )
-
-
-def _panel(
-    name: str, timeline: Timeline, scale: _Scale, colours: Mapping[str, str], y: float
-) -> tuple[list[str], float]:
-    """One engine from height `y` on; returns the height below it as well."""
-    num_slots = len(timeline.cells[0])
-    heading = f"{name.capitalize()} batching: {timeline.num_steps} steps"
-    occupancy = (
-        f"{timeline.num_busy} of {timeline.num_slot_steps} slot-steps busy ({timeline.occupancy:.0%})"
-    )
-    parts = [
-        _text(24, y, heading, "panel"),
-        _text(WIDTH - RIGHT, y, occupancy, "small", "text-anchor:end"),
+def timeline_picture(
+    timelines: Sequence[tuple[str, Timeline]], requests: Mapping[str, str], title: str, caption: str
+) -> TimelinePicture:
+    """`timelines` come with their headings. `requests` holds the legend of each request (may be empty)
+    in the order in which they take their colours."""
+    longest = max(timeline.num_steps for _, timeline in timelines)
+    num_slots = max(timeline.num_slots for _, timeline in timelines)
+    row, gap = (26, 4) if num_slots <= 4 else (17, 3) if num_slots <= 8 else (10, 2)
+    row, gap = (row, gap) if num_slots <= 24 else (5, 1)
+    colours = {name: f"r{index % NUM_REQUEST_COLOURS}" for index, name in enumerate(requests)}
+    scale = _Scale((WIDTH - LEFT) / longest, row, row + gap, colours)
+    heights = [_head(each) + each.num_slots * scale.pitch + AXIS for _, each in timelines]
+    *tops, bottom = accumulate(heights, initial=0.0)
+    panels = [
+        _panel(name, timeline, scale, top)
+        for (name, timeline), top in zip(timelines, tops, strict=True)
     ]
-    top = y + (30 if timeline.barriers else 14)
-    for slot in range(num_slots):
-        row_y = top + slot * (scale.slot + 4)
-        parts.append(_text(24, row_y + scale.slot * 0.5 + 4.5, f"slot {slot + 1}", "small"))
-        parts += _row(timeline.row(slot), slot, row_y, scale, colours)
-    bottom = top + num_slots * (scale.slot + 4) - 4
-    parts += _barriers(timeline.barriers, top, bottom, scale)
-    parts += _axis(timeline.num_steps, bottom, scale)
-    return parts, bottom + 54
+    has_pads = any(fed > n for _, t in timelines for s in t.spans for n, fed in s.prefill)
+    kinds = tuple(_kinds(bottom + 8, has_pads))
+    keys = tuple(_requests(requests, colours, bottom + 62)) if any(requests.values()) else ()
+    height = max(key.y for key in kinds + keys) + 8
+    return TimelinePicture(title, caption, WIDTH, height, tuple(panels), kinds, keys, row)
 
 
-def _row(
-    cells: Sequence[Cell | None], slot: int, y: float, scale: _Scale, colours: Mapping[str, str]
-) -> list[str]:
-    """One slot: hatched where idle, a bar for each tenant."""
-    width = len(cells) * scale.step
-    parts = [_rect(scale.x(0), y, width, scale.slot, "url(#idle)")]
-    start = 0
-    for owner, group in groupby(cells, key=lambda cell: cell.request_id if cell else None):
-        tenancy = list(group)
-        if owner is not None:
-            bar = [cell for cell in tenancy if cell is not None]
-            parts += _bar(bar, start, slot, y, scale, colours[owner])
-        start += len(tenancy)
-    return parts
+def _head(timeline: Timeline) -> float:
+    return HEADING + (BARRIERS if timeline.barriers else 0)
 
 
-def _bar(
-    cells: Sequence[Cell], start: int, slot: int, y: float, scale: _Scale, colour: str
-) -> list[str]:
-    """One stay of a request in a slot: its prefill in full colour, its decodes in a tint."""
-    owner = cells[0].request_id
-    num_prefills = sum(cell.is_prefill for cell in cells)
-    prompt = sum(cell.num_tokens for cell in cells if cell.is_prefill)
-    told = (
-        f"{owner}: slot {slot + 1}, steps {start + 1} to {start + len(cells)}; "
-        f"prefill of {prompt} tokens, {len(cells) - num_prefills} decode steps"
+def _panel(name: str, timeline: Timeline, scale: _Scale, top: float) -> Panel:
+    busy = (
+        f"{timeline.num_busy:,} of {timeline.num_slot_steps:,} slot-steps busy "
+        f"({timeline.occupancy:.0%})"
     )
-    parts = [f"<g><title>{escape(told)}</title>"]
-    wide = 0.0
-    for is_prefill, group in groupby(cells, key=lambda cell: cell.is_prefill):
-        count = len(list(group))
-        fill = colour if is_prefill else _mixed(colour, TINT)
-        x, width = scale.x(start), count * scale.step
-        parts.append(_rect(x, y, width, scale.slot, fill))
-        if width > max(wide, LETTER_WIDTH):
-            wide, middle, ink = width, x + width / 2, _ink_on(fill)
-        start += count
-    x = scale.x(start - len(cells))
-    parts.append(_rect(x, y, len(cells) * scale.step, scale.slot, "none", stroke=PAPER))
-    if wide:
-        parts.append(_text(middle, y + scale.slot * 0.5 + 4.7, owner, "letter", f"fill:{ink}"))
-    return [*parts, "</g>"]
+    every = 1 if scale.row > SMALLEST_LETTERED else 4 if timeline.num_slots <= 24 else 16
+    rows = [_head(timeline) + slot * scale.pitch for slot in range(timeline.num_slots)]
+    return Panel(
+        top,
+        f"{name}: {timeline.num_steps:,} steps",
+        busy,
+        tuple((n if n == 1 or n % every == 0 else 0, y) for n, y in enumerate(rows, start=1)),
+        timeline.num_steps * scale.step,
+        tuple(_bar(span, rows[span.slot], scale) for span in timeline.spans),
+        tuple(scale.x(barrier + 1) for barrier in timeline.barriers),
+        rows[-1] + scale.row,
+        tuple(_ticks(timeline.num_steps, scale)),
+    )
 
 
-def _barriers(barriers: Sequence[int], top: float, bottom: float, scale: _Scale) -> list[str]:
-    """A dashed line behind each wave, named where there is room for the words."""
+def _bar(span: Span, y: float, scale: _Scale) -> Bar:
+    """Prefill in full colour, its pads in grey above, decodes in a tint."""
+    colour, num_prefills = scale.colours[span.request], len(span.prefill)
     parts = []
-    free_from = float(LEFT)
-    for barrier in barriers:
-        x = scale.x(barrier + 1)
-        parts.append(
-            f'<line x1="{x:.1f}" y1="{top - 14:.1f}" x2="{x:.1f}" y2="{bottom + 5:.1f}" '
-            f'stroke="{BARRIER}" stroke-width="2" stroke-dasharray="5 3"/>'
-        )
-        if x - free_from > 82:
-            parts.append(_text(x - 5, top - 5, "batch barrier", "barrier"))
-        free_from = x
-    return parts
-
-
-def _axis(num_steps: int, y: float, scale: _Scale) -> list[str]:
-    """Step numbers, from 1, below the middle of their steps."""
-    every = next(n for n in (1, 5, 10, 20, 50, 100, 200, 500, 1000, num_steps) if n * scale.step >= 36)
-    ticks = [1, *range(max(every, 2), num_steps + 1, every)] if every < num_steps else [1]
-    parts = [_text(24, y + 18, "step", "small")]
-    for tick in ticks:
-        x = scale.x(tick - 0.5)
-        parts.append(
-            f'<line x1="{x:.1f}" y1="{y + 2:.1f}" x2="{x:.1f}" y2="{y + 6:.1f}" stroke="{FAINT}"/>'
-        )
-        parts.append(_text(x, y + 18, str(tick), "tick"))
-    return parts
-
-
-def _legend(
-    sizes: Mapping[str, tuple[int, int]], colours: Mapping[str, str], y: float
-) -> tuple[list[str], float]:
-    """What the marks mean, then each request with its sizes; and the height below."""
-    sample = next(iter(colours.values()))
-    parts: list[str] = []
-    for x, fill, words in (
-        (24, sample, "prefill: prompt tokens are fed"),
-        (330, _mixed(sample, TINT), "decode: one token a step"),
-        (560, "url(#idle)", "idle: nothing useful is computed"),
-    ):
-        parts += [_rect(x, y - 11, 22, 14, fill), _text(x + 29, y, words, "small")]
-    parts.append(_text(24, y + 26, "Requests, with prompt tokens + new tokens:", "small"))
-    per_row = (WIDTH - 48) // LEGEND_COLUMN
-    for index, (request_id, (prompt, new)) in enumerate(sizes.items()):
-        x, row_y = 24 + index % per_row * LEGEND_COLUMN, y + 50 + index // per_row * 24
-        colour = colours[request_id]
-        parts.append(_rect(x, row_y - 14, 20, 18, colour))
-        parts.append(_text(x + 10, row_y - 0.5, request_id, "letter", f"fill:{_ink_on(colour)}"))
-        parts.append(_text(x + 27, row_y, f"{prompt} + {new}", "small"))
-    return parts, y + 50 + (len(sizes) - 1) // per_row * 24
-
-
-def _rect(x: float, y: float, width: float, height: float, fill: str, stroke: str = "") -> str:
-    line = f' stroke="{stroke}" stroke-width="1.5"' if stroke else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}"{line}/>'
+    for step, (num_tokens, num_fed) in enumerate(span.prefill, span.start):
+        pads = scale.row * (1 - num_tokens / max(num_fed, 1))
+        parts.append(Rect(scale.x(step), y + pads, scale.step, scale.row - pads, colour))
+        if pads:
+            parts.append(Rect(scale.x(step), y, scale.step, pads, "pad"))
+    decodes = scale.x(span.start + num_prefills)
+    if span.num_decodes:
+        parts.append(Rect(decodes, y, span.num_decodes * scale.step, scale.row, colour, TINT))
+    is_tinted = span.num_decodes >= num_prefills
+    room = max(span.num_decodes, num_prefills) * scale.step
+    left = decodes if is_tinted else scale.x(span.start)
+    has_room = scale.row > SMALLEST_LETTERED and room > DIGIT * len(span.request) + 3
+    words = (
+        f"Request {span.request} in slot {span.slot + 1}, steps {span.start + 1} to {span.end}: "
+        f"prefill of {sum(n for n, _ in span.prefill)} tokens, {span.num_decodes} decode steps"
     )
+    outline = Rect(scale.x(span.start), y, span.num_steps * scale.step, scale.row, "paper")
+    ink = None if is_tinted else ink_on(colour)
+    return Bar(words, span.request, tuple(parts), outline, left + room / 2 if has_room else None, ink)
 
 
-def _text(x: float, y: float, words: str, kind: str, style: str = "") -> str:
-    own = f' style="{style}"' if style else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{own}>{escape(words)}</text>'
+def _ticks(num_steps: int, scale: _Scale) -> Iterator[tuple[int, float]]:
+    """Step numbers, from 1, and the middles of their steps."""
+    every = next((n for n in TICKS if n * scale.step >= TICK_DISTANCE), num_steps)
+    for number in [1, *range(max(every, 2), num_steps + 1, every)]:
+        yield number, scale.x(number - 0.5)
 
 
-def _channels(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+def _kinds(y: float, has_pads: bool) -> Iterator[Key]:
+    x = 0.0
+    for kind, words in KINDS.items():
+        if kind != "pad" or has_pads:
+            yield Key(x, y, kind, words, "pad" if kind == "pad" else "r0")
+            x += 60 + 6 * len(words)
 
 
-def _mixed(colour: str, share: float) -> str:
-    """The colour diluted with the paper's white."""
-    return "#" + "".join(f"{round(255 + (c - 255) * share):02x}" for c in _channels(colour))
-
-
-def _ink_on(colour: str) -> str:
-    """White on dark colours, else the ink (perceived brightness after ITU-R BT.601)."""
-    red, green, blue = _channels(colour)
-    return PAPER if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK
+def _requests(notes: Mapping[str, str], colours: Mapping[str, str], y: float) -> Iterator[Key]:
+    per_row = WIDTH // LEGEND_COLUMN
+    for index, (name, words) in enumerate(notes.items()):
+        x = index % per_row * LEGEND_COLUMN
+        yield Key(x, y + index // per_row * 24, name, words, colours[name])

@@ -1,4 +1,4 @@
-"""`python -m batchproof report`: result files as one page to look at, without network or JavaScript."""
+"""`batchproof report`: result files as one page that needs neither network nor JavaScript."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Raises `UsageError` for a file that is missing, damaged or none of ours."""
+    """Writes the page. Raises `UsageError` for a file that is missing, damaged or of another schema."""
     if find_spec("matplotlib") is None:
         raise UsageError("the report draws with matplotlib, so install it: pip install matplotlib")
     for folder in filter(None, (arguments.output.parent, arguments.pictures)):
         if not folder.is_dir():
             raise UsageError(f"there is no folder {str(folder)!r} to write to")
     read = sources(arguments.files)
-    page = importlib.import_module("batchproof.report.page").page(read)  # brings matplotlib along
-    _write(arguments.output, page)
+    page = importlib.import_module("batchproof.report.page")  # imports matplotlib
+    _write(arguments.output, page.rendered(page.page(read)))
     if arguments.pictures is not None:
         pictures = importlib.import_module("batchproof.report.pictures").pictures(read)
         for name, picture in pictures.items():

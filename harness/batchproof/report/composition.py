@@ -1,4 +1,4 @@
-"""What each step's batch was made of, and who waited."""
+"""What each step's batch was made of, and how many requests waited."""
 
 from __future__ import annotations
 
@@ -13,16 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from batchproof.report.canvas import (
-    FAINT,
-    INK,
-    Picture,
-    colour,
-    draw,
-    grid,
-)
+from batchproof.drawing.timeline_svg import TINT
+from batchproof.report.chart import FAINT, INK, Chart, colour, grid
 from batchproof.report.rows import Data, schedule
-from batchproof.report.slots import IDLE, TINT
 from batchproof.report.words import shortened
 
 NUM_COLUMNS = 300  # of a longer run a column is the mean of several steps
@@ -31,11 +24,11 @@ Floats = NDArray[np.float64]
 LOOKS: dict[str, dict[str, Any]] = {
     "prefill": {"facecolor": colour("r0")},
     "decode": {"facecolor": colour("r0"), "alpha": TINT},
-    "idle": IDLE,
+    "idle": {"facecolor": colour("idle"), "edgecolor": colour("hatch"), "hatch": "////"},
 }
 
 
-def compositions(rows: Sequence[Data]) -> list[Picture]:
+def compositions(rows: Sequence[Data]) -> tuple[Chart, ...]:
     """A picture an engine, all to the same scales."""
     shown = [row for row in rows if schedule(row).get("composition")]
     steps = [np.asarray(schedule(row)["composition"], dtype=np.float64) for row in shown]
@@ -47,7 +40,7 @@ def compositions(rows: Sequence[Data]) -> list[Picture]:
         max((float(each.means[:, 0].max()) for each in columns), default=0.0),
         max((float(each.means[:, 3].max()) for each in columns), default=0.0),
     )
-    return [_one(row, each, width, limits) for row, each in zip(shown, columns, strict=True)]
+    return tuple(_one(row, each, width, limits) for row, each in zip(shown, columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +58,13 @@ def _columns(steps: Floats, width: int) -> _Columns:
     return _Columns(edges, sums / np.diff(edges)[:, None])
 
 
-def _one(row: Data, columns: _Columns, width: int, limits: tuple[int, float, float]) -> Picture:
+def _one(row: Data, columns: _Columns, width: int, limits: tuple[int, float, float]) -> Chart:
     num_slots = schedule(row)["timeline"]["num_slots"]
     edges = columns.edges
     num_prefill_tokens, num_decodes, num_idle, num_waiting = columns.means.T
     num_prefills = num_slots - num_decodes - num_idle
 
-    def paint(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         tokens, slots, queue = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.4, 0.8))
         _stack(tokens, edges, [(num_prefill_tokens, "prefill")])
         shares = [(num_decodes, "decode"), (num_prefills, "prefill"), (num_idle, "idle")]
@@ -97,7 +90,7 @@ def _one(row: Data, columns: _Columns, width: int, limits: tuple[int, float, flo
         "Above, prompt tokens fed in a step; in the middle, what the slots did; below, requests waiting"
         f"{several}."
     )
-    return draw(f"Batches: {shortened(row['engine'], 30)}", caption, (310, 270), paint)
+    return Chart(f"Batches: {shortened(row['engine'], 30)}", caption, 310, 270, draw)
 
 
 def _stack(

@@ -1,64 +1,77 @@
-"""Where each file comes from: without it no figure means anything."""
+"""Where each file comes from: its machine, versions and command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from batchproof.report import markup, words
+from batchproof.report import words
 from batchproof.report.inputs import Kind, Source
+from batchproof.report.values import Chip
 
 
-def environment_section(read: Sequence[Source], anchor: str) -> str:
-    parts = []
-    for source in read:
-        listed = "".join(
-            markup.element("dt", markup.text(name)) + markup.element("dd", told)
-            for name, told in _facts(source)
-        )
-        parts += [markup.element("h3", markup.text(source.path)), markup.element("dl", listed)]
-    return markup.section(anchor, "Where the figures come from", *parts)
+@dataclass(frozen=True, slots=True)
+class Fact:
+    name: str
+    text: str
+    is_code: bool = False
+    chip: Chip | None = None
 
 
-def _facts(source: Source) -> Iterator[tuple[str, str]]:
-    """Names, and what is said as HTML."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One file and what it says about itself."""
+
+    path: str
+    facts: tuple[Fact, ...]
+
+
+INCOMPLETE = Chip("INCOMPLETE", "warn")
+
+
+def origin(source: Source) -> Origin:
+    return Origin(str(source.path), tuple(_facts(source)))
+
+
+def _facts(source: Source) -> Iterator[Fact]:
     made = source.made
     machine = made.get("machine", {})
-    yield "what", markup.text(source.kind.value)
-    yield "state", "complete" if source.is_complete else markup.chip("INCOMPLETE", "warn")
-    yield "made", markup.text(made.get("date", "?"))
-    yield "command", markup.element("code", markup.text(made.get("command", "?")))
+    yield Fact("what", source.kind.value)
+    yield Fact("state", "complete") if source.is_complete else Fact("state", "", chip=INCOMPLETE)
+    yield Fact("made", made.get("date", "?"))
+    yield Fact("command", made.get("command", "?"), is_code=True)
     cores = words.many(machine["cores"], "core") if "cores" in machine else "? cores"
-    yield "machine", markup.text(f"{cores} of {machine.get('cpu', '?')}")
-    versions = ", ".join(f"{name} {number}" for name, number in made.get("versions", {}).items())
-    yield "versions", markup.text(versions)
-    yield "commit", markup.text(made.get("commit", "?"))
+    yield Fact("machine", f"{cores} of {machine.get('cpu', '?')}")
+    versions = made.get("versions", {})
+    yield Fact("versions", ", ".join(f"{name} {number}" for name, number in versions.items()))
+    yield Fact("commit", made.get("commit", "?"))
     if source.kind is Kind.BENCHMARK:
         yield from _benchmark_facts(source)
     for update in source.data.get("updates", []):
-        faults = words.many(len(update["faults"]), "row")
-        yield "made anew", markup.text(f"{faults} on {update['made']['date']}")
+        rows = words.many(len(update["faults"]), "row")
+        yield Fact("updated", f"{rows} on {update['made']['date']}")
 
 
-def _benchmark_facts(source: Source) -> Iterator[tuple[str, str]]:
+def _benchmark_facts(source: Source) -> Iterator[Fact]:
     header = source.data["header"]
     device = header["device"]
     driver = f", driver {device['driver']}" if device.get("driver") else ""
     memory = f", {words.size(device['memory_bytes'])}" if device.get("memory_bytes") else ""
-    yield "device", markup.text(f"{device['type']}: {device['name']}{driver}{memory}")
+    yield Fact("device", f"{device['type']}: {device['name']}{driver}{memory}")
     if device.get("clocks"):
-        told = ", ".join(f"{name} {value}" for name, value in device["clocks"].items())
-        yield "clocks, when the run began", markup.text(told)
+        clocks = ", ".join(f"{name} {value}" for name, value in device["clocks"].items())
+        yield Fact("clocks, when the run began", clocks)
     if device.get("threads"):
-        yield "threads", markup.text(device["threads"])
+        yield Fact("threads", str(device["threads"]))
     if header.get("num_laps"):
-        yield "laps", markup.text(header["num_laps"])
+        yield Fact("laps", str(header["num_laps"]))
     if header.get("slo_ms"):
         limits = ", ".join(f"{name} {limit:g} ms" for name, limit in header["slo_ms"].items())
-        yield "limits of goodput", markup.text(limits)
-    yield "clock of ratios", markup.text(words.clock_words(header["clock"]))
+        yield Fact("limits of goodput", limits)
+    yield Fact("clock of ratios", words.clock_words(header["clock"]))
     for dtype, ceiling in header.get("ceilings", {}).items():
-        told = (
+        rates = (
             f"{words.number(ceiling['copy_bytes_per_s'] / 1e9)} GB/s copied, "
             f"{words.number(ceiling['matmul_flop_per_s'] / 1e9)} GFLOP/s multiplied"
         )
-        yield f"ceilings, {dtype}", markup.text(told)
+        yield Fact(f"ceilings, {dtype}", rates)

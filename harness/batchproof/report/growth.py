@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from batchproof.report.canvas import (
-    DASHES,
-    MARKERS,
-    Picture,
-    draw,
-    grid,
-    label_log,
-    series,
-)
+from batchproof.report.chart import DASHES, MARKERS, Chart, grid, label_log, series
 from batchproof.report.rows import Data
 from batchproof.report.words import shortened
 
@@ -29,8 +23,30 @@ LABELS = {
 MAX_TICKS = 7
 
 
-def growth_pictures(sweeps: Iterable[Data], colours: Mapping[str, int]) -> dict[str, Picture]:
-    """One for each model and each thing that was varied, with all engines; by a name for a file."""
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One engine: `x` as varied; the typical lap, the fastest and the slowest in milliseconds."""
+
+    label: str
+    index: int
+    x: tuple[float, ...]
+    typical: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, sweep: Data, colours: Mapping[str, int]) -> Curve:
+        points = sweep["points"]
+        typical, low, high = (
+            1000 * np.array([point.get(key, point["seconds"]) for point in points], dtype=np.float64)
+            for key in ("seconds", "low", "high")
+        )
+        x = tuple(point["x"] for point in points)
+        return cls(_label(sweep), colours[sweep["engine"]], x, typical, low, high)
+
+
+def growth_pictures(sweeps: Iterable[Data], colours: Mapping[str, int]) -> dict[str, Chart]:
+    """A picture of all engines for each model and each quantity varied, by a name for its file."""
     groups: dict[str, list[Data]] = {}
     for sweep in sweeps:
         if sweep["points"]:
@@ -43,23 +59,24 @@ def growth_pictures(sweeps: Iterable[Data], colours: Mapping[str, int]) -> dict[
     }
 
 
-def _picture(sweeps: Sequence[Data], colours: Mapping[str, int]) -> Picture:
+def _picture(sweeps: Sequence[Data], colours: Mapping[str, int]) -> Chart:
     first = sweeps[0]
-    per = first.get("unit", "s").removeprefix("s").strip()
+    axis, per = first["axis"], first.get("unit", "s").removeprefix("s").strip()
+    curves = [Curve.of(sweep, colours) for sweep in sweeps]
 
-    def paint(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for sweep in sweeps:
-            _line(axes, sweep, colours[sweep["engine"]])
+        for curve in curves:
+            _draw_curve(axes, curve)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        x = sorted({point["x"] for sweep in sweeps for point in sweep["points"]})
+        x = sorted({x for curve in curves for x in curve.x})
         ticks = x[:: -(-len(x) // MAX_TICKS)]
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.set_xticks([], minor=True)
         label_log(axes.yaxis, *axes.get_ylim())
         grid(axes, "both")
-        axes.set_xlabel(LABELS.get(first["axis"]) or first["axis"])
+        axes.set_xlabel(LABELS.get(axis) or axis)
         axes.set_ylabel(f"ms {per}")
         figure.legend(loc="outside upper left", handlelength=2.4)
 
@@ -70,29 +87,23 @@ def _picture(sweeps: Sequence[Data], colours: Mapping[str, int]) -> Picture:
         "line through the points, with its interval: 1 is growth in proportion, 0 is none. Bars span "
         "the fastest to the slowest lap."
     )
-    by = "its length" if first["axis"] == "prompt" else first["axis"]
-    return draw(f"Time {per} by {by}", caption, (320, 300), paint)
+    by = "its length" if axis == "prompt" else axis
+    return Chart(f"Time {per} by {by}", caption, 320, 300, draw)
 
 
-def _line(axes: Axes, sweep: Data, index: int) -> None:
-    points = sweep["points"]
-    x = [point["x"] for point in points]
-    typical, low, high = (
-        1000 * np.array([point.get(key, point["seconds"]) for point in points])
-        for key in ("seconds", "low", "high")
-    )
+def _draw_curve(axes: Axes, curve: Curve) -> None:
     axes.errorbar(
-        x,
-        typical,
-        yerr=np.maximum(0, [typical - low, high - typical]),
-        color=series(index),
-        marker=MARKERS[index % len(MARKERS)],
-        linestyle=DASHES[index % len(DASHES)],
+        curve.x,
+        curve.typical,
+        yerr=np.maximum(0, [curve.typical - curve.low, curve.high - curve.typical]),
+        color=series(curve.index),
+        marker=MARKERS[curve.index % len(MARKERS)],
+        linestyle=DASHES[curve.index % len(DASHES)],
         markersize=4.5,
         linewidth=1.8,
         elinewidth=1.2,
         capsize=2.5,
-        label=_label(sweep),
+        label=curve.label,
     )
 
 

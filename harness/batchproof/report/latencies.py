@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from batchproof.report.canvas import (
-    DASHES,
-    Picture,
-    draw,
-    grid,
-    label_log,
-    series,
-)
+from batchproof.report.chart import DASHES, Chart, grid, label_log, series
 from batchproof.report.rows import Data, is_shown
 from batchproof.report.words import shortened
 
@@ -27,41 +21,44 @@ KINDS = {
 WIDE = 30.0  # slowest over fastest from which on the scale is logarithmic
 
 
-def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> list[Picture]:
-    """One for each kind that some engine lets be seen."""
-    found = []
-    for kind, (title, meaning) in KINDS.items():
-        lines = {
-            row["engine"]: (row.get("distributions") or {}).get(f"{kind}_ms")
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Quantiles of one engine in milliseconds, ascending."""
+
+    label: str
+    index: int
+    quantiles: tuple[float, ...]
+
+
+def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> tuple[Chart, ...]:
+    """A picture of each kind of latency that some engine shows."""
+    lines = {
+        kind: [
+            Line(shortened(row["engine"]).lstrip("_"), colours[row["engine"]], tuple(sorted(quantiles)))
             for row in rows
-            if is_shown(row)
-        }
-        seen = {engine: quantiles for engine, quantiles in lines.items() if quantiles}
-        if seen:
-            caption = f"{meaning} The more to the left a line is, the sooner the tokens come."
-            found.append(_one(title, caption, seen, colours))
-    return found
+            if is_shown(row) and (quantiles := (row.get("distributions") or {}).get(f"{kind}_ms"))
+        ]
+        for kind in KINDS
+    }
+    return tuple(_picture(*KINDS[kind], seen) for kind, seen in lines.items() if seen)
 
 
-def _one(
-    title: str, caption: str, lines: Mapping[str, Sequence[float]], colours: Mapping[str, int]
-) -> Picture:
-    fastest = min(min(each) for each in lines.values())
-    slowest = max(max(each) for each in lines.values())
+def _picture(title: str, meaning: str, lines: Sequence[Line]) -> Chart:
+    fastest = min(line.quantiles[0] for line in lines)
+    slowest = max(line.quantiles[-1] for line in lines)
 
-    def paint(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for engine, quantiles in lines.items():
-            index = colours[engine]
-            shares = np.linspace(0, 100, len(quantiles)) if len(quantiles) > 1 else [50.0]
+        for line in lines:
+            num = len(line.quantiles)
             axes.plot(
-                sorted(quantiles),
-                shares,
-                color=series(index),
-                linestyle=DASHES[index % len(DASHES)],
+                line.quantiles,
+                np.linspace(0, 100, num) if num > 1 else [50.0],
+                color=series(line.index),
+                linestyle=DASHES[line.index % len(DASHES)],
                 linewidth=2,
-                marker="o" if len(quantiles) == 1 else None,
-                label=shortened(engine).lstrip("_"),
+                marker="o" if num == 1 else None,
+                label=line.label,
             )
         if fastest > 0 and slowest > WIDE * fastest:
             axes.set_xscale("log")
@@ -75,4 +72,5 @@ def _one(
         axes.set_ylabel("share no slower, %")
         figure.legend(loc="outside upper left", ncols=2, handlelength=2.2)
 
-    return draw(title, caption, (310, 260), paint)
+    caption = f"{meaning} The farther left a line is, the sooner the tokens come."
+    return Chart(title, caption, 310, 260, draw)

@@ -1,4 +1,4 @@
-"""The table of figures of one comparison: a column an engine. A dash has its reason below."""
+"""The table of figures of one comparison, a column an engine, with the reason of each dash below."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
-from batchproof.report import markup, words
+from batchproof.report import words
 from batchproof.report.rows import Data, is_shown, schedule
+from batchproof.report.values import Cell, Chip, Row, Table
 
 VERDICTS = {VALID: "good", INVALID: "bad", UNVERIFIED: "warn"}
 LATENCIES = {
@@ -28,7 +29,7 @@ class Line:
     title: str
     of: Callable[[Data], Any]
     show: Show = words.number
-    is_optional: bool = False  # left out if no engine has it
+    is_optional: bool = False  # omitted if no engine has it
 
 
 def _metric(key: str) -> Callable[[Data], Any]:
@@ -56,62 +57,54 @@ def _pair(values: tuple[float, float] | None) -> str:
     return words.UNDEFINED if values is None else " / ".join(words.number(each) for each in values)
 
 
+PADDING, MEMORY = "fed tokens that are padding", "most memory beyond the start's"
+RATES, TIMES, SCHEDULE = "throughput, per second", "latency, ms: median / p99", "schedule"
+ROOFLINE, START = "roofline", "start, apart, s"
 LINES = (
-    Line("throughput, per second", "output tokens, wall time", _metric("output_throughput")),
-    Line(
-        "throughput, per second", "output tokens, process time", _metric("output_tokens_per_process_s")
-    ),
-    Line("throughput, per second", "all tokens, wall time", _metric("total_token_throughput")),
-    Line("throughput, per second", "requests, wall time", _metric("request_throughput")),
-    Line(
-        "throughput, per second",
-        "goodput: requests in limits",
-        _metric("request_goodput"),
-        is_optional=True,
-    ),
-    Line(
-        "throughput, per second",
-        "share of requests in limits",
-        _metric("goodput_share"),
-        words.share,
-        True,
-    ),
-    *(
-        Line("latency, ms: median / p99", f"{title} ({name})", _latency(name), _pair)
-        for name, title in LATENCIES.items()
-    ),
-    Line("schedule", "steps", _scheduled("num_steps"), words.count),
-    Line("schedule", "mean batch", _scheduled("mean_batch")),
-    Line("schedule", "slots occupied", _scheduled("occupancy"), words.share),
-    Line("schedule", "fed tokens that are padding", _scheduled("padding_waste"), words.share),
-    Line("schedule", "most memory beyond the start's", _scheduled("peak_memory_bytes"), words.size),
-    Line("roofline", "share of it reached", _roofline("share"), words.share),
-    Line("roofline", "bound by", _roofline("bound"), lambda bound: bound or words.UNDEFINED),
-    Line("start, apart, s", "building the engine", lambda row: row.get("build_s")),
-    Line("start, apart, s", "first round, warm-up", lambda row: row.get("first_round_s")),
+    Line(RATES, "output tokens, wall time", _metric("output_throughput")),
+    Line(RATES, "output tokens, process time", _metric("output_tokens_per_process_s")),
+    Line(RATES, "all tokens, wall time", _metric("total_token_throughput")),
+    Line(RATES, "requests, wall time", _metric("request_throughput")),
+    Line(RATES, "goodput: requests in limits", _metric("request_goodput"), is_optional=True),
+    Line(RATES, "share of requests in limits", _metric("goodput_share"), words.share, True),
+    *(Line(TIMES, f"{title} ({name})", _latency(name), _pair) for name, title in LATENCIES.items()),
+    Line(SCHEDULE, "steps", _scheduled("num_steps"), words.count),
+    Line(SCHEDULE, "mean batch", _scheduled("mean_batch")),
+    Line(SCHEDULE, "slots occupied", _scheduled("occupancy"), words.share),
+    Line(SCHEDULE, PADDING, _scheduled("padding_waste"), words.share),
+    Line(SCHEDULE, MEMORY, _scheduled("peak_memory_bytes"), words.size),
+    Line(ROOFLINE, "share of it reached", _roofline("share"), words.share),
+    Line(ROOFLINE, "bound by", _roofline("bound"), lambda bound: bound or words.UNDEFINED),
+    Line(START, "building the engine", lambda row: row.get("build_s")),
+    Line(START, "first round, warm-up", lambda row: row.get("first_round_s")),
+)
+WHY_NO_SCHEDULE = {
+    MEMORY: "not to be measured on this system",
+    PADDING: "no hook on the model saw what was fed",
+}
+WHY_NO_ROOFLINE = (
+    "none without a trace, for a model whose operations are not simply counted, or where requests "
+    "arrive over time"
 )
 
 
 class Notes:
-    """Numbered reasons, each told once."""
+    """Numbers each reason once."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, int] = {}
 
-    def mark(self, reason: str) -> str:
-        number = self._reasons.setdefault(reason, len(self._reasons) + 1)
-        return markup.element("sup", str(number))
+    def number(self, reason: str) -> int:
+        return self._reasons.setdefault(reason, len(self._reasons) + 1)
 
-    def shown(self) -> str:
-        told = [
-            f"{markup.element('sup', str(n))} {markup.text(why)}" for why, n in self._reasons.items()
-        ]
-        return markup.paragraph("; ".join(told) + ".", class_="notes") if told else ""
+    def listed(self) -> tuple[str, ...]:
+        return tuple(self._reasons)
 
 
-def metrics_table(rows: Sequence[Data], label: str) -> str:
+def metrics_table(rows: Sequence[Data], label: str) -> Table:
     notes = Notes()
-    body: list[list[str]] = [_verdicts(rows)]
+    chips = [Chip(row["verdict"], VERDICTS.get(row["verdict"], "none")) for row in rows]
+    body = [Row("verdict", tuple(Cell("", chip=chip) for chip in chips))]
     group = ""
     for line in LINES:
         values = [line.of(row) if is_shown(row) else None for row in rows]
@@ -119,57 +112,35 @@ def metrics_table(rows: Sequence[Data], label: str) -> str:
             continue
         if line.group != group:
             group = line.group
-            heading = markup.element("th", markup.text(group), scope="rowgroup")
-            body.append([heading, *([markup.cell("")] * len(rows))])
-        cells = [_cell(row, line, value, notes) for row, value in zip(rows, values, strict=True)]
-        body.append([markup.row_head(markup.text(line.title)), *cells])
-    head = ["", *(markup.text(row["engine"]) for row in rows)]
-    return markup.table(head, body, label) + notes.shown()
+            body.append(Row(group))
+        cells = (_cell(row, line, value, notes) for row, value in zip(rows, values, strict=True))
+        body.append(Row(line.title, tuple(cells)))
+    head = ("", *(row["engine"] for row in rows))
+    return Table(label, head, tuple(body), notes.listed())
 
 
-def _verdicts(rows: Sequence[Data]) -> list[str]:
-    chips = [markup.chip(row["verdict"], VERDICTS.get(row["verdict"], "none")) for row in rows]
-    return [markup.row_head("verdict"), *(markup.cell(each) for each in chips)]
-
-
-def _cell(row: Data, line: Line, value: Any, notes: Notes) -> str:
+def _cell(row: Data, line: Line, value: Any, notes: Notes) -> Cell:
     if value is None:
-        return markup.cell(words.UNDEFINED + notes.mark(_why(row, line)), "none")
-    return markup.cell(markup.text(line.show(value)))
+        return Cell(words.UNDEFINED, "none", note=notes.number(_why(row, line)))
+    return Cell(line.show(value))
 
 
 def _why(row: Data, line: Line) -> str:
-    """The reason that a figure is not there."""
+    """Why a figure is missing."""
     if not is_shown(row):
         return f"{row['verdict']}: no figure is shown"
-    if line.group.startswith("latency"):
+    if line.group == TIMES:
         if row["interface"] != "stepping":
             return "only an engine that is stepped shows when a token comes"
-        return (
-            "no answer has two tokens"
-            if "(tpot)" in line.title or "(itl)" in line.title
-            else "not measured"
-        )
-    if line.group == "schedule":
-        return _why_no_schedule(line)
-    if line.group == "roofline":
-        return (
-            "none without a trace, for a model whose operations are not simply counted, or where "
-            "requests arrive over time"
-        )
-    return "not measured"
-
-
-def _why_no_schedule(line: Line) -> str:
-    if line.title.startswith("most memory"):
-        return "not to be measured on this system"
-    if line.title.startswith("fed tokens"):
-        return "no hook on the model saw what was fed"
-    return "the engine shows no trace"
+        needs_two = line.title.endswith(("(tpot)", "(itl)"))
+        return "no answer has two tokens" if needs_two else "not measured"
+    if line.group == SCHEDULE:
+        return WHY_NO_SCHEDULE.get(line.title, "the engine shows no trace")
+    return WHY_NO_ROOFLINE if line.group == ROOFLINE else "not measured"
 
 
 def unwell(rows: Sequence[Data]) -> Mapping[str, str]:
-    """Engine -> what is said about it where it is not VALID."""
+    """Verdict and reason of each engine that is not VALID."""
     return {
         row["engine"]: f"{row['verdict']}: {row.get('reason') or 'no reason is given'}"
         for row in rows

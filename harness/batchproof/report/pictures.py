@@ -1,30 +1,30 @@
-"""Pictures as files of their own, on white: for a README, which shows no page."""
+"""Pictures as files of their own on white, for a README."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from batchproof.bench.reading import clock_of
-from batchproof.report.canvas import Picture, standalone
-from batchproof.report.comparisons import OPEN
+from batchproof.drawing.picture import Picture, standalone
+from batchproof.report.comparisons import chosen
 from batchproof.report.growth import growth_pictures
 from batchproof.report.inputs import Kind, Source
 from batchproof.report.page import engine_colours
 from batchproof.report.ratios import ratio_dots
-from batchproof.report.rows import Data, facing
-from batchproof.report.slots import slot_timelines
+from batchproof.report.rows import facing
 from batchproof.report.throughput import throughput_bars
+from batchproof.report.timelines import slot_timelines
 
 
 def pictures(read: Sequence[Source]) -> dict[str, str]:
-    """File name without ending -> SVG, of the first benchmark file; the workload shown is bimodal if
+    """SVG of the first benchmark file, by file name without ending; the workload shown is bimodal if
     it is there, else the first."""
     source = next((each for each in read if each.kind is Kind.BENCHMARK), None)
     if source is None:
         return {}
     colours = engine_colours(read)
     found: dict[str, Picture | None] = {"ratios": ratio_dots(source.data["comparisons"], colours)}
-    shown = _chosen(source.data["comparisons"])
+    shown = chosen(source.data["comparisons"])
     if shown is not None:
         found["throughput"] = throughput_bars(shown, clock_of(source.data, shown), colours)
         sides = facing(shown["rows"])
@@ -36,13 +36,8 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
     return {name: standalone(each, note) for name, each in found.items() if each is not None}
 
 
-def _chosen(comparisons: Sequence[Data]) -> Data | None:
-    named = (each for each in comparisons if each["workload"]["name"] == OPEN)
-    return next(named, comparisons[0] if comparisons else None)
-
-
 def _note(source: Source) -> str:
-    """The hardware beside every number."""
+    """The hardware on which the figures were measured."""
     header = source.data["header"]
     machine = header["made"]["machine"]
     is_cpu = header["device"]["type"] == "cpu"

@@ -3,56 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from batchproof.bench.ratios import Ratio
-from batchproof.report.canvas import (
-    FAINT,
-    INK,
-    MARKERS,
-    Picture,
-    draw,
-    grid,
-    label_log,
-    series,
-)
+from batchproof.report.chart import FAINT, INK, MARKERS, Chart, beside, grid, label_log, series
 from batchproof.report.rows import Data
 from batchproof.report.words import shortened
 
+CAPTION = (
+    "Right of the line at 1 the engine named first is faster. Dots are geometric means of ratios taken "
+    "lap by lap, bars their 95 % bootstrap intervals; one that holds 1 shows no difference."
+)
 
-def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Picture | None:
-    """None where nothing was compared."""
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One pair of engines; `index` gives the colour and the marker of the first."""
+
+    pair: str
+    index: int
+    ratio: Ratio
+
+    @property
+    def ends(self) -> list[float]:
+        return [self.ratio.ratio, *(end for end in (self.ratio.low, self.ratio.high) if end)]
+
+
+def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Chart | None:
+    """None if no two engines were compared."""
     has_models = len({each["model"]["name"] for each in comparisons}) > 1
-    rows: list[str | Data] = []  # a heading, then its ratios
+    lines: list[str | Dot] = []  # a heading, then its ratios
     for each in comparisons:
         if each["ratios"]:
-            rows += [_heading(each, has_models), *each["ratios"]]
-    ratios = [row for row in rows if not isinstance(row, str)]
-    if not ratios:
+            lines += [_heading(each, has_models), *(_dot(ratio, colours) for ratio in each["ratios"])]
+    ends = [end for line in lines if isinstance(line, Dot) for end in line.ends]
+    if not ends:
         return None
 
-    def paint(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for place, row in enumerate(rows):
-            if isinstance(row, str):
-                _beside(axes, place, row, is_left=True, ink=INK, fontweight="bold")
+        for place, line in enumerate(lines):
+            if isinstance(line, str):
+                beside(axes, place, line, INK, fontweight="bold")
             else:
-                _row(axes, place, row, colours[row["engine"]])
+                _draw_dot(axes, place, line)
         axes.axvline(1, color=FAINT, linewidth=1.2)
-        _scale(axes, [end for ratio in ratios for end in _ends(ratio)])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
+        _scale(axes, ends)
+        axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         grid(axes, "x")
         axes.set_xlabel("times the throughput (logarithmic)")
 
-    caption = (
-        "Right of the line at 1 the engine named first is faster. Dots are geometric means of ratios "
-        "taken lap by lap, bars their 95 % intervals; one that holds 1 shows no difference."
-    )
-    return draw("Paired throughput ratios", caption, (450, 52 + 20 * len(rows)), paint)
+    return Chart("Paired throughput ratios", CAPTION, 450, 52 + 20 * len(lines), draw)
 
 
 def _heading(comparison: Data, with_model: bool) -> str:
@@ -60,41 +66,26 @@ def _heading(comparison: Data, with_model: bool) -> str:
     return f"{name}, {comparison['model']['name']}" if with_model else name
 
 
-def _ends(row: Data) -> list[float]:
-    return [row["ratio"], *(end for end in (row.get("low"), row.get("high")) if end)]
+def _dot(row: Data, colours: Mapping[str, int]) -> Dot:
+    pair = f"{shortened(row['engine'], 16)} / {shortened(row['over'], 16)}"
+    return Dot(pair, colours[row["engine"]], Ratio.of(row))
 
 
-def _row(axes: Axes, place: int, row: Data, index: int) -> None:
-    ratio = Ratio.of(row)
+def _draw_dot(axes: Axes, place: int, dot: Dot) -> None:
+    ratio = dot.ratio
     if ratio.low is not None and ratio.high is not None:
         axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.6)
     axes.plot(
         ratio.ratio,
         place,
-        MARKERS[index % len(MARKERS)],
-        color=series(index),
+        MARKERS[dot.index % len(MARKERS)],
+        color=series(dot.index),
         markersize=7,
         markeredgecolor=INK,
         markeredgewidth=0.8,
     )
-    pair = f"{shortened(row['engine'], 16)} / {shortened(row['over'], 16)}"
-    _beside(axes, place, pair, is_left=True, ink=INK)
-    _beside(axes, place, ratio.figures(), is_left=False, ink=INK if ratio.is_different else FAINT)
-
-
-def _beside(axes: Axes, place: int, words: str, is_left: bool, ink: str, **look: str) -> None:
-    axes.annotate(
-        words,
-        (0 if is_left else 1, place),
-        (-10 if is_left else 10, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right" if is_left else "left",
-        va="center",
-        color=ink,
-        annotation_clip=False,
-        **look,  # type: ignore[arg-type]
-    )
+    beside(axes, place, dot.pair, INK)
+    beside(axes, place, ratio.figures(), INK if ratio.is_different else FAINT, is_left=False)
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""The colours of page and pictures, by day and by night."""
+"""The colours of page and pictures, light and dark, and their font."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ THEME = {
     "good": ("#1a7f37", "#56d364"),
     "warn": ("#8a5a00", "#e3b341"),
     "bad": ("#c1121f", "#ff7b72"),
-    # Engines: Paul Tol's "bright" scheme, told apart with any kind of colour vision.
+    # Engines: Paul Tol's "bright" scheme, distinct with any kind of colour vision.
     "s0": ("#4477aa", "#6fa8dc"),
     "s1": ("#ee6677", "#ff8793"),
     "s2": ("#228833", "#4fb866"),
     "s3": ("#b8a630", "#dccb5a"),
     "s4": ("#3fa9cc", "#7fd6f2"),
     "s5": ("#aa3377", "#db6fa8"),
-    # Requests: his "muted" scheme, as in `batchproof.drawing`; dark ones are lifted by night.
+    # Requests: his "muted" scheme; its dark colours are lighter in the dark theme.
     "r0": ("#332288", "#6d5fd0"),
     "r1": ("#88ccee", "#88ccee"),
     "r2": ("#cc6677", "#cc6677"),
@@ -38,6 +38,17 @@ NUM_REQUEST_COLOURS = 9
 FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
-def variables(*, is_dark: bool) -> str:
-    """As declarations of a style sheet."""
-    return " ".join(f"--{name}: {colours[is_dark]};" for name, colours in THEME.items())
+def in_page(name: str) -> str:
+    """The CSS variable that holds a colour, so that one picture serves both themes."""
+    return f"var(--{name})"
+
+
+def on_white(name: str) -> str:
+    """The colour of the light theme, for a file of its own: not every viewer knows variables."""
+    return FONTS if name == "sans" else THEME[name][0]
+
+
+def ink_on(name: str) -> str:
+    """White on dark colours, else black (perceived brightness after ITU-R BT.601)."""
+    red, green, blue = (int(THEME[name][0][i : i + 2], 16) for i in (1, 3, 5))
+    return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1f2328"

@@ -1,18 +1,16 @@
-"""Engines drawn in letters: the attention mask of one packed step, and slot timelines.
+"""The attention mask of one packed step and its packed row, in letters.
 
-Every function returns lines of at most `width` characters. What does not fit is elided, shown as
-`~`, and said. Request ids are single capital letters.
+Every function returns lines of at most `width` characters. What does not fit is elided, drawn as `~`,
+and named below the drawing. Request ids are single capital letters.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from math import ceil
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from batchproof.api import RowRecord
-from batchproof.drawing.timeline import Timeline, letters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,12 +21,13 @@ LABEL = "{:>2} {:>5}  "  # a query's letter and position
 MAX_QUERY_LINES = 24
 
 
-def elide(length: int, limit: int) -> list[int | None]:
-    """Indices 0 to length-1 with the middle left out (None) so that at most `limit` remain."""
+def elide(length: int, limit: int, first: int = 0) -> list[int | None]:
+    """Indices from `first` on with the middle left out (None) so that at most `limit` remain."""
+    indices = range(first, first + length)
     if length <= limit:
-        return list(range(length))
+        return list(indices)
     head = limit // 2
-    return [*range(head), None, *range(length - (limit - 1 - head), length)]
+    return [*indices[:head], None, *indices[length - (limit - 1 - head) :]]
 
 
 def largest_limit(lens: Sequence[int], fits: Callable[[int], bool]) -> int:
@@ -93,15 +92,11 @@ def _key_columns(
     first_context, first_fed = 0, sum(row.context_len for row in rows)
     for row in rows:
         if row in shown:
-            contexts.append([_plus(first_context, i) for i in elide(row.context_len, limit)])
-            fed.append([_plus(first_fed, i) for i in elide(row.query_len, limit)])
+            contexts.append([*elide(row.context_len, limit, first_context)])
+            fed.append([*elide(row.query_len, limit, first_fed)])
         first_context += row.context_len
         first_fed += row.query_len
     return [*_joined([block for block in contexts if block]), " | ", *_joined(fed)]
-
-
-def _plus(first: int, offset: int | None) -> int | None:
-    return None if offset is None else first + offset
 
 
 def _joined(blocks: Sequence[list[int | str | None]]) -> list[int | str | None]:
@@ -178,34 +173,3 @@ def token_row(rows: Sequence[RowRecord], width: int) -> list[str]:
     return textwrap.wrap(
         f"[{' '.join(blocks)}]", width, initial_indent="    ", subsequent_indent="     "
     )
-
-
-def draw_timelines(timelines: Mapping[str, Timeline], width: int) -> list[str]:
-    """All timelines to one scale: a line a slot, a letter a step (or several, if said so)."""
-    margin = max(len("barrier"), *(len(f"slot {len(t.cells[0])}") for t in timelines.values())) + 3
-    longest = max(timeline.num_steps for timeline in timelines.values())
-    scale = ceil(longest / (width - margin))
-    lines = []
-    if scale > 1:
-        lines.append(f"One column stands for {scale} steps: it shows what fills most of them.")
-    lines.append(f"{'step':<{margin}}{_ruler(ceil(longest / scale), scale)}")
-    for name, timeline in timelines.items():
-        lines.append(f"{name}: {timeline.num_steps} steps")
-        for slot in range(len(timeline.cells[0])):
-            row = timeline.row(slot)
-            lines.append(f"{f'  slot {slot + 1}':<{margin}}{letters(row, scale)}")
-        if timeline.barriers:
-            marks = {barrier // scale for barrier in timeline.barriers}
-            ruler = "".join("^" if i in marks else " " for i in range(max(marks) + 1))
-            lines.append(f"{'  barrier':<{margin}}{ruler}")
-    return lines
-
-
-def _ruler(num_columns: int, scale: int) -> str:
-    """Step numbers at the columns that begin with them: 1, then every tenth column."""
-    ruler = [" "] * num_columns
-    for column in [0, *range(9, num_columns, 10)]:
-        label = str(column * scale + 1)
-        if column + len(label) <= num_columns:
-            ruler[column : column + len(label)] = label
-    return "".join(ruler).rstrip()

@@ -1,0 +1,43 @@
+"""What the templates print beside text: marks and tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A verdict that is readable without its colour; `kind`: good, bad, warn or none."""
+
+    word: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`note`: the number of a note below the table; `bar`: a share drawn as a bar, in percent."""
+
+    text: str
+    kind: str = ""  # as of a chip; empty for a plain cell
+    title: str = ""
+    note: int | None = None
+    chip: Chip | None = None
+    bar: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table, or the heading of a group of lines if it has no cells."""
+
+    head: str
+    cells: tuple[Cell, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`head` names all columns, that of the row heads included; notes count from 1."""
+
+    label: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
