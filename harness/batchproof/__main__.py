@@ -53,6 +53,7 @@ COMMANDS = {
     "models": Command(
         "batchproof.model_sweep.command", "which causal LMs of transformers does an engine serve right?"
     ),
+    "replay": Command("batchproof.replay.command", "is a failure that --repro has kept still there?"),
     "report": Command("batchproof.report", "one HTML page of result files"),
 }
 

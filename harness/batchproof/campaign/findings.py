@@ -13,7 +13,7 @@ import pytest
 from batchproof.campaign.modules import conformance_functions, function_of
 from batchproof.plugin.selection import LAB
 from batchproof.plugin.table import RECORD
-from batchproof.run.trial import Laboratory
+from batchproof.run.laboratory import Laboratory
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import torch
 
 from batchproof.checks.environment import shared_of
 from batchproof.checks.switches import compute_exactly, positions, set_back
-from batchproof.run.trial import Laboratory
+from batchproof.run.laboratory import Laboratory
 
 
 @dataclass

@@ -30,7 +30,7 @@ import yaml
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.run.trial import WORKLOAD
+from batchproof.wording.failures import WORKLOAD
 
 DEFAULT_FINDINGS = ROOT / "results" / "engines" / "findings.yaml"
 KINDS = ("defect", "documented")

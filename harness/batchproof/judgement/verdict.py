@@ -14,7 +14,6 @@ from typing import Any
 
 from batchproof.judgement.findings import Finding, findings_of
 from batchproof.places import ROOT
-from batchproof.plugin.repro import MARK
 from batchproof.plugin.table import (
     Record,
     cell,
@@ -155,9 +154,8 @@ def _faults(entries: Iterable[dict[str, Any]], findings: Sequence[Finding]) -> I
 
 
 def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
-    shown = min(group, key=lambda each: (MARK not in each["told"], len(each["told"])))
-    told, _, script = shown["told"].partition(MARK)
-    path = Path(script.strip()) if script.strip().endswith(".py") else None
+    shown = min(group, key=lambda each: (_replay(each) is None, len(each["told"])))
+    told, path = shown["told"], _replay(shown)
     promises = {promise for each in group for promise in _promises(each)}
     return Fault(
         tuple(sorted(promises, key=_rank)),
@@ -169,6 +167,12 @@ def _fault(group: list[dict[str, Any]], finding: Finding | None) -> Fault:
         finding,
         finding.script if finding and finding.script else path,
     )
+
+
+def _replay(entry: dict[str, Any]) -> Path | None:
+    """The failure file that the test has left."""
+    path = entry.get("record", {}).get("failure", {}).get("replay")
+    return Path(path) if path else None
 
 
 def _promises(entry: dict[str, Any]) -> list[str]:
@@ -204,9 +208,10 @@ def repeated(fault: Fault) -> tuple[str, ...]:
 
 def _run(script: Path) -> str:
     words = {0: "not reproduced", 1: "reproduced", 2: "could not tell"}
+    is_file = script.suffix == ".json"
     try:
         ran = subprocess.run(
-            [sys.executable, str(script)],
+            [sys.executable, *(["-m", "batchproof", "replay"] if is_file else []), str(script)],
             cwd=ROOT,
             capture_output=True,
             check=False,

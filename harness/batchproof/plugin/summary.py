@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.errors import EngineHang, OracleError, UsageError
-from batchproof.plugin.diagnosing import told_with_cause
+from batchproof.errors import OracleError, UsageError
+from batchproof.finding import Rule, found
+from batchproof.plugin.failing import concluded, enter, failure_of
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.table import (
     RECORD,
@@ -31,6 +31,7 @@ from batchproof.plugin.table import (
 )
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
+from batchproof.wording.findings import first_line
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 AGAIN_OPTIONS = (
@@ -57,7 +58,7 @@ def pytest_runtest_makereport(
     if call.excinfo is None:
         _tell_pass(item, report, record)
     elif report.failed or is_known(report):
-        _tell_failure(item, report, record, _first_told(call.excinfo.value))
+        _tell_failure(item, report, record, call.excinfo.value)
     return report
 
 
@@ -69,12 +70,10 @@ def _tell_pass(item: pytest.Item, report: pytest.TestReport, record: dict[str, A
         report.longrepr = known.is_no_more
     elif report.passed and report.when == "call" and missing:
         report.outcome = "failed"
-        record["broken"] = record["promises"][0]
-        promise = Promise[record["broken"]]
-        report.longrepr = (
-            f"{promise} is broken: no example of this test shows a {missing[0]} in its trace, though "
-            f"an engine that declares the capability comes to it there"
-        )
+        promise = Promise[record["promises"][0]]
+        finding = found(Rule.NEVER_HAPPENED, promise=promise, what=missing[0])
+        enter(record, finding)
+        report.longrepr = first_line(finding)
     elif report.passed and report.when == "call" and not record["ledger"]["num_requests"]:
         report.outcome = "failed"
         _tell_own(report, record, "this test passed without comparing anything: it proves nothing")
@@ -83,32 +82,13 @@ def _tell_pass(item: pytest.Item, report: pytest.TestReport, record: dict[str, A
 def _tell_failure(
     item: pytest.Item, report: pytest.TestReport, record: dict[str, Any], error: BaseException
 ) -> None:
-    own = _own_failure(error)
+    own, failure = _own_failure(error), failure_of(item, error)
     if own is not None:
         _tell_own(report, record, own)
-    elif isinstance(error, EngineHang):
-        record["broken"] = Promise.P10.id
-        told_with_cause(item, error, record)
-        report.longrepr = f"{Promise.P10} is broken: {error}\n{_again(item)}"
-    elif isinstance(error, ConformanceFailure):
-        record["broken"] = error.promise.id
-        told_with_cause(item, error, record)
-        report.longrepr = f"{error}\n{_again(item)}"
+    elif failure is not None:
+        report.longrepr = f"{concluded(item, failure, record)}\n{_again(item)}"
     elif report.when != "call":
         forget_known(report)
-
-
-def _first_told(error: BaseException) -> BaseException:
-    """Where the last replay of an example differs from its first run, Hypothesis raises a group."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    told = [each for each in error.exceptions if isinstance(each, (ConformanceFailure, EngineHang))]
-    if not told:
-        return error
-    first = told[0]
-    if isinstance(first, ConformanceFailure):
-        first.evidence.append("played once more, the same workload went otherwise")
-    return first
 
 
 def _own_failure(error: BaseException) -> str | None:

@@ -79,8 +79,8 @@ class Process:
         except _Broken as broken:
             raise ProgramFailed(self.kill(str(broken))) from None
         except EngineHang as hang:
-            hang.add([self.kill(f"did not answer {op!r} within the time limit and was killed")])
-            raise
+            killed = self.kill(f"did not answer {op!r} within the time limit and was killed")
+            raise EngineHang(hang.what, (*hang.evidence, killed)) from None
         except BaseException as error:  # Ctrl-C: an answer may still come, and be taken for another
             self.kill(f"was killed by {type(error).__name__} while it was to answer {op!r}")
             raise
