@@ -90,7 +90,7 @@ def _check_calls(trial: Trial, failure: Failure) -> None:
     """All calls on one engine, every answer and the conduct judged."""
     text = case_text(trial, failure, "replayed-failure", "replay")
     if text is not None:
-        run_calls(trial, loaded_case(text), asked_workloads(failure))
+        run_calls(trial, loaded_case(text), asked_workloads(trial, failure))
 
 
 def _check_aborts(trial: Trial, failure: Failure) -> None:
