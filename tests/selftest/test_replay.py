@@ -295,6 +295,15 @@ def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path) -
     assert all(name.is_file() for name in names)
 
 
+def test_an_engine_that_cannot_show_the_failure_tells_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "failure.json"
+    path.write_text(made_up().text(), encoding="utf-8")  # its requests arrive over time
+    assert replay(path, "--engine=static") == 2
+    assert capsys.readouterr().out == "cannot tell: static lacks the capability stepping\n"
+
+
 @pytest.mark.parametrize("name", ["gpt2-hash", "llama-random"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_saved_model_comes_back_bit_for_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

@@ -15,13 +15,17 @@ from batchproof.devices import make_current
 from batchproof.errors import BatchproofError, EngineHang, UsageError
 from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from batchproof.oracle.precision import resolve_precision
-from batchproof.replay.judge import Outcome, replayed
+from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import FORMS, resolve_engine
 from batchproof.run.trial import Trial
 
-WORDS = {Outcome.REPRODUCED: "REPRODUCED", Outcome.GONE: "gone", Outcome.UNKNOWN: "cannot tell"}
+WORDS = {
+    ReplayResult.REPRODUCED: "REPRODUCED",
+    ReplayResult.GONE: "gone",
+    ReplayResult.UNKNOWN: "cannot tell",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     engine = arguments.engine or file.failure.subject.engine
     trial = _trial(file, engine)
     outcome, words = replayed(trial, file.failure)
-    if outcome is Outcome.GONE and file.is_shown_again is False:
+    if outcome is ReplayResult.GONE and file.is_shown_again is False:
         outcome, words = (
-            Outcome.UNKNOWN,
+            ReplayResult.UNKNOWN,
             (f"one engine alone did not show it when the file was written either; run {file.test}"),
         )
     print(f"{WORDS[outcome]}: {words}")

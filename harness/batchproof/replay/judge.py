@@ -20,6 +20,7 @@ from batchproof.finding import Rule, thawed
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
+from batchproof.replay.needs import lacking
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.relations import blame, comparing, require_same_bits
@@ -32,10 +33,11 @@ COMPARED = {Rule.RELATION, Rule.RELATION_LOGITS}
 MOVED = {Rule.UNSEEN_MOVES: False, Rule.SEEN_STAYS: True}
 MASKS = {Rule.MASK, Rule.MASK_LEAK, Rule.MASK_SHAPE}
 REFUSALS = {Rule.REFUSED, Rule.REFUSAL_WORDS}
+CRASHES = {Rule.RAISED, Rule.UNREADABLE}
 NUM_TRIES = 5  # of a failure that comes and goes
 
 
-class Outcome(IntEnum):
+class ReplayResult(IntEnum):
     """What became of a failure; the exit code of the command."""
 
     GONE = 0
@@ -43,20 +45,29 @@ class Outcome(IntEnum):
     UNKNOWN = 2
 
 
-def replayed(trial: Trial, failure: Failure) -> tuple[Outcome, str]:
+def replayed(trial: Trial, failure: Failure) -> tuple[ReplayResult, str]:
     """What became of the failure on the engine of the trial, and a sentence about it."""
+    lacks = lacking(failure, trial.capabilities)
+    if lacks is not None:
+        return ReplayResult.UNKNOWN, f"{trial.spec.name} lacks the capability {lacks}"
     comes_and_goes = failure.promise is Promise.P16 or not failure.is_repeatable
     for _ in range(NUM_TRIES if comes_and_goes else 1):
         try:
             judge(trial, failure)
         except (ConformanceFailure, HangFailure) as error:
-            now = error.failure.finding
-            if now.promise is failure.promise:
-                return Outcome.REPRODUCED, first_line(now)
-            return Outcome.UNKNOWN, f"another promise is broken now: {first_line(now)}"
+            return _compared(error.failure, failure)
         except CaseError as error:
-            return Outcome.UNKNOWN, f"the scene cannot be rebuilt as a case: {error}"
-    return Outcome.GONE, f"{trial.spec.name} does not show it on {trial.subject.name}"
+            return ReplayResult.UNKNOWN, f"the scene cannot be rebuilt as a case: {error}"
+    return ReplayResult.GONE, f"{trial.spec.name} does not show it on {trial.subject.name}"
+
+
+def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
+    """The same promise must be broken, and an engine that raises now must have raised then."""
+    words = first_line(now.finding)
+    is_crash = now.rule in CRASHES and then.rule not in CRASHES
+    if now.promise is then.promise and not is_crash:
+        return ReplayResult.REPRODUCED, words
+    return ReplayResult.UNKNOWN, f"it fails in another way now: {words}"
 
 
 def judge(trial: Trial, failure: Failure) -> None:

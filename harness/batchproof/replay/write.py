@@ -12,7 +12,7 @@ from batchproof.failure import Failure
 from batchproof.finding import Rule
 from batchproof.replay.answers import right_answers
 from batchproof.replay.case import case_text
-from batchproof.replay.judge import Outcome, replayed
+from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile
 from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
@@ -70,7 +70,7 @@ def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
         return None
     own = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, failure.promise)
     try:
-        return replayed(own, failure)[0] is Outcome.REPRODUCED
+        return replayed(own, failure)[0] is ReplayResult.REPRODUCED
     except OracleError:
         return False
 

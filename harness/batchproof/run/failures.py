@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from batchproof.errors import EngineHang
 from batchproof.failure import Failure
 from batchproof.wording.failures import failure_text
@@ -27,3 +29,9 @@ class HangFailure(EngineHang):
 
     def __str__(self) -> str:
         return failure_text(self.failure)
+
+
+def last_frames(error: BaseException, count: int = 3) -> list[str]:
+    """The innermost frames of its traceback, a line each."""
+    frames = traceback.extract_tb(error.__traceback__)[-count:]
+    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]

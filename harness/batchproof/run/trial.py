@@ -4,7 +4,6 @@ and raises every failure with engine, model and workload.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.promises import Promise
 from batchproof.run.capabilities import scheduling_delay_of
-from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
@@ -203,7 +202,7 @@ class Trial:
             raise HangFailure(self.failure(finding, workload)) from None
         except (Exception, SystemExit) as error:
             facts: Facts = {"error": type(error).__name__, "message": str(error)}
-            frames = _last_frames(error)
+            frames = last_frames(error)
             finding = found(rule, promise=self.promise, frames=frames, **facts)
             raise ConformanceFailure(self.failure(finding, workload)) from None
 
@@ -247,8 +246,3 @@ class Trial:
         tokens, name = answer.token_ids, answer.request_id
         cut = (r for r, c in given if c.request_id == name and c.token_ids[: len(tokens)] == tokens)
         return next(whole, None) or next(cut, None)
-
-
-def _last_frames(error: BaseException, count: int = 3) -> list[str]:
-    frames = traceback.extract_tb(error.__traceback__)[-count:]
-    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
