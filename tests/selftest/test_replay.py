@@ -46,10 +46,10 @@ FAULTS = {
     "batch_barrier": ("filled_at_once", "refill", False),
     "last_block_never_freed": ("blocks_add_up", "accounting", False),
     "first_token_streamed_twice": ("events_add_up", "cap", True),
-    "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "freed-twice", False),
+    "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "accounting", False),
     "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token", False),
     "building_seeds_the_global_generator": ("model-is-left-as-it-was", "world", False),
-    "future_key_visible": ("moves_exactly_the_queries", "unseen-moves", False),
+    "future_key_visible": ("moves_exactly_the_queries", "logits", False),
 }
 
 
@@ -281,6 +281,7 @@ def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path) -
     for number in (1, 2):
         journal = tmp_path / f"journal-{number}"
         arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
+        arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
         hunt("fault:cap_off_by_one", [*arguments, f"--repro={tmp_path}", f"--journal={journal}"])
         failures = [
             json.loads(line)["record"].get("failure") for line in journal.read_text().splitlines()
