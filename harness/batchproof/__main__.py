@@ -40,7 +40,7 @@ COMMANDS = {
     "judge": Command(
         "batchproof.judgement.command", "run the whole suite on an engine and write a verdict page"
     ),
-    "replay": Command("batchproof.replay.command", "run a failure that was written to a file again"),
+    "replay": Command("batchproof.replay.command", "run a failure again that --repro has kept"),
     "report": Command("batchproof.report", "draw one HTML page from result files"),
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"

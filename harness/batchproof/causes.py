@@ -5,6 +5,7 @@ A promise says what is broken for the user; a cause says where its engineer shou
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -42,3 +43,12 @@ class Cause(Enum):
     def word(self) -> str:
         """As reports print it: NEAR-TIE, SIDE EFFECT."""
         return {"NEAR_TIE": "NEAR-TIE"}.get(self.name, self.name.replace("_", " "))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`text`: the most likely cause in a sentence; `evidence`: a few lines that led there."""
+
+    cause: Cause
+    text: str
+    evidence: tuple[str, ...] = ()

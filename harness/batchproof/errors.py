@@ -8,19 +8,17 @@ BatchproofError
 └── UnsupportedModelError an engine that cannot serve this model says so when it is built
 
 AssertionError
-└── ConformanceFailure    the engine broke a promise (see `batchproof.checks.verdict`)
+├── BrokenPromise         a check found a promise broken (see `batchproof.checks.broken`)
+└── ConformanceFailure    the same, with all that is known of the run (see `batchproof.run.failures`)
 
 BaseException
 └── EngineHang            the engine ran into the time limit; nothing may swallow that
+    └── HangFailure       the same, with all that is known of the run (see `batchproof.run.failures`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from batchproof.checks.verdict import Scene
 
 
 class BatchproofError(Exception):
@@ -48,19 +46,16 @@ class UnsupportedModelError(BatchproofError):
 
 
 class EngineHang(BaseException):
-    """An engine call that outlasted its time limit or its step bound.
+    """An engine call that outlasted its time limit or its step bound; `evidence`: lines about it.
 
     Not an `Exception`: an engine's own `except Exception` must not swallow it, and Hypothesis must
     not spend the limit again on each shrink attempt.
     """
 
-    scene: Scene | None = None  # filled in by the trial
-    diagnosis: Sequence[str] = ()  # the most likely cause, in words
+    def __init__(self, what: str, evidence: Sequence[str] = ()) -> None:
+        super().__init__(what, tuple(evidence))
+        self.what = what
+        self.evidence = tuple(evidence)
 
     def __str__(self) -> str:
-        first, *rest = super().__str__().splitlines()
-        return "\n".join([first, *self.diagnosis, *rest])
-
-    def add(self, lines: Sequence[str]) -> None:
-        """Tell more about it, below what is told already."""
-        self.args = ("\n".join([super().__str__(), *lines]),)
+        return "\n".join([self.what, *self.evidence])

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchproof.api import Request, SteppingEngine
+from batchproof.checks.broken import broken
 from batchproof.checks.refusals import require_refused
-from batchproof.checks.relations import blame, require_same_bits
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.finding import Rule
 from batchproof.promises import Promise
+from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import workloads
 from batchproof.workload.workloads import Outcome, Workload, assemble
@@ -50,10 +51,8 @@ def test_a_bad_request_fails_alone(trial: Trial, kind: str, data: st.DataObject)
     completions = list(trial.run(good.with_requests(mixed)).completions)
     with trial.reporting(good.with_requests(mixed)):
         if len(completions) != len(mixed):
-            raise ConformanceFailure(
-                Promise.P4, f"{len(mixed)} requests, but {len(completions)} completions"
-            )
-        require_refused(trial, completions.pop(place), bad, [words])
+            raise broken(Rule.COUNT, num_requests=len(mixed), num_completions=len(completions))
+        require_refused(completions.pop(place), bad, [words], trial.ledger)
         require_same_bits(trial, Promise.P12, f"beside a bad request ({kind})", without, completions)
 
 
@@ -68,7 +67,7 @@ def test_a_request_that_fills_the_context_exactly_is_served(trial: Trial) -> Non
     mixed = Workload((beyond, *with_neighbour), config)
     completions = trial.run(mixed).completions
     with trial.reporting(mixed):
-        require_refused(trial, completions[0], beyond, [(str(length),)])
+        require_refused(completions[0], beyond, [(str(length),)], trial.ledger)
 
 
 def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
@@ -77,8 +76,8 @@ def test_of_two_requests_with_one_id_the_later_is_refused(trial: Trial) -> None:
     completions = trial.run(workload).completions
     with trial.reporting(workload):
         if len(completions) != 3:
-            raise ConformanceFailure(Promise.P4, f"3 requests, but {len(completions)} completions")
-        require_refused(trial, completions[2], workload.requests[2], [("twin",)])
+            raise broken(Rule.COUNT, num_requests=3, num_completions=len(completions))
+        require_refused(completions[2], workload.requests[2], [("twin",)], trial.ledger)
     judged = workload.with_requests(workload.requests[:2])
     trial.check(judged)
 
@@ -110,7 +109,7 @@ def _require_live(engine: SteppingEngine, request_id: str) -> None:
         what = f"raised {refusal!r}, which does not name it"
     else:
         what = "raised no ValueError"
-    raise ConformanceFailure(Promise.P12, f"add of the live id {request_id!r} {what}")
+    raise broken(Rule.LIVE_ID, request_id, what=what)
 
 
 @pytest.mark.needs("stepping")
@@ -122,8 +121,8 @@ def test_a_bad_request_alone_on_an_idle_engine_is_told(trial: Trial, kind: str) 
         outcome = trial.run(workload, engine)
         with trial.reporting(workload):
             if not outcome.events:
-                raise ConformanceFailure(Promise.P12, "a refused request got no event at all")
-            require_refused(trial, outcome.completions[0], bad, [words])
+                raise broken(Rule.REFUSAL_EVENT, bad.request_id, promise=Promise.P12, got="none")
+            require_refused(outcome.completions[0], bad, [words], trial.ledger)
         trial.check(Workload((Request("good", (1, 2), 2),), arrivals=(0,)), engine)
 
 
@@ -165,7 +164,7 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
     workload = Workload((too_large, *small[:1], fits, *small[1:]), config)
     completions = trial.run(workload).completions
     with trial.reporting(workload):
-        require_refused(trial, completions[0], too_large, [(str(num_blocks),)])
+        require_refused(completions[0], too_large, [(str(num_blocks),)], trial.ledger)
         trial.judge(workload.requests[1:], Outcome(completions[1:]))
 
 
@@ -185,10 +184,8 @@ def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
                 except ValueError:
                     pass
                 else:
-                    raise ConformanceFailure(
-                        Promise.P12,
-                        "add raised no ValueError, but the last event of the id is still to come",
-                    )
+                    what = "raised no ValueError, but its last event is still to come"
+                    raise broken(Rule.LIVE_ID, "twin", what=what)
             events += engine.step()
         completions = tuple(assemble(r.request_id, events) for r in workload.requests)
         trial.judge(workload.requests, Outcome(completions))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.checks.cancelling import check_run_with_aborts
 from batchproof.checks.happened import has_preemption
-from batchproof.checks.relations import blame
 from batchproof.promises import Promise
+from batchproof.run.cancelling import check_run_with_aborts
+from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload

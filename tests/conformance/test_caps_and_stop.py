@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.happened import has_preemption
-from batchproof.checks.relations import require_same_bits
 from batchproof.promises import Promise
+from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import (
     crowded,

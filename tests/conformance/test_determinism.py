@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.checks.relations import require_same_bits
 from batchproof.promises import Promise
+from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import workloads
 

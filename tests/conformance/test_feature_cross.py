@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchproof.api import FinishReason
-from batchproof.checks.cancelling import check_run_with_aborts
 from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
-from batchproof.checks.relations import blame
 from batchproof.promises import Promise
+from batchproof.run.cancelling import check_run_with_aborts
+from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.crossing import Feature, crossed
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Request
-from batchproof.checks.relations import blame, require_same_bits
 from batchproof.promises import Promise
+from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +14,10 @@ from batchproof.api import (
     Request,
     RowRecord,
 )
-from batchproof.causes import Cause
-from batchproof.checks.masks import brute_force_mask, differences
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.checks.masks import require_mask, require_moves
 from batchproof.oracle.oracle import centred, teacher_forced
-from batchproof.promises import Promise
+from batchproof.run.relations import comparing
+from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import prompts
 from batchproof.workload.workloads import Workload
@@ -33,29 +31,8 @@ LAYOUTS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1,
 @given(layout=LAYOUTS)
 def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, int]]) -> None:
     rows = [RowRecord(f"r{i}", context, query, True) for i, (context, query) in enumerate(layout)]
-    expected = brute_force_mask(rows, _window(trial))
     with trial.engine(EngineConfig()) as engine, trial.reporting(Workload(())):
-        mask = cast(MaskingEngine, engine).attention_mask(rows)
-        shape = (len(expected), len(expected[0]))
-        if mask.dtype is not torch.bool or tuple(mask.shape) != shape:
-            raise ConformanceFailure(
-                Promise.P6,
-                f"the mask is {mask.dtype} {tuple(mask.shape)}, but should be torch.bool {shape}",
-            ).found_by("mask", rows=rows, window=_window(trial))
-        wrong = list(differences(mask.tolist(), expected))
-        if wrong:
-            row_of = [row.request_id for row in rows for _ in range(row.query_len)]
-            cached = [row.request_id for row in rows for _ in range(row.context_len)]
-            is_leak = any(
-                row_of[query] != (cached + row_of)[key] for query, key in mask.nonzero().tolist()
-            )
-            layout_words = ", ".join(f"{r.context_len} cached + {r.query_len} fed" for r in rows)
-            raise ConformanceFailure(
-                Promise.P6,
-                f"{wrong[0]}, and {len(wrong) - 1} more bits differ from the definition",
-                [f"rows: {layout_words}; window {_window(trial)}"],
-                cause=Cause.LEAK if is_leak else Cause.MASK,
-            ).found_by("mask", rows=rows, window=_window(trial))
+        require_mask(cast(MaskingEngine, engine).attention_mask(rows), rows, _window(trial))
     trial.ledger.num_requests += len(rows)
 
 
@@ -86,17 +63,15 @@ def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
     first, second = (Workload(_prefixes(each), config) for each in (prompt, changed))
     before, after = trial.check(first), trial.check(second)
     bound = 2 * trial.oracle.kappa * trial.oracle.error.max_abs
+    allowed = 0.0 if is_bitwise(trial) else bound
     with trial.reporting(second):
         for query, should_move in enumerate(_reference_moves(trial, prompt, changed, bound)):
             old, new = before.completions[query].logits, after.completions[query].logits
             assert old is not None, "the engine has logits"
             assert new is not None, "the engine has logits"
             moved = (centred(old) - centred(new)).abs().max().item()
-            try:
-                _check_move(trial, query, position, moved, should_move, bound)
-            except ConformanceFailure as failure:
-                failure.scene = trial.scene_of(after.completions[query], before.completions[query])
-                raise
+            with comparing(trial, before.completions[query], after.completions[query]):
+                require_moves(query, position, moved, should_move, bound, allowed)
 
 
 def _prefixes(prompt: tuple[int, ...]) -> tuple[Request, ...]:
@@ -114,17 +89,3 @@ def _reference_moves(
         moved = (centred(old) - centred(new)).abs().max().item()
         moves.append(False if moved == 0.0 else True if moved > 2 * bound else None)
     return moves
-
-
-def _check_move(
-    trial: Trial, query: int, position: int, moved: float, should_move: bool | None, bound: float
-) -> None:
-    allowed = 0.0 if trial.lab.is_bitwise(trial) else bound
-    if should_move is False and moved > allowed:
-        raise ConformanceFailure(
-            Promise.P6, f"query {query} moved by {moved:.3g}, but cannot see position {position}"
-        ).found_by("relation", request_id=f"prefix-{query + 1}")
-    if should_move is True and moved <= bound:
-        raise ConformanceFailure(
-            Promise.P6, f"query {query} did not move, but must see position {position}"
-        ).found_by("moves", request_id=f"prefix-{query + 1}", bound=bound)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk
-from batchproof.checks.relations import blame
 from batchproof.promises import Promise
+from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload

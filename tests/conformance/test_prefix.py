@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.happened import has_prefix_hit, has_shared_block
-from batchproof.checks.relations import blame
 from batchproof.promises import Promise
+from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.crossing import block_prompts, shared_prefixes
 from batchproof.workload.strategies import prompts, text_tokens

@@ -15,8 +15,8 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.checks.happened import has_slot_reuse
-from batchproof.checks.relations import blame, require_same_bits
 from batchproof.promises import Promise
+from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request, SteppingEngine
+from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.promises import Promise
+from batchproof.finding import Rule
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import requests, workloads
 from batchproof.workload.workloads import Outcome, Workload, assemble
@@ -36,9 +36,7 @@ def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -
     with trial.reporting(workload):
         require_same(before, world_of(trial.subject.model), "when the engine was closed")
         if workload.requests != asked:
-            raise ConformanceFailure(Promise.P15, "the caller's requests were edited").found_by(
-                "world", thing="requests"
-            )
+            raise broken(Rule.CALLERS_REQUESTS)
         trial.judge(workload.requests, outcome)
 
 

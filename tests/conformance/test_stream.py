@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import FinishReason, Request
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.promises import Promise
+from batchproof.checks.broken import broken
+from batchproof.finding import Rule
 from batchproof.run.trial import Trial
 from batchproof.workload.strategies import workloads
 from batchproof.workload.workloads import Outcome, Workload
@@ -29,9 +29,7 @@ def test_events_add_up_to_the_completion(trial: Trial, data: st.DataObject) -> N
     strangers = [event for _, event in outcome.events if event.request_id not in known]
     with trial.reporting(workload):
         if strangers:
-            raise ConformanceFailure(
-                Promise.P14, f"an event of {strangers[0].request_id!r}, who never asked"
-            )
+            raise broken(Rule.STRANGE_EVENT, strangers[0].request_id)
 
 
 @given(data=st.data())
@@ -49,9 +47,7 @@ def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
     with trial.reporting(workload):
         own = [event for _, event in outcome.events if event.request_id == "bad"]
         if len(own) != 1 or own[0].finish_reason is not FinishReason.ERROR or not own[0].error:
-            raise ConformanceFailure(
-                Promise.P14, f"a refused request must yield one ERROR event with a message, got {own}"
-            )
+            raise broken(Rule.REFUSAL_EVENT, "bad", got=str(own))
         trial.judge(requests[:1], Outcome(outcome.completions[:1]))
 
 
@@ -61,9 +57,7 @@ def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
     workload = Workload(requests, arrivals=(0, 0, 2), aborts=(("victim", 2),))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        told = [event.finish_reason for _, event in outcome.events if event.request_id == "bad"]
-        if told != [FinishReason.ERROR]:
-            raise ConformanceFailure(
-                Promise.P14, f"a refusal beside an abort must yield one ERROR event, got {told}"
-            )
+        reasons = [event.finish_reason for _, event in outcome.events if event.request_id == "bad"]
+        if reasons != [FinishReason.ERROR]:
+            raise broken(Rule.REFUSAL_EVENT, "bad", got=str(reasons))
         trial.judge(requests[:1], Outcome(outcome.completions[:1]))

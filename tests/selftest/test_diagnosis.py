@@ -17,18 +17,18 @@ from batchproof.api import (
     Request,
 )
 from batchproof.campaign.suite_run import run_suite
-from batchproof.causes import Cause
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.diagnosis import Diagnosis, diagnose
+from batchproof.causes import Cause, Diagnosis
+from batchproof.diagnosis import diagnose
 from batchproof.diagnosis.stage import Call
 from batchproof.diagnosis.tape import plain_schedule, tape_of
 from batchproof.diagnosis.twin import honest_view, logits_of
-from batchproof.errors import EngineHang
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
+from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, faults, resolve_engine
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 from batchproof_engines.paged import build_unprobed
 from batchproof_engines.paged.block_manager import BlockManager
@@ -59,9 +59,9 @@ def trial_of(laboratory: Laboratory, spec: EngineSpec, model: str = "gpt2-random
 
 
 def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis:
-    with pytest.raises((ConformanceFailure, EngineHang)) as caught:
+    with pytest.raises((ConformanceFailure, HangFailure)) as caught:
         trial.check(asked)
-    return diagnose(trial, caught.value, seconds)
+    return diagnose(trial, caught.value.failure, seconds)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_mistake_is_named(
     laboratory: Laboratory, fault: str, asked: Workload, model: str, cause: Cause, words: str
 ) -> None:
     found = diagnosed(trial_of(laboratory, resolve_engine(f"fault:{fault}"), model), asked)
-    assert found.cause is cause, found.lines()
+    assert found.cause is cause, found
     assert words in found.text
     assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself tells those"
 

@@ -33,7 +33,8 @@ SUITE = """
 import pytest
 from batchproof.api import Request
 from batchproof.promises import Promise
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.checks.broken import broken
+from batchproof.finding import Rule
 from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
@@ -49,7 +50,7 @@ def test_right(trial):
 def test_wrong(trial, number):
     trial.check(WORKLOAD)
     with trial.reporting(WORKLOAD):
-        raise ConformanceFailure(Promise.P5, f"planted {number}")
+        raise broken(Rule.STATED, promise=Promise.P5, what=f"planted {number}")
 
 
 @pytest.mark.promise(id="P9")

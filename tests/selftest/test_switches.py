@@ -18,10 +18,11 @@ from batchproof.checks.switches import (
     positions,
     set_back,
 )
-from batchproof.checks.verdict import ConformanceFailure
 from batchproof.promises import Promise
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 from tests.selftest.conftest import RunSuite
 
@@ -89,7 +90,7 @@ def test_an_engine_that_leaves_a_switch_otherwise_is_caught(lab: Laboratory, sta
     trial = Trial(lab, flipping(statement), lab.oracle(MODEL), frozenset(), Promise.P1)
     with pytest.raises(ConformanceFailure, match="changed while the engine worked") as caught:
         trial.run(Workload((Request("a", (1, 2, 3), 2),)))
-    assert caught.value.promise is Promise.P15
+    assert caught.value.failure.promise is Promise.P15
     set_back(before)
     assert positions() == before
 

@@ -15,7 +15,8 @@ SUITE = """
 import pytest
 from batchproof.api import Request
 from batchproof.promises import Promise
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.checks.broken import broken
+from batchproof.finding import Rule
 from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
@@ -34,7 +35,7 @@ def test_two_promises(trial):
 
 @pytest.mark.promise(id="P4")
 def test_wrong(trial):
-    raise ConformanceFailure(Promise.P2, "planted")
+    raise broken(Rule.STATED, promise=Promise.P2, what="planted")
 
 
 @pytest.mark.promise(id="P14")

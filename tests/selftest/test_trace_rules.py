@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from batchproof.api import (
     Capability,
@@ -19,6 +20,7 @@ from batchproof.api import (
     TokenEvent,
 )
 from batchproof.checks.answers import check_structure
+from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.conduct import check_stream, check_trace
 from batchproof.checks.happened import (
     has_chunk,
@@ -29,7 +31,7 @@ from batchproof.checks.happened import (
     has_slot_reuse,
 )
 from batchproof.checks.late_ends import LateEnds
-from batchproof.checks.masks import brute_force_mask, differences
+from batchproof.checks.masks import brute_force_mask, require_mask
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
 from batchproof.checks.trace import (
     check_accounting,
@@ -38,7 +40,7 @@ from batchproof.checks.trace import (
     check_positions,
     check_scheduling,
 )
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.finding import Rule
 from batchproof.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -175,12 +177,12 @@ BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
 }
 
 
-def failures(*checks: Callable[[], None]) -> list[ConformanceFailure]:
+def failures(*checks: Callable[[], None]) -> list[BrokenPromise]:
     found = []
     for check in checks:
         try:
             check()
-        except ConformanceFailure as failure:
+        except BrokenPromise as failure:
             found.append(failure)
     return found
 
@@ -196,7 +198,7 @@ def test_a_broken_trace_is_told_with_its_promise(name: str) -> None:
         lambda: check_accounting(trace, WORKLOAD),
         lambda: check_ends(trace, WORKLOAD, COMPLETIONS),
     )
-    told = [failure for failure in found if failure.promise is promise]
+    told = [failure for failure in found if failure.finding.promise is promise]
     assert any(words in str(failure) for failure in told), [str(f) for f in found]
 
 
@@ -320,9 +322,9 @@ def test_a_request_may_begin_behind_what_somebody_has_computed(trace: list[StepR
     ],
 )
 def test_to_begin_behind_anything_else_breaks_p7(trace: list[StepRecord], words: str) -> None:
-    with pytest.raises(ConformanceFailure, match=words) as caught:
+    with pytest.raises(BrokenPromise, match=words) as caught:
         begins(trace)
-    assert caught.value.promise is Promise.P7
+    assert caught.value.finding.promise is Promise.P7
 
 
 def test_what_earlier_workloads_have_computed_counts_as_far_as_it_was_fed() -> None:
@@ -330,7 +332,7 @@ def test_what_earlier_workloads_have_computed_counts_as_far_as_it_was_fed() -> N
     begins(trace, [Computed((1, 2, 3, 4, 8), 4)])
     begins(trace, [Computed((1, 2, 3), 5)])  # the rest is not known: an abort has hidden it
     for too_little in (Computed((1, 2, 3, 4, 8), 3), Computed((1, 2, 4, 3), 4)):
-        with pytest.raises(ConformanceFailure, match="that nobody has computed"):
+        with pytest.raises(BrokenPromise, match="that nobody has computed"):
             begins(trace, [too_little])
 
 
@@ -346,7 +348,7 @@ def test_hits_are_for_engines_that_declare_them_and_configs_that_ask_for_them() 
         (capable - {Capability.PREFIX_CACHING}, ALIKE),
         (capable, ALIKE.with_config(prefix_caching=False)),
     ):
-        with pytest.raises(ConformanceFailure, match="context_len is 4, but 0 tokens were fed before"):
+        with pytest.raises(BrokenPromise, match="context_len is 4, but 0 tokens were fed before"):
             check_trace(workload, ANSWERS, trace, capabilities)
 
 
@@ -380,12 +382,9 @@ def test_the_mask_definition_matches_one_drawn_by_hand() -> None:
     drawn = ["##" + "#." + "..", "##" + "##" + "..", ".." + ".." + "#.", ".." + ".." + "##"]
     hand = [[bit == "#" for bit in line] for line in drawn]
     assert brute_force_mask(rows, None) == hand
-    windowed = brute_force_mask(rows, 2)
-    assert list(differences(windowed, hand)) == [
-        "query 0 does not see key 0",
-        "query 1 does not see key 0",
-        "query 1 does not see key 1",
-    ]
+    with pytest.raises(BrokenPromise, match="query 0 sees key 0, and 2 more bits differ") as caught:
+        require_mask(torch.tensor(hand), rows, window=2)
+    assert caught.value.finding.rule is Rule.MASK
 
 
 # l: 2 prompt tokens, cap 5; m: 1 and 6; n: 2 and 2; one waits for two slots. An EOS ends l in step 1.
@@ -443,9 +442,9 @@ def test_an_eos_that_is_read_later_than_declared_breaks_p9(
     taken: int, surplus: int, declared: int
 ) -> None:
     words = f"step {1 + taken}: request 'l' finishes, but its last token was sampled in step 1"
-    with pytest.raises(ConformanceFailure) as caught:
+    with pytest.raises(BrokenPromise) as caught:
         judged(ends(taken, surplus), declared)
-    assert caught.value.promise is Promise.P9
+    assert caught.value.finding.promise is Promise.P9
     assert words in str(caught.value) or "running request 'l' got no token" in str(caught.value)
 
 
@@ -538,7 +537,7 @@ def test_nothing_hides_behind_a_declared_delay(name: str) -> None:
         lambda: check_accounting(trace, LATE),
         lambda: check_ends(trace, LATE, LATE_ANSWERS, late),
     )
-    told = [failure for failure in found if failure.promise is promise]
+    told = [failure for failure in found if failure.finding.promise is promise]
     assert any(words in str(failure) for failure in told), [str(f) for f in found]
 
 
@@ -547,7 +546,7 @@ def test_an_eos_at_the_cap_is_foreseen() -> None:
     first, *others = LATE.requests
     at_the_cap = LATE.with_requests([replace(first, max_new_tokens=2), *others])
     judged(ends(0), 1, at_the_cap)
-    with pytest.raises(ConformanceFailure, match="step 2: request 'l' finishes"):
+    with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
         judged(ends(1), 1, at_the_cap)
 
 
@@ -556,21 +555,21 @@ def test_who_was_preempted_before_its_eos_was_read_finishes_while_it_waits() -> 
     for waiting in (("n",), ("l", "n")):  # it may stand there still, once admission was done
         trace = changed(ends(1), 2, preempted=("l",), rows=rows, waiting=waiting, num_free_blocks=6)
         judged(trace, 1)
-        with pytest.raises(ConformanceFailure, match="step 2: request 'l' finishes"):
+        with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
             judged(trace, 0)
 
 
 def test_a_discarded_token_that_is_delivered_is_one_too_many() -> None:
     """In a completion it stands behind the EOS (P3), in the stream behind the finish reason (P14)."""
     given = Completion("l", (7, 9, 7), FinishReason.STOP)
-    with pytest.raises(ConformanceFailure, match="goes on after its EOS") as caught:
+    with pytest.raises(BrokenPromise, match="goes on after its EOS") as caught:
         check_structure(LATE.requests[0], given)
-    assert caught.value.promise is Promise.P3
+    assert caught.value.finding.promise is Promise.P3
     events = (TokenEvent("l", 7), TokenEvent("l", 9, FinishReason.STOP), TokenEvent("l", 7))
     outcome = Outcome((given,), tuple(enumerate(events)))
-    with pytest.raises(ConformanceFailure, match="its last event, and no other") as caught:
+    with pytest.raises(BrokenPromise, match="its last event, and no other") as caught:
         check_stream(LATE.with_requests(LATE.requests[:1]), outcome)
-    assert caught.value.promise is Promise.P14
+    assert caught.value.finding.promise is Promise.P14
 
 
 def test_a_surplus_row_feeds_the_eos_that_others_may_begin_behind() -> None:

@@ -8,12 +8,16 @@ import pytest
 import torch
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.checks.answers import binomial_bound, check_completions
-from batchproof.checks.verdict import ConformanceFailure, Ledger
+from batchproof.checks.answers import check_completions
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.ledger import Ledger
+from batchproof.finding import Finding, Rule
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle, cut
 from batchproof.promises import Promise
 from batchproof.run.registry import reference_factory
+from batchproof.statistics import binomial_bound
+from batchproof.wording.findings import finding_text
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 
@@ -45,10 +49,10 @@ def test_the_right_answer_passes_and_is_counted(oracle: Oracle) -> None:
     assert (ledger.num_requests, ledger.num_steps, ledger.num_near_ties) == (1, 6, 0)
 
 
-def broken(oracle: Oracle, request: Request, **changes: object) -> ConformanceFailure:
-    with pytest.raises(ConformanceFailure) as caught:
+def broken(oracle: Oracle, request: Request, **changes: object) -> Finding:
+    with pytest.raises(BrokenPromise) as caught:
         judge(oracle, request, replace(right(oracle, request), **changes))  # type: ignore[arg-type]
-    return caught.value
+    return caught.value.finding
 
 
 def test_a_wrong_token_breaks_parity_and_says_where(oracle: Oracle) -> None:
@@ -57,8 +61,10 @@ def test_a_wrong_token_breaks_parity_and_says_where(oracle: Oracle) -> None:
     should_be, tokens[3] = tokens[3], (tokens[3] + 1) % 256
     failure = broken(oracle, request, token_ids=tuple(tokens), logits=None)
     assert failure.promise is Promise.P1
-    assert f"step 3: got token {tokens[3]}, but should be {should_be}" in str(failure)
-    assert "margin" in str(failure)
+    assert (failure.rule, failure.request_id, failure.step) == (Rule.TOKEN, "r", 3)
+    text = finding_text(failure)
+    assert f"step 3: got token {tokens[3]}, but should be {should_be}" in text
+    assert "margin" in text
 
 
 def test_too_many_and_too_few_tokens_break_the_cap(oracle: Oracle) -> None:
@@ -95,9 +101,9 @@ def test_a_refusal_of_a_good_request_is_a_failure(oracle: Oracle) -> None:
 def test_swapped_lost_and_doubled_completions_break_the_order(oracle: Oracle, ids: list[str]) -> None:
     requests = [Request("a", PROMPT, 2), Request("b", PROMPT, 2)]
     completions = [right(oracle, Request(each, PROMPT, 2)) for each in ids]
-    with pytest.raises(ConformanceFailure) as caught:
+    with pytest.raises(BrokenPromise) as caught:
         check_completions(requests, completions, oracle, Ledger())
-    assert caught.value.promise is Promise.P4
+    assert caught.value.finding.promise is Promise.P4
 
 
 def test_logits_a_thousand_roundings_off_fail_though_the_tokens_are_right(oracle: Oracle) -> None:
@@ -107,7 +113,7 @@ def test_logits_a_thousand_roundings_off_fail_though_the_tokens_are_right(oracle
     moved = logits.clone()
     moved[4, 17] += 1000 * oracle.error.max_abs
     failure = broken(oracle, request, logits=moved)
-    assert "step 4: the logits are off" in str(failure)
+    assert "step 4: the logits are off" in finding_text(failure)
     shifted = logits + 5.0  # the same for all tokens: nothing changes
     judge(oracle, request, replace(right(oracle, request), logits=shifted))
 
@@ -115,12 +121,12 @@ def test_logits_a_thousand_roundings_off_fail_though_the_tokens_are_right(oracle
 def test_a_nan_in_the_logits_fails(oracle: Oracle) -> None:
     request = Request("r", PROMPT, 2)
     logits = torch.full((2, 256), float("nan"))
-    assert "hold NaN or infinity" in str(broken(oracle, request, logits=logits))
+    assert "hold NaN or infinity" in finding_text(broken(oracle, request, logits=logits))
 
 
 def test_logits_of_another_shape_fail(oracle: Oracle) -> None:
     request = Request("r", PROMPT, 2)
-    assert "shape (1, 256)" in str(broken(oracle, request, logits=torch.zeros(1, 256)))
+    assert "shape (1, 256)" in finding_text(broken(oracle, request, logits=torch.zeros(1, 256)))
 
 
 def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
@@ -140,7 +146,7 @@ def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
     flipped = Completion("r", (*answer.token_ids[:-1], second), FinishReason.LENGTH)
     assert judge(oracle, request, flipped).num_near_ties >= 1
     worst = int(answer.logits[step].argmin())
-    with pytest.raises(ConformanceFailure, match=f"got token {worst}"):
+    with pytest.raises(BrokenPromise, match=f"got token {worst}"):
         judge(oracle, request, replace(flipped, token_ids=(*answer.token_ids[:-1], worst)))
 
 
@@ -157,7 +163,7 @@ def test_the_constructed_model_tolerates_nothing_in_any_dtype() -> None:
     answer = right(oracle, request)
     judge(oracle, request, answer)
     second = int(oracle.answer(PROMPT, 4).logits[3].topk(2).indices[1])
-    with pytest.raises(ConformanceFailure, match="step 3"):
+    with pytest.raises(BrokenPromise, match="step 3"):
         judge(oracle, request, replace(answer, token_ids=(*answer.token_ids[:-1], second), logits=None))
 
 

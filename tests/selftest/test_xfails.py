@@ -19,7 +19,8 @@ import pytest
 from batchproof.api import Request
 from batchproof.errors import EngineHang, OracleError
 from batchproof.promises import Promise
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.checks.broken import broken
+from batchproof.finding import Rule
 from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
@@ -33,7 +34,7 @@ def test_right(trial):
 @pytest.mark.promise(id="P4")
 @pytest.mark.parametrize("number", [1, 2])
 def test_wrong(trial, number):
-    raise ConformanceFailure(Promise.P1, f"planted {number}")
+    raise broken(Rule.STATED, what=f"planted {number}")
 
 
 @pytest.mark.promise(id="P1")

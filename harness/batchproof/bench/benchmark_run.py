@@ -21,8 +21,9 @@ from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.promises import Promise
 from batchproof.provenance import command_line, provenance
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
 
 FOLDER = ROOT / "results" / "benchmarks"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from batchproof.checks.verdict import ConformanceFailure
+from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import EngineHang, OracleError
+from batchproof.run.failures import ConformanceFailure
+from batchproof.wording.findings import first_line
 
 
 class NoRightAnswer(OracleError):
@@ -21,8 +23,10 @@ def blaming(accuse: Callable[[str], None]) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, EngineHang, NoRightAnswer):
         raise
-    except ConformanceFailure as failure:
-        accuse(f"{failure.promise} is broken: {failure.finding}")
+    except BrokenPromise as error:
+        accuse(first_line(error.finding))
+    except ConformanceFailure as error:
+        accuse(first_line(error.failure.finding))
     except BaseException as error:  # asyncio's cancellation, for one, is no Exception
         accuse(f"the engine raised {type(error).__name__}: {error}")
 

@@ -21,10 +21,10 @@ from batchproof.api import (
     SteppingEngine,
     TokenEvent,
 )
+from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
-from batchproof.checks.verdict import ConformanceFailure
 from batchproof.devices import synchronise
-from batchproof.promises import Promise
+from batchproof.finding import Rule
 from batchproof.run.time_limit import time_limit
 from batchproof.workload.workloads import assemble
 
@@ -66,7 +66,7 @@ def serve_at_once(
     engine: Engine, requests: Sequence[Request], device: torch.device, time_limit_s: float
 ) -> Round:
     """Makes one call of `generate`. Raises what the engine raises, `EngineHang`, and
-    `ConformanceFailure`."""
+    `BrokenPromise`."""
     asked = [
         replace(request) for request in requests
     ]  # ours stay as they are, whatever is done to these
@@ -133,8 +133,7 @@ def _put_together(
     own: dict[str, list[Stamped]] = {request.request_id: [] for request in requests}
     for now, event in stamped:
         if event.request_id not in own:
-            finding = f"an event is of request {event.request_id!r}, which nobody asked for"
-            raise ConformanceFailure(Promise.P14, finding)
+            raise broken(Rule.STRANGE_EVENT, event.request_id)
         own[event.request_id].append((now, event))
     completions = []
     times = []

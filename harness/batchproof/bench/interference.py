@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from time import process_time, sleep
 
 from batchproof.bench.timed_engine import TimedEngine
+from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import require_same, shared_of
-from batchproof.checks.verdict import ConformanceFailure
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.run.trial import Laboratory
+from batchproof.run.laboratory import Laboratory
+from batchproof.wording.findings import first_line
 
 NUM_LISTENS = 3
 LISTEN_S = 0.02
@@ -28,8 +29,8 @@ class InterferenceMonitor:
         """Returns what is wrong now, or None."""
         try:
             require_same(self._before, shared_of(self._model), "since it was loaded")
-        except ConformanceFailure as failure:
-            return f"{failure.promise} is broken: {failure.finding}"
+        except BrokenPromise as error:
+            return first_line(error.finding)
         return self.noise()
 
     def noise(self) -> str | None:

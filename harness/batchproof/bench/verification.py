@@ -21,7 +21,7 @@ from batchproof.checks.answers import (
     check_structure,
     check_tokens,
 )
-from batchproof.checks.verdict import Ledger
+from batchproof.checks.ledger import Ledger
 from batchproof.oracle.oracle import Oracle
 
 MAX_TOKENS_CHECKED_IN_FULL = 8192  # output tokens of one round
@@ -50,7 +50,7 @@ class Verifier:
         self._counts = Counts()
 
     def judge(self, lap: int, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-        """Checks one round. Raises `ConformanceFailure` at the first wrong answer."""
+        """Checks one round. Raises `BrokenPromise` at the first wrong answer."""
         check_order(requests, completions)
         for request, completion in zip(requests, completions, strict=True):
             check_structure(request, completion)

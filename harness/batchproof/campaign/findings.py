@@ -13,7 +13,7 @@ from batchproof.campaign.modules import conformance_functions, function_of
 from batchproof.plugin.selection import LAB
 from batchproof.plugin.table import record_of
 from batchproof.records.trial import TrialRecord
-from batchproof.run.trial import Laboratory
+from batchproof.run.laboratory import Laboratory
 
 
 @dataclass(frozen=True, slots=True)

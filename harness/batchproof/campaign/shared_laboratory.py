@@ -14,7 +14,7 @@ import torch
 from batchproof.checks.environment import shared_of
 from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.models.catalogue import resolve_dtype
-from batchproof.run.trial import Laboratory
+from batchproof.run.laboratory import Laboratory
 
 
 @dataclass

@@ -25,14 +25,16 @@ from batchproof.cases.resolve import slips, workloads_of
 from batchproof.cases.schema import Case, RequestSpec
 from batchproof.checks import happened
 from batchproof.checks.answers import check_completions, check_order, check_tokens
+from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.late_ends import is_unforeseen
 from batchproof.checks.prefixes import Computed
 from batchproof.checks.refusals import require_refused
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.errors import EngineHang
+from batchproof.failure import CaseNote
+from batchproof.finding import Facts, Finding, Rule
 from batchproof.promises import Promise
+from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -41,29 +43,40 @@ ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Pr
 
 
 def run_case(trial: Trial, case: Case) -> None:
-    """Raises `ConformanceFailure` if the engine breaks a promise, `CaseError` if the case does not hold
-    on this model."""
+    """Run a curated case, symbolic prompts and all.
+
+    Raises `ConformanceFailure` if the engine breaks a promise, `HangFailure`, and `CaseError` if the
+    case does not hold on this model.
+    """
     # A constructed model shows a lost key in its tokens; the others show more in their logits.
     wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
     workloads = workloads_of(case, trial.oracle, wants_logits)
     _check_case_holds(trial, case)
+    with _noting(CaseNote(case.name, str(case.place), case.why, case.link)):
+        run_calls(trial, case, workloads)
+
+
+def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
+    """Give one engine these workloads, one a call of the case, and judge them as the case says.
+
+    Raises `ConformanceFailure` and `HangFailure`.
+    """
     if case.promise is Promise.P15:  # so that an engine that seeds them cannot hit the state by luck
         torch.rand(1)
         random.random()
     look = world_of if case.promise is Promise.P15 else settings_of
     before = look(trial.subject.model)
-    with _telling(case):
-        with trial.reporting(workloads[0]):
-            engine = trial.build(workloads[0].config)
-        try:
-            _run_calls(trial, case, workloads, engine)
-        finally:
-            trial.close(engine)
-        with trial.reporting(workloads[-1]):
-            require_same(before, look(trial.subject.model), "while the engine worked")
+    with trial.reporting(workloads[0]):
+        engine = trial.build(workloads[0].config)
+    try:
+        _judge_calls(trial, case, workloads, engine)
+    finally:
+        trial.close(engine)
+    with trial.reporting(workloads[-1]):
+        require_same(before, look(trial.subject.model), "while the engine worked")
 
 
-def _run_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: Engine) -> None:
+def _judge_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine: Engine) -> None:
     traces: list[Sequence[StepRecord]] = []
     outcomes: list[Outcome] = []
     for call, workload in zip(case.calls, workloads, strict=True):
@@ -95,17 +108,14 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
 
 
 @contextmanager
-def _telling(case: Case) -> Iterator[None]:
-    """Adds the case's name, place and reason to whatever goes wrong."""
-    story = [f"case {case.name} ({case.place}): {case.why}", *([case.link] if case.link else [])]
+def _noting(case: CaseNote) -> Iterator[None]:
+    """A failure inside names the case."""
     try:
         yield
-    except ConformanceFailure as failure:
-        failure.evidence += story
-        raise
-    except EngineHang as hang:
-        hang.add(story)
-        raise
+    except ConformanceFailure as error:
+        raise ConformanceFailure(error.failure.in_case(case)) from None
+    except HangFailure as error:
+        raise HangFailure(error.failure.in_case(case)) from None
 
 
 def _judge(
@@ -117,7 +127,7 @@ def _judge(
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
             words = [(word,) for word in spec.expect.error_words]
-            require_refused(trial, completion, request, words)
+            require_refused(completion, request, words, trial.ledger)
         elif spec.expect.finish is FinishReason.ABORTED or (
             was_aborted and spec.aborts and spec.expect.finish is None
         ):
@@ -126,30 +136,30 @@ def _judge(
             good.append((request, completion))
     try:
         check_completions([r for r, _ in good], [c for _, c in good], trial.oracle, trial.ledger)
-    except ConformanceFailure as failure:
-        is_answer = failure.promise is Promise.P1 and case.promise in ABOUT_ANSWERS
-        if is_answer or failure.promise is Promise.P12:  # P12: a good request was refused
-            failure.promise = case.promise
-        raise
+    except BrokenPromise as error:
+        raise BrokenPromise(_counted(error.finding, case)) from None
+
+
+def _counted(finding: Finding, case: Case) -> Finding:
+    """For the promise of the case, where a wrong answer or a refusal of a good request breaks that."""
+    is_answer = finding.promise is Promise.P1 and case.promise in ABOUT_ANSWERS
+    is_refusal = finding.promise is Promise.P12
+    return finding.under(case.promise) if is_answer or is_refusal else finding
 
 
 def _check_aborted(
     trial: Trial, case: Case, spec: RequestSpec, request: Request, completion: Completion
 ) -> None:
-    where, tokens = f"request {spec.request_id!r}", completion.token_ids
+    name, tokens = spec.request_id, completion.token_ids
     if completion.finish_reason is not FinishReason.ABORTED:
-        raise ConformanceFailure(
-            case.promise, f"{where} ended with {completion.finish_reason}, but should be aborted"
-        )
+        reason = completion.finish_reason.value
+        raise broken(Rule.NOT_ABORTED, name, promise=case.promise, finish_reason=reason)
     limit = len(trial.oracle.expected(request)[0])
     wanted = spec.expect.num_tokens
     if len(tokens) > limit or wanted not in (None, len(tokens)):
-        raise ConformanceFailure(
-            case.promise,
-            f"{where} was aborted with {len(tokens)} tokens, but should have "
-            f"{f'at most {limit}' if wanted is None else wanted}",
-            [f"got: {list(tokens)}"],
-        )
+        should_have = f"at most {limit}" if wanted is None else str(wanted)
+        facts: Facts = {"num_tokens": len(tokens), "got": tokens, "should_have": should_have}
+        raise broken(Rule.ABORTED_LENGTH, name, promise=case.promise, **facts)
     check_tokens(request, completion, trial.oracle, trial.ledger)
     trial.ledger.num_requests += 1
     trial.ledger.num_steps += len(tokens)
@@ -175,11 +185,9 @@ def _check_trace(
             row.request_id in aborted for row in records[-1].rows
         )
         if is_idle_at_end and records[-1].num_free_blocks != records[-1].num_total_blocks:
-            raise ConformanceFailure(
-                case.promise,
-                f"at the end {records[-1].num_free_blocks} of {records[-1].num_total_blocks} blocks "
-                f"are free, not all",
-            )
+            free, total = records[-1].num_free_blocks, records[-1].num_total_blocks
+            facts: Facts = {"num_free": free, "num_total": total}
+            raise broken(Rule.LEFTOVER_BLOCKS, promise=case.promise, **facts)
         return
     check_conduct(workload, outcome, records, trial.capabilities, earlier, trial.scheduling_delay)
 
@@ -207,20 +215,16 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_s
     }
     for event, did in did_happen.items():
         if not did:
-            raise ConformanceFailure(
-                case.promise,
-                f"{event} did not happen in {len(records)} steps: this case proves nothing",
-            ).found_by("happened", what=event)
+            num_steps = len(records)
+            raise broken(Rule.CASE_EVENT, promise=case.promise, what=event, num_steps=num_steps)
     most = None if expect.max_steps is None else expect.max_steps + num_late_steps
     if most is not None and len(records) > most:
-        raise ConformanceFailure(
-            case.promise, f"it took {len(records)} steps, but {most} are enough"
-        ).found_by("max-steps", most=most)
+        raise broken(Rule.MAX_STEPS, promise=case.promise, num_steps=len(records), most=most)
 
 
 def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:
     """P16: calls that ask the same are answered the same, near-ties included."""
-    seen: dict[object, list[object]] = {}
+    seen: dict[object, object] = {}
     for workload, outcome in zip(workloads, outcomes, strict=True):
         asked = tuple(
             (r.prompt_token_ids, r.max_new_tokens, r.eos_token_ids) for r in workload.requests
@@ -228,8 +232,4 @@ def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -
         answers: list[object] = [(c.token_ids, str(c.finish_reason)) for c in outcome.completions]
         first = seen.setdefault((asked, workload.arrivals), answers)
         if answers != first:
-            raise ConformanceFailure(
-                Promise.P16,
-                "the same call was answered differently",
-                [f"first: {first}", f"then:  {answers}"],
-            ).found_by("repeats")
+            raise broken(Rule.REPEATS, first=str(first), then=str(answers))

@@ -15,16 +15,16 @@ loses l_b - l_c <= e_c - e_b <= 2 max|e|. Nothing is retried and nothing is skip
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.causes import Cause
-from batchproof.checks.verdict import ConformanceFailure, Ledger, rule
+from batchproof.checks.broken import BrokenPromise, broken
+from batchproof.checks.ledger import Ledger
+from batchproof.finding import Facts, Rule
 from batchproof.oracle.oracle import Oracle, centred
-from batchproof.promises import Promise
+from batchproof.statistics import binomial_bound
 
 NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-tie budget
 
@@ -35,7 +35,7 @@ def check_completions(
     oracle: Oracle,
     ledger: Ledger,
 ) -> None:
-    """All requests are good ones; raises `ConformanceFailure` at the first that is not answered."""
+    """All requests are good ones. Raises `BrokenPromise` at the first wrong answer."""
     check_order(requests, completions)
     _score_together(requests, completions, oracle)
     for request, completion in zip(requests, completions, strict=True):
@@ -77,74 +77,44 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
         return
     lost = [each for each in expected if each not in got]
     strangers = [each for each in got if each not in expected]
+    ids: Facts = {"ids": [f"got:       {got}", f"should be: {expected}"]}
     if sorted(got) == sorted(expected):
-        what, cause = "the completions are not in input order", Cause.ORDER
-    elif lost and strangers:
-        what = f"{strangers[0]!r} is answered, which nobody asked, and {lost[0]!r} is not"
-        cause = Cause.ROUTING
-    elif lost and len(got) == len(expected):
+        raise broken(Rule.ORDER, **ids)
+    if lost and strangers:
+        raise broken(Rule.STRANGER, stranger=strangers[0], lost=lost[0], **ids)
+    if lost and len(got) == len(expected):
         twice = next(each for each in got if got.count(each) > expected.count(each))
-        what, cause = f"{twice!r} is answered twice, and {lost[0]!r} is not", Cause.ROUTING
-    elif lost:
-        what, cause = f"request {lost[0]!r} has no completion", Cause.DROPPED
-    else:
-        what, cause = "there are too many completions", Cause.DROPPED
-    evidence = [f"got:       {got}", f"should be: {expected}"]
-    raise ConformanceFailure(Promise.P4, what, evidence, cause=cause)
+        raise broken(Rule.TWICE, twice=twice, lost=lost[0], **ids)
+    if lost:
+        raise broken(Rule.MISSING, lost=lost[0], **ids)
+    raise broken(Rule.SURPLUS, **ids)
 
 
 def check_structure(request: Request, completion: Completion) -> None:
     """Caps, EOS and finish reason, which no rounding excuses. Needs no reference."""
-    where = f"request {request.request_id!r}"
-    tokens, reason, cap = completion.token_ids, completion.finish_reason, request.max_new_tokens
-    if reason is FinishReason.ERROR:
-        raise ConformanceFailure(
-            Promise.P12,
-            f"{where} is a good request, but was answered with {reason.value}: {completion.error}",
-            request_id=request.request_id,
-        )
-    if reason is FinishReason.ABORTED:
-        raise ConformanceFailure(
-            Promise.P13,
-            f"{where} was aborted, but nobody asked for that",
-            request_id=request.request_id,
-            cause=Cause.CANCEL,
-        )
-    evidence = [f"got: {list(tokens)} ({reason})", f"max_new_tokens {cap}, {_eos_words(request)}"]
+    name, tokens, cap = request.request_id, completion.token_ids, request.max_new_tokens
+    if completion.finish_reason is FinishReason.ERROR:
+        raise broken(Rule.GOOD_REFUSED, name, error=completion.error)
+    if completion.finish_reason is FinishReason.ABORTED:
+        raise broken(Rule.ABORTED_UNASKED, name)
+    facts: Facts = {
+        "got": tokens,
+        "num_tokens": len(tokens),
+        "finish_reason": completion.finish_reason.value,
+        "cap": cap,
+        "eos": sorted(request.eos_token_ids),
+    }
     if len(tokens) > cap:
-        raise ConformanceFailure(
-            Promise.P2,
-            f"{where} got {len(tokens)} tokens, but its cap is {cap}",
-            evidence,
-            request.request_id,
-            cap,
-        )
+        raise broken(Rule.CAP, name, cap, **facts)
     early = next((i for i, t in enumerate(tokens[:-1]) if t in request.eos_token_ids), None)
     if early is not None:
-        raise ConformanceFailure(
-            Promise.P3,
-            f"{where} goes on after its EOS {tokens[early]} at step {early}",
-            evidence,
-            request.request_id,
-            early,
-        )
+        raise broken(Rule.EOS, name, early, token=tokens[early], **facts)
     ends_in_eos = bool(tokens) and tokens[-1] in request.eos_token_ids
     if not ends_in_eos and len(tokens) < cap:
-        raise ConformanceFailure(
-            Promise.P2,
-            f"{where} got {len(tokens)} tokens without an EOS, but should get {cap}",
-            evidence,
-            request.request_id,
-            len(tokens),
-        )
+        raise broken(Rule.SHORT, name, len(tokens), **facts)
     expected = FinishReason.STOP if ends_in_eos else FinishReason.LENGTH
-    if reason != expected:
-        raise ConformanceFailure(
-            Promise.P3,
-            f"{where} finished with {reason!s}, but should finish with {expected!s}",
-            evidence,
-            request.request_id,
-        )
+    if completion.finish_reason != expected:
+        raise broken(Rule.FINISH_REASON, name, should_be=expected.value, **facts)
 
 
 def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
@@ -155,14 +125,9 @@ def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledge
         if token_id == should_be[step]:
             continue
         if not 0 <= token_id < oracle.subject.vocab_size:
-            raise ConformanceFailure(
-                Promise.P1,
-                f"request {request.request_id!r} step {step}: got token {token_id}, which is none of "
-                f"this vocabulary (0 to {oracle.subject.vocab_size - 1}), but should be "
-                f"{should_be[step]}",
-                request_id=request.request_id,
-                step=step,
-            )
+            last = oracle.subject.vocab_size - 1
+            facts: Facts = {"token": token_id, "last_token": last, "should_be": should_be[step]}
+            raise broken(Rule.VOCABULARY, request.request_id, step, **facts)
         if oracle.subject.oracle is None:
             num_near_ties = _explained_steps(prompt, tokens, oracle)
             if num_near_ties is not None:
@@ -177,16 +142,8 @@ def check_choices(request: Request, completion: Completion, oracle: Oracle, ledg
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
     if num_near_ties is None:
-        raise ConformanceFailure(
-            Promise.P1,
-            f"request {request.request_id!r}: a token is not the best choice after those before it, "
-            f"by more than rounding explains",
-            [
-                f"got: {list(tokens)}",
-                f"rounding explains {2 * oracle.kappa * oracle.error.max_abs:.2g}",
-            ],
-            request.request_id,
-        )
+        bound = 2 * oracle.kappa * oracle.error.max_abs
+        raise broken(Rule.CHOICE, request.request_id, got=tokens, bound=bound)
     ledger.num_near_ties += num_near_ties
 
 
@@ -209,96 +166,53 @@ def _explained_steps(
 
 def _wrong_token(
     request: Request, completion: Completion, oracle: Oracle, step: int, should_be: list[int]
-) -> ConformanceFailure:
-    margin = oracle.answer(request.prompt_token_ids, request.max_new_tokens).margin(step)
-    error = oracle.error
-    return ConformanceFailure(
-        Promise.P1,
-        f"request {request.request_id!r} step {step}: got token {completion.token_ids[step]}, "
-        f"but should be {should_be[step]}",
-        [
-            f"got:       {list(completion.token_ids)}",
-            f"should be: {should_be[: len(completion.token_ids)]}",
-            f"margin of the right token {margin:.3g}; rounding explains "
-            f"{2 * oracle.kappa * error.max_abs:.2g} (2 kappa E; kappa {oracle.kappa:g})",
-        ],
+) -> BrokenPromise:
+    return broken(
+        Rule.TOKEN,
         request.request_id,
         step,
+        token=completion.token_ids[step],
+        right_token=should_be[step],
+        got=completion.token_ids,
+        should_be=should_be[: len(completion.token_ids)],
+        margin=float(oracle.answer(request.prompt_token_ids, request.max_new_tokens).margin(step)),
+        bound=2 * oracle.kappa * oracle.error.max_abs,
+        kappa=oracle.kappa,
     )
 
 
-@rule("near-ties")
 def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
     """Rule O3, second half: an honest engine flips only some of the steps that could flip."""
     if not ledger.num_near_ties:
         return
     budget = binomial_bound(ledger.num_steps, oracle.error.near_tie_share, NEAR_TIE_RISK)
     if ledger.num_near_ties > budget:
-        raise ConformanceFailure(
-            Promise.P1,
-            f"{ledger.num_near_ties} near-ties in {ledger.num_steps} steps; chance allows {budget}",
-            [f"{oracle.error.near_tie_share:.2%} of the reference's own steps could flip"],
+        raise broken(
+            Rule.NEAR_TIES,
+            num_near_ties=ledger.num_near_ties,
+            num_steps=ledger.num_steps,
+            budget=budget,
+            share=oracle.error.near_tie_share,
         )
 
 
-def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
-    """The smallest k with P(more than k successes) <= risk."""
-    if probability >= 1.0:
-        return num_trials
-    remaining, k = 1.0, 0
-    term = (1.0 - probability) ** num_trials if probability < 1.0 else 0.0
-    if term == 0.0:  # underflow: a normal bound, five and a half deviations up
-        mean = num_trials * probability
-        return math.ceil(mean + 5.5 * math.sqrt(mean * (1 - probability)) + 1)
-    while True:
-        remaining -= term
-        if remaining <= risk or k == num_trials:
-            return k
-        term *= (num_trials - k) / (k + 1) * probability / (1.0 - probability)
-        k += 1
-
-
-@rule("logits")
 def check_logits(request: Request, completion: Completion, oracle: Oracle) -> None:
     """Rule O4: within kappa E of float64 over the engine's own tokens, at worst and on average."""
     if completion.logits is None:
         return
+    name, shape = request.request_id, tuple(completion.logits.shape)
     expected_shape = (len(completion.token_ids), oracle.subject.vocab_size)
-    if tuple(completion.logits.shape) != expected_shape:
-        raise ConformanceFailure(
-            Promise.P1,
-            f"request {request.request_id!r} has logits of shape {tuple(completion.logits.shape)}, "
-            f"but should be {expected_shape}",
-        )
+    if shape != expected_shape:
+        raise broken(Rule.LOGITS_SHAPE, name, got=str(shape), should_be=str(expected_shape))
     if not bool(torch.isfinite(completion.logits).all()):
-        raise ConformanceFailure(
-            Promise.P1,
-            f"request {request.request_id!r}: its logits hold NaN or infinity",
-            request_id=request.request_id,
-        )
+        raise broken(Rule.LOGITS_FINITE, name)
     exact = oracle.score(request.prompt_token_ids, completion.token_ids)
     difference = centred(completion.logits) - centred(exact)
     worst, rms = difference.abs().amax(dim=-1), difference.pow(2).mean().sqrt().item()
-    error = oracle.error
+    error, kappa = oracle.error, oracle.kappa
     step = int(worst.argmax())
-    if not bool((worst <= oracle.kappa * error.max_abs).all()):  # `not`: a NaN must fail
-        raise ConformanceFailure(
-            Promise.P1,
-            f"request {request.request_id!r} step {step}: the logits are off by {worst[step]:.3g}, "
-            f"but rounding reaches {oracle.kappa * error.max_abs:.2g}",
-            [f"kappa {oracle.kappa:g}, E {error.max_abs:.2g}; the tokens are right all the same"],
-            request.request_id,
-            step,
-        )
-    if rms > oracle.kappa * error.rms:
-        raise ConformanceFailure(
-            Promise.P1,
-            f"request {request.request_id!r}: the logits are off by {rms:.3g} on average (rms), "
-            f"but rounding reaches {oracle.kappa * error.rms:.2g}",
-            request_id=request.request_id,
-        )
-
-
-def _eos_words(request: Request) -> str:
-    eos = sorted(request.eos_token_ids)
-    return f"eos {eos}" if eos else "no EOS"
+    if not bool((worst <= kappa * error.max_abs).all()):  # `not`: a NaN must fail
+        facts: Facts = {"bound": kappa * error.max_abs, "kappa": kappa, "unit": error.max_abs}
+        raise broken(Rule.LOGITS, name, step, off=float(worst[step]), **facts)
+    if rms > kappa * error.rms:
+        raise broken(Rule.LOGITS_RMS, name, off=rms, bound=kappa * error.rms)

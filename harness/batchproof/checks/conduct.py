@@ -16,6 +16,7 @@ from batchproof.api import (
     FinishReason,
     StepRecord,
 )
+from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import (
@@ -25,8 +26,7 @@ from batchproof.checks.trace import (
     check_positions,
     check_scheduling,
 )
-from batchproof.checks.verdict import ConformanceFailure, rule
-from batchproof.promises import Promise
+from batchproof.finding import Rule
 from batchproof.workload.workloads import Outcome, Workload
 
 
@@ -71,30 +71,18 @@ def check_trace(
     check_ends(records, workload, completions, ends)
 
 
-@rule("stream")
 def check_stream(workload: Workload, outcome: Outcome) -> None:
     """P14: the finish reason on the last event and nowhere else; a token in each, none too many."""
     for request in workload.requests:
         own = [event for _, event in outcome.events if event.request_id == request.request_id]
-        where = f"request {request.request_id!r}"
-        reasons = [event.finish_reason for event in own]
+        name, reasons = request.request_id, [event.finish_reason for event in own]
         if not own or reasons[-1] is None or any(reasons[:-1]):
-            raise ConformanceFailure(
-                Promise.P14,
-                f"{where}: its last event, and no other, must carry the finish reason",
-                [f"finish reasons: {[reason and reason.value for reason in reasons]}"],
-                request.request_id,
-            )
+            given = [reason and reason.value for reason in reasons]
+            raise broken(Rule.LAST_EVENT, name, reasons=given)
         if any(event.token_id is None for event in own):
-            raise ConformanceFailure(
-                Promise.P14, f"{where}: an event carries no token", request_id=request.request_id
-            )
+            raise broken(Rule.EMPTY_EVENT, name)
         if len(own) > request.max_new_tokens:
-            raise ConformanceFailure(
-                Promise.P14,
-                f"{where}: {len(own)} events, but its cap is {request.max_new_tokens}",
-                request_id=request.request_id,
-            )
+            raise broken(Rule.NUM_EVENTS, name, num_events=len(own), cap=request.max_new_tokens)
 
 
 def _served(workload: Workload, completions: Sequence[Completion]) -> tuple[Workload, list[Completion]]:

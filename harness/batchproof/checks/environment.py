@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from batchproof.checks.broken import broken
 from batchproof.checks.switches import positions
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.promises import Promise
+from batchproof.finding import Rule
 
 World = Mapping[str, Any]  # name of a thing -> a value that compares
 
@@ -79,11 +79,11 @@ def world_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def require_same(before: World, after: World, when: str) -> None:
+    """Raises `BrokenPromise` at the first thing that differs."""
     for name, value in before.items():
         if after[name] != value:
-            raise ConformanceFailure(
-                Promise.P15, f"the {name} changed {when}", _difference(value, after[name])
-            ).found_by("world", thing=name)
+            changes = _difference(value, after[name])
+            raise broken(Rule.WORLD, thing=name, when=when, changes=changes)
 
 
 def _difference(old: Any, new: Any) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from batchproof.api import (
     Completion,
@@ -16,8 +17,8 @@ from batchproof.api import (
     Request,
     StepRecord,
 )
-from batchproof.checks.verdict import ConformanceFailure, rule
-from batchproof.promises import Promise
+from batchproof.checks.broken import BrokenPromise, broken
+from batchproof.finding import Rule
 from batchproof.workload.workloads import Workload
 
 NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if the engine declares so"
@@ -89,27 +90,24 @@ class LateEnds:
         return self.sampled_in[request_id] + self.granted.get(request_id, 0)
 
 
-@rule("late-ends")
 def check_late_ends(trace: Sequence[StepRecord], ends: LateEnds) -> None:
     """P9: an end takes effect in its own step, or an EOS before the cap as late as declared."""
     for step, record in enumerate(trace):
         for each in record.finished:
             if not ends.finishes_in_time(each, step):
-                raise _broken(f"step {step}: request {each!r} finishes", each, ends)
+                raise _late(Rule.LATE_FINISH, each, step, ends)
         for each in record.admitted:
             if ends.has_ended(each, step):
-                raise _broken(f"step {step}: request {each!r} is admitted", each, ends)
+                raise _late(Rule.LATE_ADMISSION, each, step, ends)
         for row in record.rows:
             is_decode = row.query_len == 1 and row.is_sampled
             if ends.has_ended(row.request_id, step) and not is_decode:
-                what = f"{row.query_len} tokens of request {row.request_id!r} are fed"
-                raise _broken(f"step {step}: {what}", row.request_id, ends)
+                num_tokens = row.query_len
+                raise _late(Rule.LATE_ROWS, row.request_id, step, ends, num_tokens=num_tokens)
 
 
-def _broken(what: str, request_id: str, ends: LateEnds) -> ConformanceFailure:
-    granted = ends.granted.get(request_id, 0)
-    return ConformanceFailure(
-        Promise.P9,
-        f"{what}, but its last token was sampled in step {ends.sampled_in[request_id]}",
-        [f"scheduling_delay: {granted} steps, as declared" if granted else NONE_GRANTED],
-    )
+def _late(rule: Rule, request_id: str, step: int, ends: LateEnds, **facts: Any) -> BrokenPromise:
+    delay = ends.granted.get(request_id, 0)
+    granted = f"scheduling_delay: {delay} steps, as declared" if delay else NONE_GRANTED
+    sampled_in = ends.sampled_in[request_id]
+    return broken(rule, request_id, step, sampled_in=sampled_in, granted=granted, **facts)

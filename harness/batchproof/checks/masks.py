@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
 
 from batchproof.api import RowRecord
+from batchproof.checks.broken import broken
+from batchproof.finding import Facts, Rule
 
 
 def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list[bool]]:
@@ -27,9 +32,37 @@ def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list
     ]
 
 
-def differences(got: Sequence[Sequence[bool]], should_be: Sequence[Sequence[bool]]) -> Iterator[str]:
-    """Where two masks of one shape differ, in words."""
-    for q, (got_row, right_row) in enumerate(zip(got, should_be, strict=True)):
-        for k, (got_bit, right_bit) in enumerate(zip(got_row, right_row, strict=True)):
-            if got_bit != right_bit:
-                yield f"query {q} {'sees' if got_bit else 'does not see'} key {k}"
+def require_mask(got: Tensor, rows: Sequence[RowRecord], window: int | None) -> None:
+    """Raises `BrokenPromise` unless the mask, `(queries, keys)`, is that of the definition."""
+    layout = [(row.context_len, row.query_len) for row in rows]
+    asked: Facts = {"layout": layout, "window": window}
+    expected = torch.tensor(brute_force_mask(rows, window))
+    if got.dtype is not torch.bool or got.shape != expected.shape:
+        given, wanted = (f"{each.dtype} {tuple(each.shape)}" for each in (got, expected))
+        raise broken(Rule.MASK_SHAPE, got=given, should_be=wanted, **asked)
+    wrong = (got.cpu() != expected).nonzero().tolist()
+    if not wrong:
+        return
+    row_of = [row.request_id for row in rows for _ in range(row.query_len)]
+    cached = [row.request_id for row in rows for _ in range(row.context_len)]
+    is_leak = any(row_of[query] != (cached + row_of)[key] for query, key in got.nonzero().tolist())
+    query, key = wrong[0]
+    raise broken(
+        Rule.MASK_LEAK if is_leak else Rule.MASK,
+        first=f"query {query} {'sees' if got[query, key] else 'does not see'} key {key}",
+        num_others=len(wrong) - 1,
+        **asked,
+    )
+
+
+def require_moves(
+    query: int, position: int, moved: float, should_move: bool | None, bound: float, allowed: float
+) -> None:
+    """Raises `BrokenPromise` if a query's logits move by more than `allowed` although it cannot see the
+    changed position, or by `bound` at most although it must. None: either is right."""
+    name = f"prefix-{query + 1}"
+    facts: Facts = {"query": query, "position": position, "bound": bound}
+    if should_move is False and moved > allowed:
+        raise broken(Rule.UNSEEN_MOVES, name, moved=moved, **facts)
+    if should_move is True and moved <= bound:
+        raise broken(Rule.SEEN_STAYS, name, moved=moved, **facts)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from batchproof.api import Completion, RowRecord, StepRecord
-from batchproof.causes import Cause
+from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds, check_late_ends
 from batchproof.checks.prefixes import ComputedPrefixes
-from batchproof.checks.verdict import ConformanceFailure, rule
-from batchproof.promises import Promise
+from batchproof.finding import Facts, Rule
 from batchproof.workload.workloads import Workload
 
 IN_TIME = LateEnds()  # every end takes effect at once
@@ -51,9 +50,7 @@ class _Replay:
             *record.preempted,
         ):
             if request_id not in self.requests:
-                raise ConformanceFailure(
-                    Promise.P7, f"step {step}: the trace names {request_id!r}, but nobody asked for it"
-                ).found_by("names")
+                raise broken(Rule.NAMES, step=step, name=request_id)
         for request_id in record.preempted:
             self.num_cached[request_id] = 0
             self.running = [each for each in self.running if each != request_id]
@@ -69,7 +66,6 @@ class _Replay:
         self.running = [each for each in self.running if each not in record.finished]
 
 
-@rule("positions")
 def check_positions(
     trace: Sequence[StepRecord], workload: Workload, prefixes: ComputedPrefixes | None = None
 ) -> None:
@@ -89,62 +85,43 @@ def check_positions(
 
 
 def _check_row(step: int, row: RowRecord, replay: _Replay, prefixes: ComputedPrefixes | None) -> None:
-    where = f"step {step}, request {row.request_id!r}"
-    cached, known = replay.num_cached.get(row.request_id, 0), replay.num_known(row.request_id)
+    name = row.request_id
+    cached, known = replay.num_cached.get(name, 0), replay.num_known(name)
     if prefixes is not None:
         if not cached and row.context_len > 0:
-            _check_hit(where, row, prefixes)
+            _check_hit(step, row, prefixes)
             cached = row.context_len
         prefixes.note(row)
     if row.context_len != cached:
-        raise ConformanceFailure(
-            Promise.P7,
-            f"{where}: context_len is {row.context_len}, but {cached} tokens were fed before",
-        )
+        raise broken(Rule.POSITIONS, name, step, context_len=row.context_len, num_fed=cached)
     if not 1 <= row.query_len <= known - cached:
-        raise ConformanceFailure(
-            Promise.P7, f"{where}: query_len is {row.query_len}, but {known - cached} tokens were due"
-        )
-    is_complete = row.context_len + row.query_len == known
-    if row.is_sampled != is_complete:
-        raise ConformanceFailure(
-            Promise.P7,
-            f"{where}: is_sampled is {row.is_sampled}, but "
-            f"{row.context_len + row.query_len} of {known} tokens are fed",
-        )
+        raise broken(Rule.QUERY_LEN, name, step, query_len=row.query_len, num_due=known - cached)
+    num_fed = row.context_len + row.query_len
+    if row.is_sampled != (num_fed == known):
+        facts: Facts = {"is_sampled": row.is_sampled, "num_fed": num_fed, "num_known": known}
+        raise broken(Rule.SAMPLED, name, step, **facts)
 
 
-@rule("prefix")
-def _check_hit(where: str, row: RowRecord, prefixes: ComputedPrefixes) -> None:
+def _check_hit(step: int, row: RowRecord, prefixes: ComputedPrefixes) -> None:
     """The first row after an admission may begin behind a prefix that was computed before."""
     if not prefixes.hold(row.request_id, row.context_len):
-        raise ConformanceFailure(
-            Promise.P7,
-            f"{where}: it begins behind {row.context_len} tokens that nobody has computed",
-            request_id=row.request_id,
-            cause=Cause.STALE,
-        )
+        raise broken(Rule.PREFIX, row.request_id, step, num_tokens=row.context_len)
 
 
-@rule("limits")
 def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool) -> None:
     """P9: slots, and the token budget of engines that schedule by it, are never exceeded."""
     config = workload.config
     for step, record in enumerate(trace):
         ids = [row.request_id for row in record.rows]
         if len(set(ids)) < len(ids):
-            raise ConformanceFailure(Promise.P9, f"step {step}: a request has two rows: {ids}")
+            raise broken(Rule.TWO_ROWS, step=step, ids=ids)
         if len(ids) > config.max_num_seqs:
-            raise ConformanceFailure(
-                Promise.P9, f"step {step}: {len(ids)} rows, but max_num_seqs is {config.max_num_seqs}"
-            )
+            facts: Facts = {"num_rows": len(ids), "max_num_seqs": config.max_num_seqs}
+            raise broken(Rule.SLOTS, step=step, **facts)
         fed = sum(row.query_len for row in record.rows)
         if has_token_budget and fed > config.max_num_batched_tokens:
-            raise ConformanceFailure(
-                Promise.P9,
-                f"step {step}: {fed} tokens were fed, but max_num_batched_tokens is "
-                f"{config.max_num_batched_tokens}",
-            )
+            limit = config.max_num_batched_tokens
+            raise broken(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
 
 
 def check_scheduling(
@@ -171,53 +148,36 @@ def _arrival_order(workload: Workload) -> list[str]:
     return [workload.requests[index].request_id for _, index in ordered]
 
 
-@rule("first-come")
 def _check_first_come(step: int, record: StepRecord, replay: _Replay, arrival_order: list[str]) -> None:
     """Nobody is admitted before somebody who came earlier and waits, be it as a preempted one."""
     for waiting in record.waiting:
         for admitted in record.admitted:
             if arrival_order.index(admitted) > arrival_order.index(waiting):
-                raise ConformanceFailure(
-                    Promise.P9,
-                    f"step {step}: {admitted!r} was admitted before {waiting!r}, which came first",
-                )
+                raise broken(Rule.FIRST_COME, admitted, step, waiting=waiting)
     firsts = [arrival_order.index(each) for each in replay.ever_admitted]
     if firsts != sorted(firsts):
-        raise ConformanceFailure(
-            Promise.P9,
-            f"step {step}: requests were admitted out of the order of arrival",
-            [f"got:       {replay.ever_admitted}", f"should be: {arrival_order[: len(firsts)]}"],
-        )
+        should_be = arrival_order[: len(firsts)]
+        raise broken(Rule.ARRIVAL_ORDER, step=step, got=replay.ever_admitted, should_be=should_be)
 
 
-@rule("late-ends")
 def _check_slots(step: int, replay: _Replay, ends: LateEnds) -> None:
     """Whoever ends late keeps its slot until then, with a row or without."""
     num_slots = replay.workload.config.max_num_seqs
     is_late = any(ends.is_late(each, step) for each in replay.running)
     if is_late and len(replay.running) > num_slots:
-        raise ConformanceFailure(
-            Promise.P9,
-            f"step {step}: {len(replay.running)} requests hold {num_slots} slots",
-            [f"running: {replay.running}"],
-        )
+        facts: Facts = {"num_running": len(replay.running), "num_slots": num_slots}
+        raise broken(Rule.LATE_SLOTS, step=step, running=replay.running, **facts)
 
 
-@rule("decodes")
 def _check_decodes(step: int, record: StepRecord, replay: _Replay, ends: LateEnds) -> None:
     """Every running decode gets its token, also in a step that prefills others."""
     fed = {row.request_id for row in record.rows}
     for request_id in replay.running:
         is_due = replay.is_decoding(request_id) and not ends.is_late(request_id, step)
         if request_id not in fed and is_due:
-            raise ConformanceFailure(
-                Promise.P9,
-                f"step {step}: running request {request_id!r} got no token",
-                [f"rows: {sorted(fed)}"],
-            )
+            raise broken(Rule.DECODES, request_id, step, rows=sorted(fed))
 
 
-@rule("refill")
 def _check_refill(
     step: int, record: StepRecord, replay: _Replay, previous: StepRecord | None, can_chunk: bool
 ) -> None:
@@ -232,11 +192,14 @@ def _check_refill(
         return
     if not _surely_fits_pool(head, record, replay, previous):
         return
-    raise ConformanceFailure(
-        Promise.P9,
-        f"step {step}: {len(replay.running)} of {config.max_num_seqs} slots are used, "
-        f"but {head!r} waits",
-        [f"running: {replay.running}", f"tokens left in the step: {room}"],
+    raise broken(
+        Rule.REFILL,
+        head,
+        step,
+        num_running=len(replay.running),
+        max_num_seqs=config.max_num_seqs,
+        running=replay.running,
+        room=room,
     )
 
 
@@ -256,7 +219,6 @@ def _surely_fits_pool(
     return free is not None and free >= fed + needed
 
 
-@rule("accounting")
 def check_accounting(
     trace: Sequence[StepRecord], workload: Workload, is_idle_at_end: bool = True
 ) -> None:
@@ -270,22 +232,18 @@ def check_accounting(
         if free is None or total is None:
             continue
         if total != trace[0].num_total_blocks or not 0 <= free <= total:
-            raise ConformanceFailure(Promise.P11, f"step {step}: {free} blocks of {total} are free")
+            raise broken(Rule.POOL, step=step, num_free=free, num_total=total)
         used = total - free
         least = max((ceil(replay.num_cached[each] / size) for each in replay.running), default=0)
         most = sum(_whole_life_blocks(each, replay) for each in replay.running)
         if not least <= used <= most:
-            raise ConformanceFailure(
-                Promise.P11,
-                f"step {step}: {used} blocks are used, but those running can own {least} to {most}",
-                [f"running: {replay.running}", f"free {free} of {total}, block_size {size}"],
-            )
+            blocks: Facts = {"num_used": used, "num_free": free, "num_total": total, "block_size": size}
+            facts: Facts = {"least": least, "most": most, "running": replay.running, **blocks}
+            raise broken(Rule.ACCOUNTING, step=step, **facts)
     last = trace[-1] if trace else None
     if is_idle_at_end and last is not None and last.num_free_blocks != last.num_total_blocks:
-        raise ConformanceFailure(
-            Promise.P11,
-            f"at the end {last.num_free_blocks} of {last.num_total_blocks} blocks are free, not all",
-        )
+        free, total = last.num_free_blocks, last.num_total_blocks
+        raise broken(Rule.LEFTOVER_BLOCKS, num_free=free, num_total=total)
 
 
 def _whole_life_blocks(request_id: str, replay: _Replay) -> int:
@@ -294,7 +252,6 @@ def _whole_life_blocks(request_id: str, replay: _Replay) -> int:
     return ceil(num_tokens / replay.workload.config.block_size)
 
 
-@rule("ends")
 def check_ends(
     trace: Sequence[StepRecord],
     workload: Workload,
@@ -303,26 +260,17 @@ def check_ends(
 ) -> None:
     """P10: every step feeds something, within the bound, and every request finishes once, in time."""
     if len(trace) > workload.step_bound:
-        raise ConformanceFailure(
-            Promise.P10, f"{len(trace)} steps for a workload of at most {workload.step_bound}"
-        )
+        raise broken(Rule.STEP_BOUND, num_steps=len(trace), bound=workload.step_bound)
     finished = [each for record in trace for each in record.finished]
     sampled = [row.request_id for record in trace for row in record.rows if row.is_sampled]
     for step, record in enumerate(trace):
         if not record.rows:
-            raise ConformanceFailure(Promise.P10, f"step {step} fed nothing")
+            raise broken(Rule.IDLE_STEP, step=step)
     for completion in completions:
-        if finished.count(completion.request_id) != 1:
-            raise ConformanceFailure(
-                Promise.P10,
-                f"request {completion.request_id!r} finished {finished.count(completion.request_id)} "
-                f"times",
-            )
-        num_surplus = ends.num_surplus.get(completion.request_id, 0)
-        if sampled.count(completion.request_id) != len(completion.token_ids) + num_surplus:
-            surplus = f" and {num_surplus} surplus rows" if num_surplus else ""
-            raise ConformanceFailure(
-                Promise.P14,
-                f"request {completion.request_id!r} was sampled {sampled.count(completion.request_id)} "
-                f"times, but has {len(completion.token_ids)} tokens{surplus}",
-            )
+        name, num_tokens = completion.request_id, len(completion.token_ids)
+        if finished.count(name) != 1:
+            raise broken(Rule.FINISHED_ONCE, name, num_times=finished.count(name))
+        surplus = ends.num_surplus.get(name, 0)
+        if sampled.count(name) != num_tokens + surplus:
+            facts: Facts = {"num_sampled": sampled.count(name), "num_tokens": num_tokens}
+            raise broken(Rule.NUM_SAMPLED, name, num_surplus=surplus, **facts)

@@ -17,7 +17,8 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.checks.answers import check_completions
-from batchproof.checks.verdict import ConformanceFailure, Ledger
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.ledger import Ledger
 from batchproof.devices import synchronise
 from batchproof.drawing.timeline import Timeline, build_timeline, waves
 from batchproof.errors import UsageError
@@ -128,8 +129,8 @@ def judge(case: Case, completions: Sequence[Completion], oracle: Oracle) -> Judg
         expected, _ = oracle.expected(request)
         try:
             check_completions([request], [completion], oracle, ledger)
-        except ConformanceFailure as failure:
-            failures.append(str(failure))
+        except BrokenPromise as error:
+            failures.append(str(error))
             continue
         if completion.token_ids == expected:
             num_equal += 1

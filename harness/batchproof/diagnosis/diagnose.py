@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchproof.api import FinishReason
-from batchproof.causes import Cause
-from batchproof.checks.verdict import ConformanceFailure, EngineRaised, Scene
+from batchproof.causes import Cause, Diagnosis
+from batchproof.diagnosis.by_promise import BY_PROMISE
 from batchproof.diagnosis.explain import Explanation, explain, rounding_explains
-from batchproof.diagnosis.finding import BY_PROMISE, Diagnosis
 from batchproof.diagnosis.hangs import hang_explained
 from batchproof.diagnosis.reruns import Reruns, cause_by_reruns, rerun
 from batchproof.diagnosis.shown import fed_too_early, streamed_wrongly, whose_eos
@@ -25,9 +24,11 @@ from batchproof.diagnosis.stage import (
     Stage,
     Symptom,
 )
-from batchproof.errors import EngineHang
+from batchproof.failure import Failure, Scene
+from batchproof.finding import Rule
 from batchproof.promises import Promise
 from batchproof.run.trial import Trial
+from batchproof.wording.findings import headline
 from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
@@ -44,34 +45,32 @@ ABOUT_BEHAVIOUR = {
 }
 
 
-def diagnose(
-    trial: Trial, failure: ConformanceFailure | EngineHang, seconds: float = TIME_LIMIT_S
-) -> Diagnosis:
-    """Within `seconds`, give or take one engine call."""
+def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> Diagnosis:
+    """The most likely cause of the failure, within `seconds`, give or take one engine call."""
     stage = Stage(trial, seconds)
+    is_hang = failure.rule is Rule.HANG
     try:
-        if isinstance(failure, EngineHang):
+        if is_hang:
             return hang_explained(stage, failure)
         return _by_rule(failure) or _investigate(stage, failure)
     except OutOfTimeError:
-        if isinstance(failure, EngineHang):
-            return Diagnosis(Cause.LIVENESS, str(failure).splitlines()[0])
+        if is_hang:
+            return Diagnosis(Cause.LIVENESS, headline(failure.finding))
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
 
 
-def _by_rule(failure: ConformanceFailure) -> Diagnosis | None:
-    """The cause, where the broken rule tells it without a rerun."""
-    if failure.cause is not None:
-        return Diagnosis(failure.cause, failure.finding)
-    if failure.promise in ABOUT_BEHAVIOUR or failure.rule == "refused":
-        return Diagnosis(BY_PROMISE[failure.promise], failure.finding)
-    if isinstance(failure, EngineRaised):
+def _by_rule(failure: Failure) -> Diagnosis | None:
+    """The cause, where the broken rule names it without a rerun."""
+    cause = failure.finding.cause
+    if cause is None and failure.promise in ABOUT_BEHAVIOUR:
+        cause = BY_PROMISE[failure.promise]
+    if cause is None and failure.rule in (Rule.RAISED, Rule.UNREADABLE):
         is_about = failure.promise in (Promise.P12, Promise.P13)
-        return Diagnosis(BY_PROMISE[failure.promise] if is_about else Cause.CRASH, failure.finding)
-    return None
+        cause = BY_PROMISE[failure.promise] if is_about else Cause.CRASH
+    return None if cause is None else Diagnosis(cause, headline(failure.finding))
 
 
-def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
+def _investigate(stage: Stage, failure: Failure) -> Diagnosis:
     found = _wrong_answer(stage, failure)
     if found is None:
         return _without_a_wrong_answer(failure, stage.trial.promise)
@@ -86,31 +85,30 @@ def _investigate(stage: Stage, failure: ConformanceFailure) -> Diagnosis:
         return _wrong_end(stage, failure, calls, symptom)
     reruns = rerun(stage, calls, symptom)
     if reruns.is_repeatable is False:
-        return Diagnosis(Cause.RACE, "the same calls give different answers", reruns.facts)
+        return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
     explanation = explain(stage, calls, symptom, bool(reruns.is_right_alone))
     rounding = None if explanation else rounding_explains(stage, calls, symptom)
     return _named(failure, calls, symptom, reruns, explanation, rounding)
 
 
-def _wrong_answer(stage: Stage, failure: ConformanceFailure) -> tuple[Sequence[Call], Symptom] | None:
+def _wrong_answer(stage: Stage, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
     """The scene played again, and the wrong answer in it: of the failed request, if it has one."""
-    scene = failure.scene
-    for runs in _plays(scene):
+    for runs in _plays(failure.scene):
         calls = stage.play(runs)
         if calls is None:
             continue
         symptoms = stage.symptoms(calls)
-        symptoms.sort(key=lambda s: (not s.is_content, s.request.request_id != failure.request_id))
+        symptoms.sort(
+            key=lambda s: (not s.is_content, s.request.request_id != failure.finding.request_id)
+        )
         if symptoms:
             return calls, symptoms[0]
     return None
 
 
-def _plays(scene: Scene | None) -> Iterator[list[Workload]]:
+def _plays(scene: Scene) -> Iterator[list[Workload]]:
     """The failed runs, first through `generate`, which can show logits; then what they were held
     against."""
-    if scene is None:
-        return
     for runs in (scene.runs, scene.other):
         workloads = [run.workload for run in runs]
         if not workloads:
@@ -122,23 +120,20 @@ def _plays(scene: Scene | None) -> Iterator[list[Workload]]:
         yield workloads
 
 
-def _without_a_wrong_answer(failure: ConformanceFailure, tested: Promise) -> Diagnosis:
+def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     """All answers are within rounding of the right one, or nothing could be played again."""
+    told = headline(failure.finding)
     if tested is Promise.P15:
         text = "it answers rightly while no other engine is alive"
-        return Diagnosis(Cause.SIDE_EFFECT, text, [failure.finding])
-    cause = BY_PROMISE.get(failure.promise, Cause.UNKNOWN)
-    scene = failure.scene
-    if failure.promise in (Promise.P1, Promise.P5, Promise.P8) and "near-ties" in failure.finding:
-        return Diagnosis(Cause.NEAR_TIE, failure.finding)
-    if scene is not None and failure.promise in (Promise.P1, Promise.P5, Promise.P8, Promise.P16):
+        return Diagnosis(Cause.SIDE_EFFECT, text, (told,))
+    if failure.promise in (Promise.P1, Promise.P5, Promise.P8) and failure.rule is Rule.NEAR_TIES:
+        return Diagnosis(Cause.NEAR_TIE, told)
+    if failure.promise in (Promise.P1, Promise.P5, Promise.P8, Promise.P16):
         return Diagnosis(Cause.RACE, "played again on fresh engines, every answer is right")
-    return Diagnosis(cause, failure.finding)
+    return Diagnosis(BY_PROMISE.get(failure.promise, Cause.UNKNOWN), told)
 
 
-def _wrong_end(
-    stage: Stage, failure: ConformanceFailure, calls: Sequence[Call], symptom: Symptom
-) -> Diagnosis:
+def _wrong_end(stage: Stage, failure: Failure, calls: Sequence[Call], symptom: Symptom) -> Diagnosis:
     """Right tokens, but too many, too few, or the wrong reason."""
     cause = BY_PROMISE.get(failure.promise, Cause.CAP)
     if failure.promise in (Promise.P1, Promise.P5, Promise.P8):
@@ -162,8 +157,8 @@ def _wrong_end(
     found.movers.clear()  # an end moves with the tokens, whoever moves those
     by_reruns = cause_by_reruns(found, symptom, calls)
     if by_reruns is not None and by_reruns[0] in (Cause.PREEMPTION, Cause.STALE, Cause.RACE):
-        return Diagnosis(*by_reruns, evidence + found.facts)
-    return Diagnosis(cause, failure.finding, evidence + found.facts)
+        return Diagnosis(*by_reruns, (*evidence, *found.facts))
+    return Diagnosis(cause, headline(failure.finding), (*evidence, *found.facts))
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
@@ -176,7 +171,7 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
 
 
 def _named(
-    failure: ConformanceFailure,
+    failure: Failure,
     calls: Sequence[Call],
     symptom: Symptom,
     reruns: Reruns,
@@ -186,14 +181,15 @@ def _named(
     if explanation is not None:
         words = f"{explanation.mistake.text} (request {symptom.request.request_id!r})"
         cause = _narrowed(explanation.mistake.cause, reruns)
-        return Diagnosis(cause, words, [explanation.words(), *reruns.facts])
+        return Diagnosis(cause, words, (explanation.words(), *reruns.facts))
     by_reruns = cause_by_reruns(reruns, symptom, calls)
     none = "no mistake of the list gives this answer"
     if rounding is not None and 1e-3 < rounding < (0.05 if reruns.is_right_alone else 3.0):
         text = "the logits are off by no more than rounding to bfloat16 would make them"
-        return Diagnosis(Cause.PRECISION, text, [f"{rounding:.2g} times as much", *reruns.facts])
+        return Diagnosis(Cause.PRECISION, text, (f"{rounding:.2g} times as much", *reruns.facts))
     if by_reruns is not None:
-        return Diagnosis(*by_reruns, [none, *reruns.facts])
+        return Diagnosis(*by_reruns, (none, *reruns.facts))
     if failure.promise in (Promise.P2, Promise.P12, Promise.P13):
-        return Diagnosis(BY_PROMISE[failure.promise], failure.finding, [none, *reruns.facts])
-    return Diagnosis(Cause.UNKNOWN, none, reruns.facts)
+        told = headline(failure.finding)
+        return Diagnosis(BY_PROMISE[failure.promise], told, (none, *reruns.facts))
+    return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))

@@ -5,30 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batchproof.api import EngineConfig
-from batchproof.causes import Cause
-from batchproof.diagnosis.finding import BY_PROMISE, Diagnosis
+from batchproof.causes import Cause, Diagnosis
+from batchproof.diagnosis.by_promise import BY_PROMISE
 from batchproof.diagnosis.stage import HANG_TIME_LIMIT_S, Stage
-from batchproof.errors import EngineHang
+from batchproof.failure import Failure
+from batchproof.wording.findings import headline
 from batchproof.workload.workloads import Workload
 
 
-def hang_explained(stage: Stage, hang: EngineHang) -> Diagnosis:
+def hang_explained(stage: Stage, hang: Failure) -> Diagnosis:
     """Does it end without the aborts? Was a rule of the trace broken on the way?"""
-    text = str(hang).splitlines()[0]
-    runs = [run.workload for run in hang.scene.runs] if hang.scene else []
+    text = headline(hang.finding)
+    runs = [run.workload for run in hang.scene.runs]
     if any(each.aborts for each in runs):
         calls = stage.play([replace(each, aborts=()) for each in runs])
         if calls is not None:
-            return Diagnosis(
-                Cause.CANCEL,
-                "after an abort it comes to no end",
-                [text, "with nothing aborted it ends"],
-            )
-    broken = stage.conduct_up_to_hang(runs) if runs else None
+            facts = (text, "with nothing aborted it ends")
+            return Diagnosis(Cause.CANCEL, "after an abort it comes to no end", facts)
+    broken = stage.conduct_up_to_hang(runs)
     if broken is not None and broken.promise in BY_PROMISE:
-        before = f"before that: {broken.finding}"
-        return Diagnosis(BY_PROMISE[broken.promise], broken.finding, [text, before])
-    return Diagnosis(Cause.LIVENESS, text, _who_waits(stage, runs[-1]) if runs else [])
+        first = headline(broken)
+        return Diagnosis(BY_PROMISE[broken.promise], first, (text, f"before that: {first}"))
+    return Diagnosis(Cause.LIVENESS, text, tuple(_who_waits(stage, runs[-1])))
 
 
 def _who_waits(stage: Stage, workload: Workload) -> list[str]:

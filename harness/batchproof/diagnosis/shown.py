@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchproof.api import Request
-from batchproof.causes import Cause
-from batchproof.diagnosis.finding import Diagnosis
+from batchproof.causes import Cause, Diagnosis
 from batchproof.diagnosis.stage import Call, Symptom
 
 

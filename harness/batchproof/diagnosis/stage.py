@@ -19,15 +19,18 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.answers import check_structure, check_tokens
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.ledger import Ledger
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import check_accounting, check_positions
-from batchproof.checks.verdict import ConformanceFailure, Ledger
 from batchproof.diagnosis.tape import plain_schedule
 from batchproof.errors import EngineHang
+from batchproof.finding import Finding
 from batchproof.oracle.oracle import centred
+from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Workload, run
+from batchproof.workload.workloads import Workload
 
 RERUN_TIME_LIMIT_S = 5.0
 HANG_TIME_LIMIT_S = 1.0
@@ -88,7 +91,7 @@ class Stage:
         except (EngineHang, Exception, SystemExit):
             return None
 
-    def conduct_up_to_hang(self, calls: Sequence[Workload]) -> ConformanceFailure | None:
+    def conduct_up_to_hang(self, calls: Sequence[Workload]) -> Finding | None:
         """The first rule of the trace that is broken before the last call hangs."""
         self.check_time()
         if Capability.TRACING not in self.trial.capabilities:
@@ -99,7 +102,7 @@ class Stage:
         try:
             for each in calls:
                 num_before = len(self._trace(engine))
-                outcome = run(engine, each, HANG_TIME_LIMIT_S)
+                outcome = serve(engine, each, HANG_TIME_LIMIT_S)
                 done = ComputedPrefixes(each, outcome.completions)
                 earlier += done.note_all(self._trace(engine)[num_before:]).computed
         except EngineHang:
@@ -113,13 +116,13 @@ class Stage:
         try:
             check_positions(records, calls[-1], prefixes)
             check_accounting(records, calls[-1], is_idle_at_end=False)
-        except ConformanceFailure as broken:
-            return broken
+        except BrokenPromise as broken:
+            return broken.finding
         return None
 
     def _call(self, engine: Engine, workload: Workload, seconds: float) -> Call:
         num_before = len(self._trace(engine))
-        outcome = run(engine, workload, seconds)
+        outcome = serve(engine, workload, seconds)
         return Call(workload, outcome.completions, tuple(self._trace(engine))[num_before:])
 
     def _trace(self, engine: Engine) -> Sequence[StepRecord]:
@@ -160,15 +163,15 @@ class Stage:
         places = [self._first_off(request, completion)]
         try:
             check_tokens(request, answer, self.trial.oracle, Ledger())
-        except ConformanceFailure as failure:
-            places.append(failure.step or 0)
+        except BrokenPromise as broken:
+            places.append(broken.finding.step or 0)
         return min((place for place in places if place is not None), default=None)
 
     def _ends_wrongly(self, request: Request, completion: Completion) -> bool:
         logits, tokens = completion.logits, completion.token_ids
         try:
             check_structure(request, completion)
-        except ConformanceFailure:
+        except BrokenPromise:
             return True
         return logits is not None and len(logits) != len(tokens)
 

@@ -17,15 +17,17 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
-from batchproof.checks.verdict import ConformanceFailure
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
 from batchproof.model_sweep.toy_oracle import UnprovenError, toy_oracle
 from batchproof.model_sweep.toys import Toy, quiet
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.run.capabilities import capabilities_of
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
+from batchproof.wording.findings import headline
 from batchproof.workload.workloads import Workload
 
 PROMPT_LENS = (9, 1, 21, 4, 33, 14)
@@ -92,10 +94,9 @@ def _judge(task: ToyTask) -> ToyResult:
         return ToyResult(ToyVerdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
     except UnprovenError as why:
         return ToyResult(ToyVerdict.UNPROVEN, _in_a_line(why), layers)
-    except ConformanceFailure as failure:
-        return ToyResult(
-            ToyVerdict.WRONG, f"{failure.promise.id}: {_in_a_line(failure.finding)}", layers
-        )
+    except ConformanceFailure as error:
+        found = error.failure.finding
+        return ToyResult(ToyVerdict.WRONG, f"{found.promise.id}: {_in_a_line(headline(found))}", layers)
     except (Exception, EngineHang) as error:
         return ToyResult(ToyVerdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
 

@@ -1,15 +1,13 @@
-"""A failure is told with its most likely cause. Runs after the verdict, which it never changes."""
+"""A failure is reported with its most likely cause. Runs after the verdict, which it never changes."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from batchproof.causes import Cause
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.diagnosis import Diagnosis, diagnose
-from batchproof.errors import EngineHang, UsageError
+from batchproof.causes import Cause, Diagnosis
+from batchproof.diagnosis import diagnose
+from batchproof.errors import UsageError
+from batchproof.failure import Failure
 from batchproof.run.trial import Trial
 
 DEFAULT_SECONDS = 20.0
@@ -32,17 +30,12 @@ def check_option(config: pytest.Config) -> None:
         raise UsageError(f"--diagnose-for is {seconds:g}, but must be 0 to 3600 seconds")
 
 
-def told_with_cause(
-    item: pytest.Item, error: ConformanceFailure | EngineHang, record: dict[str, Any]
-) -> None:
-    """Adds the cause to the failure's text, and to the test's record."""
-    trial = getattr(item, "funcargs", {}).get("trial")
-    seconds = item.config.getoption("--diagnose-for")
-    if not isinstance(trial, Trial) or not seconds:
-        return
+def diagnosis_of(config: pytest.Config, trial: Trial, failure: Failure) -> Diagnosis | None:
+    """The most likely cause; None where the run does not ask for it."""
+    seconds = config.getoption("--diagnose-for")
+    if not seconds:
+        return None
     try:
-        found = diagnose(trial, error, seconds)
+        return diagnose(trial, failure, seconds)
     except Exception as slip:  # whatever it is, the verdict stands
-        found = Diagnosis(Cause.UNKNOWN, f"the diagnosis itself failed: {type(slip).__name__}: {slip}")
-    record["cause"] = found.cause.name
-    error.diagnosis = found.lines()
+        return Diagnosis(Cause.UNKNOWN, f"the diagnosis itself failed: {type(slip).__name__}: {slip}")

@@ -29,8 +29,8 @@ from batchproof.plugin.selection import (
     try_what_was_named,
 )
 from batchproof.plugin.xfails import FORM, KnownFailures, read_known_failures
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import BY_DEFAULT, FORMS
-from batchproof.run.trial import Laboratory
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 for _name, _max_examples in PROFILES.items():
@@ -125,7 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SELECTION] = selection
     config.stash[LAB] = lab
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
-    repro.register(config)
+    repro.check_option(config)
     tablefile.register(config)
     journal.register(config)
     if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):

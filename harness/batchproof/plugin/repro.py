@@ -1,58 +1,44 @@
-"""`--repro DIR`: each failure of an engine leaves a script, a case and the model in the folder."""
+"""`--repro DIR`: each failure of an engine leaves a file that can be replayed, a YAML case and, where
+it shows in answers, a stand-alone script in the folder."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.errors import EngineHang
-from batchproof.repro.failed import Failed
-from batchproof.repro.write import write
+from batchproof.failure import Failure
+from batchproof.replay.write import Origin, write
 from batchproof.run.trial import Trial
 
 OPTION = "--repro"
-MARK = "\nrepro: "  # between a failure's text and where it lies
-HELP = "for each failure write a stand-alone script and a YAML case that show it again to DIR"
+HELP = "for each failure write a file for `python -m batchproof replay` and a YAML case to DIR"
 
 
-class Repro:
-    """Registered where the option is given."""
+@dataclass(frozen=True)
+class Replay:
+    """The failure file, if it could be written, and the line of the report about it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: the report's text stands
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        trial = getattr(item, "funcargs", {}).get("trial")
-        if report.failed and call.excinfo is not None and isinstance(trial, Trial):
-            error = _of_the_engine(call.excinfo.value)
-            if error is not None:
-                report.longrepr = f"{report.longrepr}{MARK}{self._told(error, trial, item)}"
-        return report
-
-    def _told(self, error: ConformanceFailure | EngineHang, trial: Trial, item: pytest.Item) -> str:
-        """Where it lies; what goes wrong here must not hide the failure itself."""
-        if error.scene is None:
-            return "none, for nothing had been asked of the engine yet"
-        try:
-            failed = Failed(error, error.scene, trial, item.nodeid, _name(item))
-            return str(write(failed, self.directory))
-        except Exception as trouble:
-            where = traceback.extract_tb(trouble.__traceback__)[-1]
-            return f"none: {type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"
+    path: str | None
+    words: str
 
 
-def _of_the_engine(error: BaseException) -> ConformanceFailure | EngineHang | None:
-    """Hypothesis tells a failure that comes and goes as a group."""
-    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
-    return next((e for e in inner if isinstance(e, ConformanceFailure | EngineHang)), None)
+def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | None:
+    """Write the file; None where the run does not ask for it. What goes wrong here must not hide the
+    failure itself."""
+    directory = item.config.getoption(OPTION)
+    if not directory:
+        return None
+    try:
+        path = write(trial, failure, Origin(item.nodeid, _name(item)), Path(directory).resolve())
+    except Exception as trouble:
+        where = traceback.extract_tb(trouble.__traceback__)[-1]
+        what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"
+        return Replay(None, f"replay: none, because writing it raised {what}")
+    return Replay(str(path), f"replay: python -m batchproof replay {quote(str(path))}")
 
 
 def _name(item: pytest.Item) -> str:
@@ -61,9 +47,8 @@ def _name(item: pytest.Item) -> str:
     return case.name if case is not None else getattr(item, "originalname").removeprefix("test_")  # noqa: B009
 
 
-def register(config: pytest.Config) -> None:
+def check_option(config: pytest.Config) -> None:
+    """Raises `pytest.UsageError` for a place where no folder can be."""
     directory = config.getoption(OPTION)
     if directory and Path(directory).exists() and not Path(directory).is_dir():
         raise pytest.UsageError(f"{OPTION} {directory!r} is a file, but must be a folder")
-    if directory:
-        config.pluginmanager.register(Repro(Path(directory).resolve()), "batchproof-repro")

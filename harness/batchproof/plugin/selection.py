@@ -17,13 +17,13 @@ from batchproof.errors import (
 from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin.bench_options import BenchOptions, bench_options
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import (
     BY_DEFAULT,
     REFERENCE,
     EngineSpec,
     resolve_engine,
 )
-from batchproof.run.trial import Laboratory
 
 LONGEST_TIME_LIMIT_S = 86_400
 PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test

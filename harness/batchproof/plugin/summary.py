@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from shlex import quote
+from typing import Any
 
 import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
-from batchproof.checks.verdict import ConformanceFailure
-from batchproof.errors import EngineHang, OracleError, UsageError
-from batchproof.plugin.diagnosing import told_with_cause
-from batchproof.plugin.failures import case_of, described, failure_record
+from batchproof.errors import OracleError, UsageError
+from batchproof.finding import Rule, found
+from batchproof.plugin.failing import concluded, described, enter, failure_of
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.table import (
@@ -32,8 +32,7 @@ from batchproof.plugin.table import (
 )
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
-from batchproof.records.decode import encode
-from batchproof.records.trial import FailureRecord
+from batchproof.wording.findings import first_line
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 AGAIN_OPTIONS = (
@@ -48,8 +47,7 @@ AGAIN_OPTIONS = (
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
 
-NOT_SHOWN = "never-happened"  # the rule of a test whose trace shows nothing of what it is about
-Noted = dict[str, object]  # the test record while it is filled in, as JSON
+Noted = dict[str, Any]  # the test record while it is filled in, as JSON
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,7 +63,7 @@ def pytest_runtest_makereport(
     if call.excinfo is None:
         _conclude_pass(item, report, noted)
     elif report.failed or is_known(report):
-        _conclude_failure(item, report, noted, _first_failure(call.excinfo.value))
+        _conclude_failure(item, report, noted, call.excinfo.value)
     return report
 
 
@@ -79,13 +77,9 @@ def _conclude_pass(item: pytest.Item, report: pytest.TestReport, noted: Noted) -
     elif report.passed and report.when == "call" and missing:
         report.outcome = "failed"
         promise = Promise[record.promises[0]]
-        headline = (
-            f"{promise} is broken: no example of this test shows a {missing[0]} in its trace, though "
-            f"an engine that declares the capability comes to it there"
-        )
-        facts = {"what": missing[0]}
-        noted["failure"] = encode(FailureRecord(promise.id, NOT_SHOWN, headline, facts=facts))
-        report.longrepr = headline
+        finding = found(Rule.NEVER_HAPPENED, promise=promise, what=missing[0])
+        enter(noted, finding)
+        report.longrepr = first_line(finding)
     elif report.passed and report.when == "call" and not record.ledger.num_requests:
         report.outcome = "failed"
         _report_own(report, noted, "this test passed without comparing anything: it proves nothing")
@@ -94,31 +88,13 @@ def _conclude_pass(item: pytest.Item, report: pytest.TestReport, noted: Noted) -
 def _conclude_failure(
     item: pytest.Item, report: pytest.TestReport, noted: Noted, error: BaseException
 ) -> None:
-    own = _own_failure(error)
+    own, failure = _own_failure(error), failure_of(item, error)
     if own is not None:
         _report_own(report, noted, own)
-    elif isinstance(error, EngineHang | ConformanceFailure):
-        told_with_cause(item, error, noted)
-        is_hang = isinstance(error, EngineHang)
-        text = f"{Promise.P10} is broken: {error}" if is_hang else str(error)
-        cause, headline = noted.pop("cause", None), text.partition("\n")[0]
-        noted["failure"] = encode(failure_record(error, headline, case_of(item), cause))
-        report.longrepr = f"{text}\n{_again(item)}"
+    elif failure is not None:
+        report.longrepr = f"{concluded(item, failure, noted)}\n{_again(item)}"
     elif report.when != "call":
         forget_known(report)
-
-
-def _first_failure(error: BaseException) -> BaseException:
-    """Where the last replay of an example differs from its first run, Hypothesis raises a group."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    found = [each for each in error.exceptions if isinstance(each, ConformanceFailure | EngineHang)]
-    if not found:
-        return error
-    first = found[0]
-    if isinstance(first, ConformanceFailure):
-        first.evidence.append("played once more, the same workload went otherwise")
-    return first
 
 
 def _own_failure(error: BaseException) -> str | None:

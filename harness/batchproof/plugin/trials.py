@@ -8,8 +8,9 @@ from batchproof.api import Capability
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.promises import Promise
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
 
 # Learned positions; exact arithmetic, with RoPE; a window.
 THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")

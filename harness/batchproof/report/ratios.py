@@ -15,7 +15,7 @@ from batchproof.report.words import shortened
 
 CAPTION = (
     "Right of the line at 1 the engine named first is faster. Dots are geometric means of ratios taken "
-    "lap by lap, bars their 95 % bootstrap intervals; one that holds 1 shows no difference."
+    "lap by lap, bars their 95 % intervals; one that holds 1 shows no difference."
 )
 
 

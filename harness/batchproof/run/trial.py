@@ -1,20 +1,13 @@
-"""One engine on one model, as a test sees it.
-
-The `Laboratory` lives for the session and owns what is expensive: models, oracles, what an engine can
-do. A `Trial` is what one test gets: it builds engines, runs workloads, judges answers, and sees to it
-that a failure names engine, model and workload.
+"""One engine on one model, as a test sees it: a `Trial` builds engines, runs workloads, judges answers,
+and raises every failure with engine, model and workload.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
-
-import torch
 
 from batchproof.api import (
     Capability,
@@ -25,138 +18,26 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.answers import check_completions
+from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.conduct import check_conduct
-from batchproof.checks.environment import (
-    World,
-    require_same,
-    settings_of,
-    shared_of,
-)
+from batchproof.checks.environment import require_same, settings_of
+from batchproof.checks.ledger import Ledger
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
-from batchproof.checks.verdict import (
-    ConformanceFailure,
-    EngineRaised,
-    Ledger,
-    Run,
-    Scene,
-)
-from batchproof.errors import (
-    EngineHang,
-    OracleError,
-    UnsupportedModelError,
-    UsageError,
-)
-from batchproof.models.catalogue import ModelUnderTest, load_model
-from batchproof.oracle.adequacy import Adequacy, measure_adequacy
+from batchproof.errors import EngineHang, OracleError, UsageError
+from batchproof.failure import Failure, Run, Scene, Subject
+from batchproof.finding import Facts, Finding, Rule, found
+from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
-from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.promises import Promise
-from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
-from batchproof.run.registry import EngineSpec, reference_factory
+from batchproof.run.capabilities import scheduling_delay_of
+from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
+from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
+from batchproof.run.registry import EngineSpec
+from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
-from batchproof.workload.paste import workload_as_yaml
-from batchproof.workload.workloads import Outcome, Workload, run
+from batchproof.workload.workloads import Outcome, Workload
 
-BUILD_TIME_LIMIT_S = 120.0
-WORKLOAD = "workload, to paste into a file of cases/:"  # stands before one that is told
 NUM_KEPT_RUNS = 32  # more than any example makes
-
-
-@dataclass
-class Laboratory:
-    """Models, oracles and engine facts of one session, each made once and when first needed."""
-
-    device: torch.device
-    dtype: torch.dtype
-    time_limit_s: float
-    precision: Precision = AS_SERVED  # of the engines; of the model unless they say otherwise
-    is_watched: bool = False  # keeps what models were like when loaded: sums over all weights
-    _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
-    _oracles: dict[str, Oracle] = field(default_factory=dict)
-    _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
-        default_factory=dict
-    )
-    _adequacy: dict[str, Adequacy] = field(default_factory=dict)
-    _worlds: dict[str, World] = field(default_factory=dict)
-    _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
-
-    def subject(self, model_name: str) -> ModelUnderTest:
-        """Raises `UsageError` if there is no such model."""
-        if model_name not in self._subjects:
-            subject = load_model(model_name, self.device, self.dtype)
-            # Looked at before any engine can alter the model's config.
-            assert subject.context_len > 0, f"{model_name} has no positions"
-            assert subject.vocab_size > 0, f"{model_name} has no tokens"
-            self._subjects[model_name] = subject
-            if self.is_watched:
-                self._worlds[model_name] = shared_of(subject.model)
-        return self._subjects[model_name]
-
-    def as_loaded(self, model_name: str) -> World:
-        """The model and torch's switches before any engine had it."""
-        return self._worlds[model_name]
-
-    def oracle(self, model_name: str) -> Oracle:
-        if model_name not in self._oracles:
-            self._oracles[model_name] = Oracle(
-                self.subject(model_name), reference_factory(), self.precision
-            )
-        return self._oracles[model_name]
-
-    def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:
-        """Of a model the user brought; the embedded ones are known to show faults."""
-        if subject.is_embedded:
-            return None
-        if subject.name not in self._adequacy:
-            self._adequacy[subject.name] = measure_adequacy(subject)
-        return self._adequacy[subject.name]
-
-    def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
-        """Raises `UnsupportedModelError` if the engine refuses the model."""
-        key = (spec.name, subject.name)
-        if key not in self._capabilities:
-            try:
-                with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
-                    found = capabilities_of(
-                        spec.name, lambda config: spec.factory(subject.model, config)
-                    )
-            except UnsupportedModelError as error:
-                self._capabilities[key] = error
-            else:
-                self._capabilities[key] = found
-        known = self._capabilities[key]
-        if isinstance(known, UnsupportedModelError):
-            raise known
-        return known
-
-    def is_bitwise(self, trial: Trial) -> bool:
-        """Rule O0: do a fresh engine, a second one, and one that has served the same before give the
-        same bits for the same workload? If they differ within rounding (a reused prefix changes the
-        shapes, say), the bit-level relations hold "within the bound" only, and the summary says so."""
-        key = (trial.spec.name, trial.subject.name)
-        if key not in self._is_bitwise:
-            prompts = [tuple(range(1, length)) for length in (9, 3, 14, 6, 2)]
-            requests = tuple(Request(f"o0-{i}", p, 4) for i, p in enumerate(prompts))
-            workload = Workload(requests, EngineConfig(max_num_seqs=3, return_logits=True))
-            with trial.engine(workload.config) as engine:
-                first, again = (trial.run(workload, engine).completions for _ in range(2))
-            second = trial.run(workload).completions
-            bound = 2 * trial.oracle.kappa * trial.oracle.error.max_abs
-            moved = _moved(first, again)
-            # Beyond the bound it is no rounding: the relations shall say so, to the bit.
-            self._is_bitwise[key] = _moved(first, second) == 0.0 and not 0.0 < moved <= bound
-        return self._is_bitwise[key]
-
-
-def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:
-    """The largest difference of the logits of two runs; infinite where they cannot be compared."""
-    largest = 0.0
-    for old, new in zip(before, after, strict=True):
-        if old.logits is None or new.logits is None or old.logits.shape != new.logits.shape:
-            return float("inf")
-        if not torch.equal(old.logits, new.logits):
-            largest = max(largest, float((old.logits - new.logits).abs().max()))
-    return largest
 
 
 class Trial:
@@ -184,6 +65,7 @@ class Trial:
         self.has_happened: dict[str, bool] = {}  # what the test is about -> did a trace show it
         self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
         self._serials: dict[int, int] = {}  # id of an engine -> its serial
+        self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
 
     def __repr__(self) -> str:
         return f"Trial({self.spec.name} on {self.subject.name})"
@@ -241,7 +123,7 @@ class Trial:
     def run(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Run on the given engine, else on a fresh one. What the engine raises becomes a failure."""
         if engine is None:
-            with self.reporting(workload, "the engine raised"), self.engine(workload.config) as fresh:
+            with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.run(workload, fresh)
         serial = self._serials[id(engine)]
         self._runs.append(Run(serial, workload))
@@ -249,14 +131,15 @@ class Trial:
         before = settings_of(self.subject.model)
         can_share = may_share(workload.config, self.capabilities)
         num_records = len(self.trace_of(engine)) if can_share else 0
-        with self.reporting(workload, "the engine raised"):
-            outcome = run(engine, workload, self.lab.time_limit_s)
+        with self.reporting(workload, Rule.RAISED):
+            outcome = serve(engine, workload, self.lab.time_limit_s)
             require_same(before, settings_of(self.subject.model), "while the engine worked")
         computed: tuple[Computed, ...] = ()
         if can_share:
             records = self.trace_of(engine)[num_records:]
             computed = ComputedPrefixes(workload, outcome.completions).note_all(records).computed
-        self._runs[-1] = Run(serial, workload, outcome.completions, computed)
+        self._computed.setdefault(serial, []).append(computed)
+        self._runs[-1] = Run(serial, workload, outcome.completions)
         with self.reporting(workload):
             self._require_logits(workload, outcome)
         return outcome
@@ -267,16 +150,12 @@ class Trial:
             return
         for completion in outcome.completions:
             if completion.token_ids and completion.logits is None:
-                raise ConformanceFailure(
-                    self.promise,
-                    f"the engine has the capability logits, but those of request "
-                    f"{completion.request_id!r} are None although config.return_logits is set",
-                ).found_by("logits")
+                raise broken(Rule.LOGITS_MISSING, completion.request_id, promise=self.promise)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Run a workload of good requests; judge every answer against the oracle, and the conduct."""
         if engine is None:
-            with self.reporting(workload, "the engine raised"), self.engine(workload.config) as fresh:
+            with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.check(workload, fresh)
         num_records = len(self.trace_of(engine))
         outcome = self.run(workload, engine)
@@ -289,9 +168,8 @@ class Trial:
 
     def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
         """By this engine, in the runs before its last: what that may have begun behind."""
-        serial = self._serials[id(engine)]
-        *before, _ = (run for run in self._runs if run.serial == serial)
-        return tuple(each for run in before for each in run.computed)
+        by_run = self._computed.get(self._serials[id(engine)], [])
+        return tuple(each for computed in by_run[:-1] for each in computed)
 
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
         """Since it was built; empty for an engine without the capability."""
@@ -307,30 +185,42 @@ class Trial:
         check_completions(requests, outcome.completions, self.oracle, self.ledger)
 
     @contextmanager
-    def reporting(
-        self, workload: Workload, who: str = "judging what the engine gave raised"
-    ) -> Iterator[None]:
-        """Everything that goes wrong inside names engine, model and workload."""
+    def reporting(self, workload: Workload, rule: Rule = Rule.UNREADABLE) -> Iterator[None]:
+        """Whatever goes wrong inside is raised as a failure that names engine, model and workload.
+
+        `rule` is what an exception of any other kind breaks. Raises `ConformanceFailure`,
+        `HangFailure`, and `OracleError`, which is no failure of the engine.
+        """
         try:
             yield
-        except ConformanceFailure as failure:
-            if not failure.context:
-                failure.context = self._context(workload, failure.promise)
-                failure.scene = failure.scene or self._scene(workload)
+        except (ConformanceFailure, HangFailure, OracleError):
             raise
+        except BrokenPromise as error:
+            raise ConformanceFailure(self.failure(error.finding, workload)) from None
         except EngineHang as hang:
-            if hang.scene is None:
-                hang.add(self._context(workload, Promise.P10))
-                hang.scene = self._scene(workload)
-            raise
-        except OracleError:
-            raise  # ours, not the engine's
+            finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
+            raise HangFailure(self.failure(finding, workload)) from None
         except (Exception, SystemExit) as error:
-            finding = f"{who} {type(error).__name__}: {error}"
-            raised = EngineRaised(self.promise, finding, _last_frames(error))
-            raised.context = self._context(workload, self.promise)
-            raised.scene = self._scene(workload)
-            raise raised from None
+            facts: Facts = {"error": type(error).__name__, "message": str(error)}
+            frames = last_frames(error)
+            finding = found(rule, promise=self.promise, frames=frames, **facts)
+            raise ConformanceFailure(self.failure(finding, workload)) from None
+
+    def failure(
+        self, finding: Finding, workload: Workload | None = None, scene: Scene | None = None
+    ) -> Failure:
+        """The finding with its scene: the given one, else that of the workload or of the last run."""
+        if workload is None:
+            workload = self._runs[-1].workload if self._runs else Workload(())
+        return Failure(finding, scene or self._scene(workload), self.under_test)
+
+    @property
+    def under_test(self) -> Subject:
+        """Engine and model, as reports name them."""
+        subject, precision = self.subject, str(self.oracle.precision)
+        device, dtype = subject.model.device.type, subject.dtype_name
+        release = self.ledger.release
+        return Subject(self.spec.name, release, subject.name, device, dtype, precision)
 
     def _scene(self, workload: Workload) -> Scene:
         """The last run of this workload and what its engine did before; at least the workload."""
@@ -356,16 +246,3 @@ class Trial:
         tokens, name = answer.token_ids, answer.request_id
         cut = (r for r, c in given if c.request_id == name and c.token_ids[: len(tokens)] == tokens)
         return next(whole, None) or next(cut, None)
-
-    def _context(self, workload: Workload, promise: Promise) -> list[str]:
-        yaml = workload_as_yaml(workload, promise.id)
-        return [
-            f"engine: {self.spec.name}    model: {self.subject}",
-            WORKLOAD,
-            *(f"    {line}" for line in yaml.splitlines()),
-        ]
-
-
-def _last_frames(error: BaseException, count: int = 3) -> list[str]:
-    frames = traceback.extract_tb(error.__traceback__)[-count:]
-    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]

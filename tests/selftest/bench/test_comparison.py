@@ -32,8 +32,9 @@ from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.promises import Promise
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
 
 MODEL = "gpt2-random"
 SPEC = BenchSpec(

@@ -56,8 +56,9 @@ from batchproof.bench.growth_runner import GrowthRunner
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.promises import Promise
+from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
-from batchproof.run.trial import Laboratory, Trial
+from batchproof.run.trial import Trial
 
 MODEL = "gpt2-random"
 SIZES = [1, 2, 4, 8, 16, 32, 64]

@@ -86,8 +86,8 @@ class Process:
         except _Broken as broken:
             raise ProgramFailed(self.kill(str(broken))) from None
         except EngineHang as hang:
-            hang.add([self.kill(f"did not answer {op!r} within the time limit and was killed")])
-            raise
+            killed = self.kill(f"did not answer {op!r} within the time limit and was killed")
+            raise EngineHang(hang.what, (*hang.evidence, killed)) from None
         except BaseException as error:  # Ctrl-C: a late answer would be taken for another one
             self.kill(f"was killed by {type(error).__name__} while answering {op!r}")
             raise

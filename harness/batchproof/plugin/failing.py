@@ -1,0 +1,97 @@
+"""What a failed test leaves behind: its text, its entry in the test's record, its failure file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batchproof.api import Request
+from batchproof.causes import Diagnosis
+from batchproof.checks.broken import BrokenPromise
+from batchproof.errors import EngineHang
+from batchproof.failure import Failure
+from batchproof.finding import Finding, Rule, found, thawed
+from batchproof.plugin.diagnosing import diagnosis_of
+from batchproof.plugin.repro import replay_file
+from batchproof.records.decode import encode
+from batchproof.records.trial import FailureRecord
+from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.trial import Trial
+from batchproof.wording.failures import failure_text
+from batchproof.wording.findings import first_line
+
+
+def failure_of(item: pytest.Item, error: BaseException) -> Failure | None:
+    """The engine's failure that the exception carries; None if it carries none.
+
+    Where the last replay of an example differs from its first run, Hypothesis raises a group.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        carried = (failure_of(item, each) for each in error.exceptions)
+        first = next((each for each in carried if each is not None), None)
+        return first and replace(first, is_repeatable=False)
+    if isinstance(error, ConformanceFailure | HangFailure):
+        return error.failure
+    trial = getattr(item, "funcargs", {}).get("trial")
+    if isinstance(trial, Trial) and isinstance(error, BrokenPromise):
+        return trial.failure(error.finding)
+    if isinstance(trial, Trial) and isinstance(error, EngineHang):
+        return trial.failure(found(Rule.HANG, what=error.what, evidence=error.evidence))
+    return None
+
+
+def concluded(item: pytest.Item, failure: Failure, record: dict[str, Any]) -> str:
+    """Diagnose the failure, write its file where that is asked for, note both in the test's record.
+
+    Returns the text of the report.
+    """
+    trial = getattr(item, "funcargs")["trial"]  # noqa: B009 - only functions have it
+    diagnosis = diagnosis_of(item.config, trial, failure)
+    replay = replay_file(item, trial, failure)
+    case = failure.case.name if failure.case else None
+    path = None if replay is None else replay.path
+    enter(record, failure.finding, case, diagnosis, path, failure.scene.workload.requests)
+    text = failure_text(failure, diagnosis)
+    return text if replay is None else f"{text}\n{replay.words}"
+
+
+def enter(
+    record: dict[str, Any],
+    finding: Finding,
+    case: str | None = None,
+    diagnosis: Diagnosis | None = None,
+    replay: str | None = None,
+    requests: Sequence[Request] = (),
+) -> None:
+    """Enter the failure into the record of the test, as JSON values."""
+    facts = {name: thawed(value) for name, value in finding.facts.items()}
+    record["failure"] = encode(
+        FailureRecord(
+            promise=finding.promise.id,
+            rule=finding.rule.id,
+            headline=first_line(finding),
+            case=case,
+            request_id=finding.request_id,
+            step=finding.step,
+            facts=facts | (workload_facts(requests) if requests else {}),
+            cause=None if diagnosis is None else diagnosis.cause.name,
+            replay=replay,
+        )
+    )
+
+
+def described(item: pytest.Item, record: dict[str, Any]) -> None:
+    """Notes which test it is: its function, and its parameters but for engine, model and case."""
+    given: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    record["function"] = getattr(item, "originalname", item.name)
+    record["parameters"] = {
+        name: value for name, value in given.items() if isinstance(value, str | int | float)
+    }
+
+
+def workload_facts(requests: Sequence[Request]) -> dict[str, object]:
+    """Returns what a known issue may ask of the workload that shows a failure."""
+    return {"shortest_prompt": min(len(each.prompt_token_ids) for each in requests)}

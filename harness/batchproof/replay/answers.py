@@ -1,0 +1,47 @@
+"""The right answers to a workload, and which of its requests are bad ones."""
+
+from __future__ import annotations
+
+import sys
+from math import ceil
+
+from batchproof.api import Capability, Completion, Limits, Request
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
+
+
+def right_answers(trial: Trial, workload: Workload) -> tuple[Completion | None, ...]:
+    """One a request, in order; None where it must be refused."""
+    return tuple(
+        None if is_bad(trial, workload, index) else right_answer(trial, request)
+        for index, request in enumerate(workload.requests)
+    )
+
+
+def right_answer(trial: Trial, request: Request) -> Completion:
+    """The answer of the oracle to a good request."""
+    token_ids, reason = trial.oracle.expected(request)
+    return Completion(request.request_id, tuple(token_ids), reason)
+
+
+def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
+    """Must the request be refused under the limits of model and config?"""
+    request, config = workload.requests[index], workload.config
+    limits = Limits.of(trial.subject.model, config)
+    # Stepped, an id may come again once it is free.
+    at_once = limits.refusals(workload.requests)[index]
+    reason = limits.refusal(request) if workload.needs_stepping else at_once
+    num_fed = len(request.prompt_token_ids) + request.max_new_tokens - 1
+    is_too_large = ceil(num_fed / config.block_size) > (config.num_blocks or sys.maxsize)
+    return reason is not None or (Capability.PREEMPTION in trial.capabilities and is_too_large)
+
+
+def may_tie(trial: Trial, request: Request) -> bool:
+    """Is some right token so close to the second best that an honest engine may choose that one?"""
+    oracle = trial.oracle
+    if oracle.subject.oracle is not None:
+        return False
+    answer = oracle.answer(request.prompt_token_ids, request.max_new_tokens)
+    num_steps = len(oracle.expected(request)[0])
+    bound = 2 * oracle.kappa * oracle.error.max_abs
+    return any(answer.margin(step) <= bound for step in range(num_steps))

@@ -1,0 +1,70 @@
+"""`python -m batchproof replay FAILURE.json`: is the failure still there?
+
+Exit code 1: reproduced, the same promise is broken; 0: gone; 2: it cannot tell, and says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from batchproof.checks.switches import compute_exactly
+from batchproof.devices import make_current
+from batchproof.errors import BatchproofError, EngineHang, UsageError
+from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
+from batchproof.oracle.precision import resolve_precision
+from batchproof.replay.judge import ReplayResult, replayed
+from batchproof.replay.record import FailureFile, read_failure
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import FORMS, resolve_engine
+from batchproof.run.trial import Trial
+
+WORDS = {
+    ReplayResult.REPRODUCED: "REPRODUCED",
+    ReplayResult.GONE: "gone",
+    ReplayResult.UNKNOWN: "cannot tell",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("failure", metavar="FAILURE.json", help="written by `pytest --repro`")
+    parser.add_argument("--engine", metavar="ENGINE", help=f"another engine: {FORMS}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one sentence and return the exit code. Raises `UsageError` where nothing can be run."""
+    file = read_failure(Path(arguments.failure))
+    engine = arguments.engine or file.failure.subject.engine
+    trial = _trial(file, engine)
+    outcome, words = replayed(trial, file.failure)
+    if outcome is ReplayResult.GONE and file.is_shown_again is False:
+        outcome, words = (
+            ReplayResult.UNKNOWN,
+            (f"one engine alone did not show it when the file was written either; run {file.test}"),
+        )
+    print(f"{WORDS[outcome]}: {words}")
+    return int(outcome)
+
+
+def _trial(file: FailureFile, engine: str) -> Trial:
+    """Raises `UsageError` if engine, model or device are missing."""
+    subject = file.failure.subject
+    device = resolve_device(subject.device)
+    make_current(device)
+    compute_exactly()
+    if subject.model in EMBEDDED:
+        torch.set_num_threads(1)  # as in the suite: the embedded models are too small to share out
+    precision = resolve_precision(file.compute_dtype, file.kv_cache_dtype)
+    lab = Laboratory(device, resolve_dtype(subject.dtype), file.time_limit_s, precision)
+    spec = resolve_engine(engine)
+    oracle = lab.oracle(subject.model)
+    try:
+        capabilities = lab.capabilities(spec, oracle.subject)
+    except BatchproofError:
+        raise
+    except (Exception, SystemExit, EngineHang) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"engine {engine!r} cannot be built: {what}") from error
+    return Trial(lab, spec, oracle, capabilities, file.failure.promise)

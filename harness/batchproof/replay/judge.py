@@ -1,0 +1,192 @@
+"""Runs the scene of a failure again and judges it with the checks of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any, cast
+
+from batchproof.api import Completion, FinishReason, MaskingEngine, RowRecord
+from batchproof.cases.files import load_cases
+from batchproof.cases.runner import run_calls, run_case
+from batchproof.cases.schema import Case
+from batchproof.checks.masks import require_mask, require_moves
+from batchproof.checks.refusals import require_refused
+from batchproof.errors import CaseError
+from batchproof.failure import Failure, Run, Scene
+from batchproof.finding import Rule, thawed
+from batchproof.oracle.oracle import centred
+from batchproof.promises import Promise
+from batchproof.replay.case import asked_workloads, case_text, loaded_case
+from batchproof.replay.needs import lacking
+from batchproof.run.cancelling import check_run_with_aborts
+from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.relations import blame, comparing, require_same_bits
+from batchproof.run.repeatable import is_bitwise
+from batchproof.run.trial import Trial
+from batchproof.wording.findings import first_line
+from batchproof.workload.workloads import Workload
+
+COMPARED = {Rule.RELATION, Rule.RELATION_LOGITS}
+MOVED = {Rule.UNSEEN_MOVES: False, Rule.SEEN_STAYS: True}
+MASKS = {Rule.MASK, Rule.MASK_LEAK, Rule.MASK_SHAPE}
+REFUSALS = {Rule.REFUSED, Rule.REFUSAL_WORDS}
+CRASHES = {Rule.RAISED, Rule.UNREADABLE}
+NUM_TRIES = 5  # of a failure that comes and goes
+
+
+class ReplayResult(IntEnum):
+    """What became of a failure; the exit code of the command."""
+
+    GONE = 0
+    REPRODUCED = 1
+    UNKNOWN = 2
+
+
+def replayed(trial: Trial, failure: Failure) -> tuple[ReplayResult, str]:
+    """What became of the failure on the engine of the trial, and a sentence about it."""
+    lacks = lacking(failure, trial.capabilities)
+    if lacks is not None:
+        return ReplayResult.UNKNOWN, f"{trial.spec.name} lacks the capability {lacks}"
+    comes_and_goes = failure.promise is Promise.P16 or not failure.is_repeatable
+    for _ in range(NUM_TRIES if comes_and_goes else 1):
+        try:
+            judge(trial, failure)
+        except (ConformanceFailure, HangFailure) as error:
+            return _compared(error.failure, failure)
+        except CaseError as error:
+            return ReplayResult.UNKNOWN, f"the scene cannot be rebuilt as a case: {error}"
+    return ReplayResult.GONE, f"{trial.spec.name} does not show it on {trial.subject.name}"
+
+
+def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
+    """The same promise must be broken, and an engine that raises now must have raised then."""
+    words = first_line(now.finding)
+    is_crash = now.rule in CRASHES and then.rule not in CRASHES
+    if now.promise is then.promise and not is_crash:
+        return ReplayResult.REPRODUCED, words
+    return ReplayResult.UNKNOWN, f"it fails in another way now: {words}"
+
+
+def judge(trial: Trial, failure: Failure) -> None:
+    """Raises `ConformanceFailure` or `HangFailure` if something is wrong; `CaseError` for a scene that
+    no case can hold."""
+    finding = failure.finding
+    case = _curated(failure)
+    if case is not None:
+        run_case(trial, case)
+        return
+    with blame(finding.promise, finding.appeared) if finding.appeared else nullcontext():
+        if finding.rule in COMPARED | MOVED.keys() and failure.scene.other:
+            _compare(trial, failure)
+        elif finding.rule in MASKS:
+            _check_mask(trial, failure)
+        elif finding.rule in REFUSALS:
+            _check_refusal(trial, failure)
+        elif failure.scene.workload.aborts:
+            _check_aborts(trial, failure)
+        else:
+            _check_calls(trial, failure)
+
+
+def _curated(failure: Failure) -> Case | None:
+    """The case that found it, if this package still has it."""
+    name = failure.case and failure.case.name
+    return next((each for each in load_cases() if each.name == name), None) if name else None
+
+
+def _check_calls(trial: Trial, failure: Failure) -> None:
+    """All calls on one engine, every answer and the conduct judged."""
+    text = case_text(trial, failure, "replayed-failure", "replay")
+    if text is not None:
+        run_calls(trial, loaded_case(text), asked_workloads(trial, failure))
+
+
+def _check_aborts(trial: Trial, failure: Failure) -> None:
+    workload = failure.scene.workload
+    with trial.engine(workload.config) as engine:
+        for run in failure.scene.runs[:-1]:
+            trial.run(run.workload, engine)
+        check_run_with_aborts(trial, workload, engine)
+
+
+def _check_refusal(trial: Trial, failure: Failure) -> None:
+    workload, finding = failure.scene.workload, failure.finding
+    completions = _served(trial, failure.scene.runs)
+    ids = [request.request_id for request in workload.requests]
+    place = max(index for index, each in enumerate(ids) if each == finding.request_id)
+    wanted = [tuple(group) for group in thawed(finding.facts["wanted"])]
+    with trial.reporting(workload):
+        require_refused(completions[place], workload.requests[place], wanted, trial.ledger)
+
+
+def _check_mask(trial: Trial, failure: Failure) -> None:
+    facts = failure.finding.facts
+    layout = thawed(facts["layout"])
+    rows = [RowRecord(f"r{i}", context, query, True) for i, (context, query) in enumerate(layout)]
+    window = cast("int | None", facts["window"])
+    nothing = Workload(())
+    with trial.engine(nothing.config) as engine, trial.reporting(nothing):
+        require_mask(cast(MaskingEngine, engine).attention_mask(rows), rows, window)
+
+
+def _compare(trial: Trial, failure: Failure) -> None:
+    """The answer to one request in two scenes, each on an engine of its own."""
+    finding, scene = failure.finding, failure.scene
+    name = finding.request_id
+    before, after = (_answer(trial, runs, name) for runs in (scene.other, scene.runs))
+    with trial.reporting(scene.workload):
+        if finding.rule in MOVED:
+            _check_moves(trial, failure, before, after)
+            return
+        relation = str(finding.facts["relation"])
+        answers = _of_one_length(scene, name, before, after)
+        require_same_bits(trial, finding.promise, relation, *answers)
+
+
+def _answer(trial: Trial, runs: Sequence[Run], name: str | None) -> Completion:
+    return next(each for each in _served(trial, runs) if each.request_id == name)
+
+
+def _of_one_length(
+    scene: Scene, name: str | None, before: Completion, after: Completion
+) -> tuple[list[Completion], list[Completion]]:
+    """Where the request has a smaller cap in one of the scenes, the longer answer is cut there."""
+    caps = {
+        request.max_new_tokens
+        for runs in (scene.other, scene.runs)
+        for request in runs[-1].workload.requests
+        if request.request_id == name
+    }
+    return [_cut(before, caps)], [_cut(after, caps)]
+
+
+def _cut(answer: Completion, caps: Collection[int]) -> Completion:
+    length = min(caps)
+    if len(caps) == 1 or len(answer.token_ids) <= length:
+        return answer
+    logits = None if answer.logits is None else answer.logits[:length]
+    tokens, reason = answer.token_ids[:length], FinishReason.LENGTH
+    return replace(answer, token_ids=tokens, finish_reason=reason, logits=logits)
+
+
+def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Completion) -> None:
+    facts: Mapping[str, Any] = failure.finding.facts
+    if before.logits is None or after.logits is None:
+        return
+    moved = (centred(before.logits) - centred(after.logits)).abs().max().item()
+    allowed = 0.0 if is_bitwise(trial) else facts["bound"]
+    should_move = MOVED[failure.rule]
+    query, position, bound = facts["query"], facts["position"], facts["bound"]
+    with comparing(trial, before, after):
+        require_moves(query, position, moved, should_move, bound, allowed)
+
+
+def _served(trial: Trial, runs: Sequence[Run]) -> tuple[Completion, ...]:
+    """The answers to the last run, all runs on one engine."""
+    with trial.engine(runs[-1].workload.config) as engine:
+        for run in runs[:-1]:
+            trial.run(run.workload, engine)
+        return trial.run(runs[-1].workload, engine).completions

@@ -1,0 +1,104 @@
+"""The stand-alone script: requests, right answers and a comparison, without this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from batchproof.api import Completion
+from batchproof.failure import Failure, Run
+from batchproof.finding import Rule
+from batchproof.replay.answers import may_tie, right_answers
+from batchproof.replay.models import model_reference
+from batchproof.run.trial import Trial
+from batchproof.wording.findings import evidence, first_line
+
+TEMPLATE = Path(__file__).parent / "standalone.py.jinja"
+Answer = tuple[str, list[int], str]  # id, tokens, finish reason
+
+
+class NoScriptError(Exception):
+    """Why a failure has no stand-alone script, in a sentence."""
+
+
+def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> str:
+    """The script of a failure that shows in tokens or finish reasons.
+
+    Saves an embedded model in the directory. Raises `NoScriptError`.
+    """
+    runs = _wrong_runs(trial, failure)
+    last = runs[-1].workload
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        name=f"{name}.py",
+        headline=_docstring_safe(first_line(failure.finding)),
+        evidence=[_docstring_safe(each) for each in evidence(failure.finding)],
+        engine=_docstring_safe(failure.subject.engine),
+        config=asdict(last.config),
+        calls=[_call(each) for each in runs],
+        right=_compared(trial, runs[-1]),
+        model=model_reference(trial.subject, directory),
+        dtype=failure.subject.dtype,
+        attention=trial.subject.model.config._attn_implementation,
+        device=str(trial.subject.model.device),
+    )
+
+
+def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
+    """The scene whose last answers are wrong: of two that were compared, it may be either."""
+    for runs in (failure.scene.runs, failure.scene.other):
+        if not runs:
+            continue
+        if any(run.workload.aborts for run in runs):
+            raise NoScriptError("requests are cancelled, which only the rules can judge")
+        got = [_answer(each) for each in runs[-1].completions]
+        if failure.rule is Rule.RAISED or not _are_equal(got, _compared(trial, runs[-1])):
+            return runs
+    raise NoScriptError(
+        f"the failure does not show in tokens or finish reasons (rule {failure.rule}), or rounding may "
+        f"excuse them"
+    )
+
+
+def _compared(trial: Trial, run: Run) -> list[Answer | None]:
+    """The right answers; None for one that rounding may turn into another right one."""
+    return [
+        None if right is not None and may_tie(trial, request) else _right(request.request_id, right)
+        for request, right in zip(
+            run.workload.requests, right_answers(trial, run.workload), strict=True
+        )
+    ]
+
+
+def _right(request_id: str, completion: Completion | None) -> Answer:
+    return (request_id, [], "error") if completion is None else _answer(completion)
+
+
+def _answer(completion: Completion) -> Answer:
+    return completion.request_id, list(completion.token_ids), completion.finish_reason.value
+
+
+def _are_equal(got: Sequence[Answer], right: Sequence[Answer | None]) -> bool:
+    if not got or len(got) != len(right):
+        return not got  # nothing came back: there is nothing to compare
+    return all(b is None or a == b for a, b in zip(got, right, strict=True))
+
+
+def _call(run: Run) -> tuple[list[tuple[Any, ...]], list[int] | None]:
+    workload = run.workload
+    requests = [
+        (r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids))
+        for r in workload.requests
+    ]
+    arrivals = workload.arrivals
+    return requests, None if arrivals is None else list(arrivals)
+
+
+def _docstring_safe(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"""', "'''")

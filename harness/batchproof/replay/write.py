@@ -1,0 +1,95 @@
+"""Writes what `--repro` leaves behind for one failure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from batchproof.errors import OracleError
+from batchproof.failure import Failure
+from batchproof.finding import Rule
+from batchproof.replay.answers import right_answers
+from batchproof.replay.case import case_text
+from batchproof.replay.judge import ReplayResult, replayed
+from batchproof.replay.record import FailureFile
+from batchproof.replay.standalone import NoScriptError, script_text
+from batchproof.run.trial import Trial
+
+LONGEST_NAME = 110
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The test that found a failure: its node id, and its short name or that of the case it ran."""
+
+    test: str
+    name: str
+
+
+def write(trial: Trial, failure: Failure, origin: Origin, directory: Path) -> Path:
+    """The path of the failure file; case and script stand beside it. Nothing is written over."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = _new_file(directory, _stem(failure, origin.name))
+    case = case_text(trial, failure, path.stem, origin.test)
+    if case is not None:
+        path.with_suffix(".yaml").write_text(case, encoding="utf-8")
+    script, no_script = _script(trial, failure, path)
+    precision = trial.oracle.precision
+    content = FailureFile(
+        failure,
+        origin.test,
+        trial.lab.time_limit_s,
+        str(precision.compute).removeprefix("torch.") if precision.compute else None,
+        "int8" if precision.is_cache_int8 else "auto",
+        right_answers(trial, failure.scene.workload),
+        _is_shown_again(trial, failure),
+        script,
+        no_script,
+    )
+    path.write_text(content.text(), encoding="utf-8")
+    return path
+
+
+def _script(trial: Trial, failure: Failure, path: Path) -> tuple[str | None, str | None]:
+    """Its name, or why there is none."""
+    if failure.rule is Rule.HANG:
+        return None, "the engine comes to no end, which the package alone can stop"
+    try:
+        text = script_text(trial, failure, path.parent, path.stem)
+    except NoScriptError as why:
+        return None, str(why)
+    path.with_suffix(".py").write_text(text, encoding="utf-8")
+    return path.with_suffix(".py").name, None
+
+
+def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
+    """Replayed at once, by a trial of its own; a hang would only hang again."""
+    if failure.rule is Rule.HANG:
+        return None
+    own = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, failure.promise)
+    try:
+        return replayed(own, failure)[0] is ReplayResult.REPRODUCED
+    except OracleError:
+        return False
+
+
+def _stem(failure: Failure, name: str) -> str:
+    """Kebab-case, as names of cases are."""
+    engine = failure.subject.engine.replace(".py:", ":").rpartition("/")[2]
+    parts = (failure.promise.id, name, engine, Path(failure.subject.model).name)
+    kebab = (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)
+    return "-".join(filter(None, kebab))[:LONGEST_NAME].strip("-")
+
+
+def _new_file(directory: Path, stem: str) -> Path:
+    """Made here, so that of two processes each gets one of its own."""
+    for number in count(1):
+        path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("numbers do not end")

@@ -1,0 +1,56 @@
+"""A run in which requests are cancelled, judged (promise P13)."""
+
+from __future__ import annotations
+
+from batchproof.api import Capability, Engine, FinishReason, Request
+from batchproof.checks.cancelling import (
+    require_all_free,
+    require_beginning,
+    require_no_token_after,
+    require_not_fed,
+    require_one_row,
+)
+from batchproof.promises import Promise
+from batchproof.run.relations import blame
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Outcome, Workload
+
+AFTERWARDS = Request("afterwards", (2, 7, 1), 2)
+
+
+def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> Outcome:
+    """Run it, then one more request on the same engine; judge survivors and leftovers.
+
+    Raises `ConformanceFailure`.
+    """
+    has_trace = Capability.TRACING in trial.capabilities
+    with blame(Promise.P13, "beside a cancelled request"):
+        outcome = trial.run(workload, engine)
+        with trial.reporting(workload):
+            _judge(trial, workload, outcome)
+            if has_trace:
+                require_not_fed(workload, outcome, trial.trace_of(engine))
+        trial.check(Workload((AFTERWARDS,), workload.config, arrivals=(0,)), engine)
+        if has_trace:
+            final = trial.trace_of(engine)[-1]
+            with trial.reporting(workload):
+                require_all_free(final)
+                require_one_row(final)
+    return outcome
+
+
+def _judge(trial: Trial, workload: Workload, outcome: Outcome) -> None:
+    cancelled_at = dict(workload.aborts)
+    survivors = [r for r in workload.requests if r.request_id not in cancelled_at]
+    by_id = {completion.request_id: completion for completion in outcome.completions}
+    trial.judge(survivors, Outcome(tuple(by_id[r.request_id] for r in survivors)))
+    for request in workload.requests:
+        if request.request_id not in cancelled_at:
+            continue
+        got = by_id[request.request_id]
+        right, _ = trial.oracle.expected(request)
+        require_no_token_after(outcome, request.request_id, cancelled_at[request.request_id])
+        if got.finish_reason is not FinishReason.ABORTED:  # it had finished before it was cancelled
+            trial.judge([request], Outcome((got,)))
+        elif trial.oracle.is_exact:
+            require_beginning(request, got.token_ids, right)

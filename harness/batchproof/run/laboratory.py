@@ -1,0 +1,96 @@
+"""What is expensive and lives for a session: models, oracles, what engines can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from batchproof.api import Capability
+from batchproof.checks.environment import World, shared_of
+from batchproof.errors import UnsupportedModelError
+from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.oracle.adequacy import Adequacy, measure_adequacy
+from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.precision import AS_SERVED, Precision
+from batchproof.run.capabilities import capabilities_of
+from batchproof.run.registry import EngineSpec, reference_factory
+from batchproof.run.time_limit import time_limit
+
+BUILD_TIME_LIMIT_S = 120.0
+
+
+@dataclass
+class Laboratory:
+    """Models, oracles and engine facts of one session, each made once and when first needed."""
+
+    device: torch.device
+    dtype: torch.dtype
+    time_limit_s: float
+    precision: Precision = AS_SERVED  # of the engines; of the model unless they say otherwise
+    is_watched: bool = False  # keeps what models were like when loaded: sums over all weights
+    _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
+    _oracles: dict[str, Oracle] = field(default_factory=dict)
+    _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
+        default_factory=dict
+    )
+    _adequacy: dict[str, Adequacy] = field(default_factory=dict)
+    _worlds: dict[str, World] = field(default_factory=dict)
+    _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def subject(self, model_name: str) -> ModelUnderTest:
+        """Raises `UsageError` if there is no such model."""
+        if model_name not in self._subjects:
+            subject = load_model(model_name, self.device, self.dtype)
+            # Looked at before any engine can alter the model's config.
+            assert subject.context_len > 0, f"{model_name} has no positions"
+            assert subject.vocab_size > 0, f"{model_name} has no tokens"
+            self._subjects[model_name] = subject
+            if self.is_watched:
+                self._worlds[model_name] = shared_of(subject.model)
+        return self._subjects[model_name]
+
+    def as_loaded(self, model_name: str) -> World:
+        """The model and torch's switches before any engine had it."""
+        return self._worlds[model_name]
+
+    def oracle(self, model_name: str) -> Oracle:
+        if model_name not in self._oracles:
+            self._oracles[model_name] = Oracle(
+                self.subject(model_name), reference_factory(), self.precision
+            )
+        return self._oracles[model_name]
+
+    def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:
+        """Of a model the user brought; the embedded ones are known to show faults."""
+        if subject.is_embedded:
+            return None
+        if subject.name not in self._adequacy:
+            self._adequacy[subject.name] = measure_adequacy(subject)
+        return self._adequacy[subject.name]
+
+    def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
+        """Raises `UnsupportedModelError` if the engine refuses the model."""
+        key = (spec.name, subject.name)
+        if key not in self._capabilities:
+            try:
+                with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
+                    found = capabilities_of(
+                        spec.name, lambda config: spec.factory(subject.model, config)
+                    )
+            except UnsupportedModelError as error:
+                self._capabilities[key] = error
+            else:
+                self._capabilities[key] = found
+        known = self._capabilities[key]
+        if isinstance(known, UnsupportedModelError):
+            raise known
+        return known
+
+    def is_bitwise(self, spec: EngineSpec, subject: ModelUnderTest, probe: Callable[[], bool]) -> bool:
+        """Rule O0, probed once for an engine and a model (see `batchproof.run.repeatable`)."""
+        key = (spec.name, subject.name)
+        if key not in self._is_bitwise:
+            self._is_bitwise[key] = probe()
+        return self._is_bitwise[key]

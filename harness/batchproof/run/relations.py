@@ -1,0 +1,67 @@
+"""Two runs of one engine held against each other, and failures that a relation explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from batchproof.api import Completion
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.relations import require_same_logits, require_same_tokens
+from batchproof.promises import Promise
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.repeatable import is_bitwise
+from batchproof.run.trial import Trial
+
+# What a request alone would keep as well: if it breaks once something is changed, that broke it.
+ABOUT_ONE_ANSWER = {Promise.P1, Promise.P2, Promise.P3, Promise.P7}
+
+
+def require_same_bits(
+    trial: Trial,
+    promise: Promise,
+    relation: str,
+    before: Sequence[Completion],
+    after: Sequence[Completion],
+) -> None:
+    """Compare answers and logits of the same requests in two runs with the same shapes.
+
+    Raises a failure of `promise` at the first difference; `relation` says what was changed between
+    the runs.
+    """
+    is_exact = not trial.has_logits or is_bitwise(trial)
+    allowed = 0.0 if is_exact else 2 * trial.oracle.kappa * trial.oracle.error.max_abs
+    for old, new in zip(before, after, strict=True):
+        with comparing(trial, old, new):
+            if is_exact or trial.oracle.subject.oracle is not None:
+                require_same_tokens(promise, relation, old, new)
+            require_same_logits(promise, relation, allowed, old, new)
+        trial.ledger.num_requests += 1
+        trial.ledger.num_steps += len(new.token_ids)
+    trial.ledger.num_workloads += 1
+    if not is_exact:
+        note = f"{trial.spec.name} on {trial.subject.name} is not repeatable bit for bit (rule O0)"
+        trial.ledger.notes.append(f"{note}: relations hold within the bound of rule O4 only")
+
+
+@contextmanager
+def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
+    """A failure inside has the runs of both answers as its scene, where they are known."""
+    try:
+        yield
+    except BrokenPromise as error:
+        scene = trial.scene_of(new, old)
+        if scene is None:
+            raise
+        raise ConformanceFailure(trial.failure(error.finding, scene=scene)) from None
+
+
+@contextmanager
+def blame(promise: Promise, relation: str) -> Iterator[None]:
+    """A wrong answer found inside counts as a break of `promise`: it appeared `relation`."""
+    try:
+        yield
+    except ConformanceFailure as error:
+        if error.failure.promise not in ABOUT_ONE_ANSWER:
+            raise
+        raise ConformanceFailure(error.failure.under(promise, relation)) from None

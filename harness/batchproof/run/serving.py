@@ -1,0 +1,68 @@
+"""Gives a workload to an engine, at once or step by step, within a time limit and a step bound.
+
+An engine that raises or hangs is reported as that, not as a wrong answer.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from batchproof.api import Engine, SteppingEngine, TokenEvent
+from batchproof.checks.broken import broken
+from batchproof.checks.contract_types import checked_completions, checked_events
+from batchproof.errors import EngineHang
+from batchproof.finding import Rule
+from batchproof.run.time_limit import time_limit
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Outcome, Workload, assemble
+
+
+def serve(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> Outcome:
+    """Give the workload to the engine.
+
+    Raises what the engine raises, `EngineHang`, and `BrokenPromise` for values of the wrong type.
+    """
+    if workload.needs_stepping:
+        return serve_steps(cast(SteppingEngine, engine), workload, time_limit_s)
+    asked = list(workload.requests)
+    with time_limit(time_limit_s, "generate"):
+        completions: object = engine.generate(asked)
+        checked = checked_completions(completions)  # inside: it may be made lazily
+    if asked != list(workload.requests):
+        num_before, num_after = len(workload.requests), len(asked)
+        raise broken(Rule.CALLERS_LIST, num_before=num_before, num_after=num_after)
+    return Outcome(checked)
+
+
+def serve_steps(
+    engine: SteppingEngine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S
+) -> Outcome:
+    """The same through `add`, `step` and `abort`; completions are put together from the events."""
+    arrivals = workload.arrivals or (0,) * len(workload.requests)
+    last_action = max([*arrivals, *(step for _, step in workload.aborts)], default=0)
+    events: list[tuple[int, TokenEvent]] = []
+    trace_lens: list[int] = []
+    aborted: set[str] = set()
+    step = 0
+    with time_limit(time_limit_s, "add, step and abort"):
+        while step <= last_action or engine.has_unfinished:
+            for request, arrival in zip(workload.requests, arrivals, strict=True):
+                if arrival == step:
+                    engine.add(request)
+            for request_id, when in workload.aborts:
+                if when == step:
+                    engine.abort(request_id)
+                    aborted.add(request_id)
+            trace_lens.append(len(getattr(engine, "trace", ())))
+            if engine.has_unfinished:  # a client has no other reason to call `step`
+                events += ((step, event) for event in checked_events(engine.step()))
+            step += 1
+            if step > workload.step_bound:
+                raise EngineHang(
+                    f"after {step} steps the engine still has unfinished requests; "
+                    f"this workload needs at most {workload.step_bound}"
+                )
+    completions = tuple(
+        assemble(request.request_id, [event for _, event in events], request.request_id in aborted)
+        for request in workload.requests
+    )
+    return Outcome(completions, tuple(events), step, tuple(trace_lens))

@@ -1,0 +1,1 @@
+"""The text of findings, failures and diagnoses, for people. Nothing reads it back."""

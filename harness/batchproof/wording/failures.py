@@ -1,0 +1,49 @@
+"""Renders a failure as the page of text that a test prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batchproof.causes import Diagnosis
+from batchproof.failure import Failure, Subject
+from batchproof.wording.findings import evidence, first_line
+from batchproof.workload.paste import workload_as_yaml
+
+WORKLOAD = "workload, to paste into a file of cases/:"
+
+
+def failure_text(failure: Failure, diagnosis: Diagnosis | None = None) -> str:
+    """First line, evidence, most likely cause, engine and model, and the workload as YAML."""
+    return "\n".join(_lines(failure, diagnosis))
+
+
+def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
+    yield first_line(failure.finding)
+    yield from (f"  {line}" for line in _evidence(failure))
+    if diagnosis is not None:
+        yield from diagnosis_lines(diagnosis)
+    yield f"engine: {failure.subject.engine}    model: {subject_words(failure.subject)}"
+    yield WORKLOAD
+    yaml = workload_as_yaml(failure.scene.workload, failure.promise.id)
+    yield from (f"    {line}" for line in yaml.splitlines())
+
+
+def _evidence(failure: Failure) -> Iterator[str]:
+    yield from evidence(failure.finding)
+    case = failure.case
+    if case is not None:
+        yield f"case {case.name} ({case.place}): {case.why}"
+        yield from [case.link] if case.link else []
+    if not failure.is_repeatable:
+        yield "run once more, the same workload gave another result"
+
+
+def subject_words(subject: Subject) -> str:
+    """The model, its dtype and its device."""
+    return f"{subject.model} ({subject.dtype}, {subject.device})"
+
+
+def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
+    """The cause in a line, its evidence below."""
+    head = f"most likely cause: {diagnosis.cause.word}: {diagnosis.text}"
+    return [head, *(f"  {line}" for line in diagnosis.evidence)]

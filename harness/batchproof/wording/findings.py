@@ -1,0 +1,42 @@
+"""Renders findings: the headline, the evidence below it, the first line of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batchproof.finding import Finding, thawed
+from batchproof.wording.rules import TEMPLATES
+
+
+def headline(finding: Finding) -> str:
+    """What was got and what should be, in one line."""
+    return TEMPLATES[finding.rule][0].format_map(_values(finding))
+
+
+def first_line(finding: Finding) -> str:
+    """The promise and the headline."""
+    return f"{finding.promise} is broken: {headline(finding)}"
+
+
+def evidence(finding: Finding) -> Iterator[str]:
+    """The lines below the headline."""
+    values = _values(finding)
+    for template in TEMPLATES[finding.rule][1:]:
+        if template.startswith("*"):
+            lines = values[template[1:]]
+            assert isinstance(lines, list), f"{template[1:]} is a fact of lines"
+            yield from map(str, lines)
+        else:
+            yield template.format_map(values)
+    if finding.appeared:
+        yield f"it appeared {finding.appeared}"
+
+
+def finding_text(finding: Finding) -> str:
+    """First line and evidence."""
+    return "\n".join([first_line(finding), *(f"  {line}" for line in evidence(finding))])
+
+
+def _values(finding: Finding) -> dict[str, object]:
+    facts = {name: thawed(value) for name, value in finding.facts.items()}
+    return {"request_id": finding.request_id, "step": finding.step, **facts}

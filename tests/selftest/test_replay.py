@@ -1,0 +1,329 @@
+"""`--repro` and `replay`: a written failure is reproduced, and is gone on an honest engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from batchproof.campaign.hunt import hunt
+from batchproof.campaign.shelter import torch_restored
+
+from batchproof.__main__ import main
+from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.cases.files import load_file
+from batchproof.cases.runner import run_case
+from batchproof.failure import CaseNote, Failure, Run, Scene, Subject
+from batchproof.finding import Rule, found
+from batchproof.models.catalogue import load_model
+from batchproof.promises import Promise
+from batchproof.replay.models import model_reference
+from batchproof.replay.record import FailureFile, read_failure
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import resolve_engine
+from batchproof.run.trial import Trial
+from batchproof.wording.rules import TEMPLATES
+from batchproof.workload.workloads import Workload
+
+MODEL = "gpt2-random"
+TIME_LIMIT_S = 2
+
+# Fault -> the test that finds it, the rule, and whether a stand-alone script shows it.
+FAULTS = {
+    "mask_ignores_sequence": ("rewriting_the_neighbours", "relation", True),  # two runs compared
+    "last_prompt_token_fed_twice": ("generated_workloads", "token", True),
+    "kv_cache_in_bfloat16": ("generated_workloads", "logits", False),  # right tokens
+    "cap_off_by_one": ("exactly_its_own_cap", "cap", True),
+    "prompt_cut_to_the_context": ("fails_alone", "refused", True),
+    "batch_barrier": ("filled_at_once", "refill", False),
+    "last_block_never_freed": ("blocks_add_up", "accounting", False),
+    "first_token_streamed_twice": ("events_add_up", "cap", True),
+    "abort_of_a_finished_request_frees_again": ("cancelled_at_any_step", "accounting", False),
+    "abort_of_a_waiting_request_ignored": ("a_waiting_request", "cancelled-token", False),
+    "building_seeds_the_global_generator": ("model-is-left-as-it-was", "world", False),
+    "future_key_visible": ("moves_exactly_the_queries", "logits", False),
+}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Laboratory:
+    return Laboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """The command thinks that its process is its own."""
+    num_threads = torch.get_num_threads()
+    with torch_restored():
+        yield
+    torch.set_num_threads(num_threads)
+
+
+def written(engine: str, test: str, directory: Path) -> Path:
+    """The failure file of the first failure that the hunt finds."""
+    arguments = ["-x", "-k", test, f"--model={MODEL}", f"--engine-time-limit={TIME_LIMIT_S}"]
+    arguments += ["--hypothesis-seed=0", f"--repro={directory}", "--diagnose-for=0"]
+    findings = hunt(engine, arguments)
+    assert findings.catches, findings.output
+    assert "replay: python -m batchproof replay " in findings.catches[0].report
+    (path,) = directory.glob("*.json")
+    return path
+
+
+def replay(path: Path, *arguments: str) -> int:
+    return main(["replay", str(path), *arguments])
+
+
+def case_fails(lab: Laboratory, path: Path, engine: str) -> bool:
+    (case,) = load_file(path)
+    spec, oracle = resolve_engine(engine), lab.oracle(MODEL)
+    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), case.promise)
+    try:
+        run_case(trial, case)
+    except ConformanceFailure:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_engine(
+    fault: str, lab: Laboratory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test, rule, has_script = FAULTS[fault]
+    path = written(f"fault:{fault}", test, tmp_path)
+    kept = read_failure(path)
+    assert kept.is_shown_again
+    assert kept.failure.rule.id == rule
+    assert replay(path) == 1
+    assert capsys.readouterr().out.startswith("REPRODUCED: ")
+    assert replay(path, "--engine=ragged") == 0
+    assert capsys.readouterr().out.startswith("gone: ")
+    assert case_fails(lab, path.with_suffix(".yaml"), f"fault:{fault}")
+    assert not case_fails(lab, path.with_suffix(".yaml"), "ragged")
+    assert path.with_suffix(".py").exists() == has_script
+    assert (kept.script is None) == (kept.no_script is not None) != has_script
+
+
+def test_a_hang_is_reproduced(tmp_path: Path) -> None:
+    fault = "oversized_request_blocks_the_queue"
+    path = written(f"fault:{fault}", "larger_than_the_pool", tmp_path)
+    assert read_failure(path).failure.rule is Rule.HANG
+    assert replay(path) == 1
+    assert replay(path, "--engine=ragged") == 0
+
+
+def test_a_curated_case_is_replayed_as_it_stands(tmp_path: Path) -> None:
+    path = written("fault:mask_ignores_sequence", "test_curated", tmp_path)
+    assert read_failure(path).failure.case is not None
+    assert (replay(path), replay(path, "--engine=ragged")) == (1, 0)
+
+
+LIAR = """
+from dataclasses import replace
+from batchproof_engines.paged import paged
+
+
+class Engine:
+    def __init__(self, model, config):
+        self._honest = paged(model, config)
+        self.capabilities = frozenset({"tracing", "logits", "prefix_caching"})
+        self.generate, self._size = self._honest.generate, config.block_size
+
+    @property
+    def trace(self):
+        return [replace(each, rows=tuple(map(self._taken, each.rows))) for each in self._honest.trace]
+
+    def _taken(self, row):
+        '''What was computed of the first block passes for taken over.'''
+        if row.context_len or row.query_len <= self._size:
+            return row
+        return replace(row, context_len=self._size, query_len=row.query_len - self._size)
+"""
+
+
+def test_a_prefix_that_nobody_computed_is_reproduced(tmp_path: Path) -> None:
+    """What was computed is a matter of all calls, not of the last alone."""
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR, encoding="utf-8")
+    path = written(f"{liar}:Engine", "share_prefixes", tmp_path / "kept")
+    assert read_failure(path).failure.rule is Rule.PREFIX
+    assert (replay(path), replay(path, "--engine=paged")) == (1, 0)
+
+
+STRANGER = """
+class Engine:
+    def __init__(self, model, config):
+        self._model, self._num_surplus = model, {surplus}
+
+    def generate(self, requests):
+        return [self._answer(each) for each in requests]
+
+    def _answer(self, request):
+        import torch
+        from types import SimpleNamespace
+        tokens = list(request.prompt_token_ids)
+        num_prompt = len(tokens)
+        with torch.inference_mode():
+            for _ in range(request.max_new_tokens + self._num_surplus):
+                logits = self._model(torch.tensor([tokens], device=self._model.device)).logits[0, -1]
+                tokens.append(int(logits.argmax()))
+        answer = tokens[num_prompt:]
+        return SimpleNamespace(request_id=request.request_id, token_ids=answer, finish_reason="length")
+"""
+
+
+def test_the_script_needs_nothing_of_this_package(tmp_path: Path) -> None:
+    script = written("fault:cap_off_by_one", "exactly_its_own_cap", tmp_path / "kept").with_suffix(
+        ".py"
+    )
+    assert "import batchproof" not in script.read_text()
+    assert len(script.read_text().splitlines()) < 170
+    ended = {}
+    for name, surplus in {"wrong": 1, "right": 0}.items():
+        (tmp_path / f"{name}.py").write_text(STRANGER.format(surplus=surplus), encoding="utf-8")
+        ended[name] = stand_alone(script, tmp_path, f"{name}.py:Engine")
+    assert ended["wrong"].returncode == 1, ended["wrong"].stderr
+    assert ended["wrong"].stdout.startswith("REPRODUCED: got ")
+    assert ended["right"].returncode == 0, ended["right"].stderr
+    missing = stand_alone(script, tmp_path, "missing.py:Engine")
+    assert missing.returncode == 2
+    assert missing.stdout.startswith("cannot tell: the engine could not be built")
+
+
+def stand_alone(script: Path, directory: Path, engine: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(script), engine]
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def made_up(name: str = "r0") -> FailureFile:
+    requests = (Request(name, (3, 1, 4), 3, frozenset({7})), Request("r1", (1, 5), -1))
+    answer = Completion(name, (1, 2, 3), FinishReason.LENGTH)
+    run = Run(2, Workload(requests, EngineConfig(num_blocks=9), (0, 1), ((name, 3),)), (answer,))
+    finding = found(Rule.CAP, name, 3, got=(1, 2), cap=2, num_tokens=3, finish_reason="stop", eos=[])
+    subject = Subject("ragged", None, MODEL, "cpu", "float32")
+    case = CaseNote("a-case", "cases/a.yaml:3", "because")
+    failure = Failure(finding.under(Promise.P5, "afterwards"), Scene((run,), (run,)), subject, case)
+    return FailureFile(failure, "test_x.py::test", 2.0, should_be=(answer, None), is_shown_again=True)
+
+
+@pytest.mark.parametrize("name", ["r0", "", "'quoted'", 'dou"ble', "line\nbreak", "ü\ud800"])
+def test_a_file_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "failure.json"
+    path.write_text(made_up(name).text(), encoding="utf-8")
+    assert read_failure(path) == made_up(name)
+
+
+def changed(**changes: Any) -> Callable[[], str]:
+    return lambda: json.dumps(json.loads(made_up().text()) | changes)
+
+
+SUBJECT = json.loads(made_up().text())["subject"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda: "{", "cannot be read as a failure file"),
+        (lambda: "[]", "has the schema None, but must have 1"),
+        (changed(schema=99), "has the schema 99, but must have 1"),
+        (changed(rule="no-such-rule"), "is not a failure file of schema 1: KeyError"),
+        (changed(runs=[]), "ValueError: it holds no run"),
+        (
+            changed(subject=SUBJECT | {"engine": "none"}),
+            "is no engine",
+        ),
+        (
+            changed(subject=SUBJECT | {"model": "no/such"}),
+            "neither an embedded model",
+        ),
+    ],
+)
+def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(
+    content: Callable[[], str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "failure.json"
+    path.write_text(content(), encoding="utf-8")
+    assert replay(path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay(tmp_path / "gone.json") == 2
+    assert "cannot be read as a failure file" in capsys.readouterr().err
+
+
+def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = made_up()
+    workload = Workload((Request("r0", (3, 1, 4), 3),))
+    failure = replace(honest.failure, scene=Scene((Run(1, workload),)), case=None)
+    path = tmp_path / "failure.json"
+    path.write_text(replace(honest, failure=failure, is_shown_again=False).text(), encoding="utf-8")
+    assert replay(path) == 2
+    assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
+
+
+def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path) -> None:
+    names = []
+    for number in (1, 2):
+        journal = tmp_path / f"journal-{number}"
+        arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
+        arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
+        hunt("fault:cap_off_by_one", [*arguments, f"--repro={tmp_path}", f"--journal={journal}"])
+        failures = [
+            json.loads(line)["record"].get("failure") for line in journal.read_text().splitlines()
+        ]
+        (failure,) = filter(None, failures)
+        assert (failure["promise"], failure["rule"], failure["cause"]) == ("P2", "cap", "CAP")
+        assert failure["headline"].startswith("P2 caps is broken: request ")
+        assert failure["case"] is None
+        assert failure["facts"]["num_tokens"] == failure["facts"]["cap"] + 1
+        names.append(Path(failure["replay"]))
+    assert names[1].stem == f"{names[0].stem}-2"
+    assert all(name.is_file() for name in names)
+
+
+def test_an_engine_that_cannot_show_the_failure_tells_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "failure.json"
+    path.write_text(made_up().text(), encoding="utf-8")  # its requests arrive over time
+    assert replay(path, "--engine=static") == 2
+    assert capsys.readouterr().out == "cannot tell: static lacks the capability stepping\n"
+
+
+@pytest.mark.parametrize("name", ["gpt2-hash", "llama-random"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_saved_model_comes_back_bit_for_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """As the script loads it: `to` comes after loading, for it also rounds buffers, such as RoPE's."""
+    from transformers import AutoModelForCausalLM
+
+    subject = load_model(name, torch.device("cpu"), dtype)
+    assert model_reference(subject, tmp_path) == model_reference(subject, tmp_path), "saved once"
+    (saved,) = (tmp_path / "models").iterdir()
+    attention = subject.model.config._attn_implementation
+    again = AutoModelForCausalLM.from_pretrained(saved, dtype=dtype, attn_implementation=attention)
+    again = again.to("cpu", dtype).eval()
+    tokens = torch.arange(1, 40)[None]
+    with torch.inference_mode():
+        assert torch.equal(again(tokens).logits, subject.model(tokens).logits)
+
+
+def test_every_rule_has_words_and_an_id_of_its_own() -> None:
+    assert set(TEMPLATES) == set(Rule)
+    ids = [rule.id for rule in Rule]
+    assert len(set(ids)) == len(ids)
+    assert all(each == each.lower() and " " not in each for each in ids)
