@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from batchproof.campaign.fingerprint import fingerprint
 from batchproof.campaign.kills import Attempt, Kill
 from batchproof.campaign.modules import conformance_functions
 from batchproof.causes import Cause
@@ -28,6 +29,7 @@ class Fault(Protocol):
     promise: Promise
     cause: Cause
     thread: str
+    part: type
 
 
 @dataclass
@@ -129,6 +131,7 @@ class KillTable:
             ],
             "functions": sorted(functions),
             "own_failures": [text for _, kill in made for text in kill.own_failures],
+            "code": fingerprint(fault.part, {k.caught_by for a, k in hunts if home == a.models}),
         }
 
 

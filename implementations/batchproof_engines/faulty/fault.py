@@ -28,6 +28,7 @@ class Fault:
     promise: Promise
     cause: Cause  # what a diagnosis should name
     thread: str  # "owner/repo#123" on GitHub
+    part: type = field(compare=False)  # the class that lies
     factory: EngineFactory = field(compare=False)
 
 
@@ -47,7 +48,7 @@ def planted(promise: Promise, cause: Cause, thread: str, **options: Any) -> Call
         kind = part.__module__.rpartition(".")[-1]
         # Nothing is probed: a probe might refuse the lie.
         factory = engine_with(part, **options)
-        REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, factory)
+        REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, part, factory)
         return part
 
     return register
