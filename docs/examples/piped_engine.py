@@ -1,7 +1,7 @@
 """A complete engine behind a pipe, for `--engine="cmd:python docs/examples/piped_engine.py"`.
 
 It imports nothing of Batchproof: put your own engine in the place of `generate`. Each request is
-answered alone, which is right and slow. `docs/piped_engine.md` tells the protocol.
+answered alone, which is right and slow. `docs/piped_engines.md` tells the protocol.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`python -m batchproof COMMAND`: what is not a test run.
+"""The console script `batchproof`; `python -m batchproof` is the same.
 
 A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of
 the command asked for is imported, since most of them bring torch along.
@@ -16,8 +16,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
+from batchproof import places
 from batchproof.errors import BatchproofError, UsageError
 
 INTERRUPTED = 128 + 2  # SIGINT, as a shell reports it
@@ -30,30 +31,40 @@ class Command:
 
     module: str
     purpose: str
+    needs_checkout: bool = False
 
 
 COMMANDS = {
+    "test": Command("batchproof.cli.conformance", "run the conformance suite on engines"),
+    "bench": Command("batchproof.cli.benchmarks", "measure engines, counting only checked tokens"),
+    "judge": Command(
+        "batchproof.judgement.command", "run the whole suite on an engine and write a verdict page"
+    ),
+    "replay": Command("batchproof.replay.command", "run a failure that was written to a file again"),
+    "report": Command("batchproof.report", "draw one HTML page from result files"),
+    "compare": Command(
+        "batchproof.bench.compare", "say whether the second of two result files is slower"
+    ),
+    "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
+    "faults": Command(
+        "batchproof.campaign.faults",
+        "run the suite on every planted fault and write the kill table",
+        needs_checkout=True,
+    ),
+    "honest": Command(
+        "batchproof.campaign.honest",
+        "look for false alarms: honest engines on many workloads",
+        needs_checkout=True,
+    ),
+    "models": Command(
+        "batchproof.model_sweep.command", "find the causal LMs of transformers that an engine serves"
+    ),
+    "install": Command(
+        "batchproof.cli.install", "install released engines, each into an environment of its own"
+    ),
     "checkpoint": Command(
         "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
     ),
-    "compare": Command(
-        "batchproof.bench.compare", "is the second of two result files slower than the first?"
-    ),
-    "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
-    "faults": Command("batchproof.campaign.faults", "the kill table: is every planted fault caught?"),
-    "honest": Command(
-        "batchproof.campaign.honest", "no false alarms: honest engines on many workloads"
-    ),
-    "install": Command(
-        "batchproof.cli.install", "released engines, each into an environment of its own"
-    ),
-    "judge": Command(
-        "batchproof.judgement.command", "the whole suite before an engine, and a page with the verdict"
-    ),
-    "models": Command(
-        "batchproof.model_sweep.command", "which causal LMs of transformers does an engine serve right?"
-    ),
-    "report": Command("batchproof.report", "one HTML page of result files"),
 }
 
 
@@ -84,17 +95,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    parser = _Parser(prog="python -m batchproof", description="Batchproof beside pytest.")
+    parser = _Parser(
+        prog="batchproof", description="Proves that an LLM engine's batching changes only its speed."
+    )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(
             name, help=command.purpose, description=command.purpose, allow_abbrev=False
         )
         if argv[:1] == [name]:
-            importlib.import_module(command.module).add_arguments(subparser)
+            _module(name).add_arguments(subparser)
     arguments = parser.parse_args(argv)
-    exit_code: int = importlib.import_module(COMMANDS[arguments.command].module).run(arguments)
+    exit_code: int = _module(arguments.command).run(arguments)
     return exit_code
+
+
+def _module(name: str) -> Any:
+    """Returns the module of a command. Raises `UsageError` where the command cannot run."""
+    command = COMMANDS[name]
+    if command.needs_checkout and places.ROOT != places.CHECKOUT:
+        raise UsageError(
+            f"`batchproof {name}` checks the suite itself: run it in a checkout of Batchproof"
+        )
+    return importlib.import_module(command.module)
 
 
 def _discard(stream: TextIO) -> None:

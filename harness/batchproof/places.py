@@ -1,21 +1,41 @@
-"""Where the project's files lie: in a checkout, or in an installed package."""
+"""Where files lie: cases and suite, results, and the environments of released engines.
+
+The package is either imported from a checkout, whose `cases/` and `tests/` it uses, or installed, and
+then holds copies of them.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 
 
 def _checkout() -> Path | None:
-    """The repository's root, if the package is imported from its source root."""
+    """Returns the repository's root if the package lies in its source root."""
     root = PACKAGE.parents[1]
-    return (
-        root if (root / "tests" / "conformance").is_dir() and PACKAGE.parent.name == "harness" else None
-    )
+    is_source_root = PACKAGE.parent.name == "harness"
+    return root if is_source_root and (root / "tests" / "conformance").is_dir() else None
+
+
+def _user_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "batchproof"
 
 
 CHECKOUT = _checkout()
-ROOT = CHECKOUT or Path.cwd()  # results and released engines' environments lie below it
 CASES = CHECKOUT / "cases" if CHECKOUT else PACKAGE / "curated"
 SUITE = CHECKOUT / "tests" / "conformance" if CHECKOUT else PACKAGE / "suite"
+BENCHMARKS = CHECKOUT / "tests" / "benchmarks" if CHECKOUT else PACKAGE / "benchmarks"
+
+# `results/` lies below the checkout for those who work in it, else below the current folder.
+ROOT = CHECKOUT if CHECKOUT and Path.cwd().is_relative_to(CHECKOUT) else Path.cwd()
+ENVIRONMENTS = CHECKOUT / ".engines" if CHECKOUT else _user_cache() / "engines"
+
+# The suite as an argument of pytest that is run in ROOT.
+SUITE_ARGUMENTS = (
+    ("--pyargs", "batchproof.suite")
+    if CHECKOUT is None
+    else (str(SUITE.relative_to(ROOT) if ROOT == CHECKOUT else SUITE),)
+)

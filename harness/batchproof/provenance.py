@@ -12,7 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from batchproof.places import ROOT
+from batchproof.places import CHECKOUT
+from batchproof.records.decode import decode, encode
+from batchproof.records.provenance import Machine, Provenance
 
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
@@ -27,26 +29,26 @@ def command_line(*start: str) -> str:
     return shlex.join([*start, *sys.argv[1:]])
 
 
+def made_now(command: str | None = None) -> Provenance:
+    """The provenance of a result that this process makes; `command`: what repeats it."""
+    return Provenance(
+        machine=Machine(cpu_name(), num_cores()),
+        versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        command=command or command_line("python", "-m", "batchproof"),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=_commit(),
+    )
+
+
 def provenance(command: str | None = None) -> dict[str, Any]:
-    """Ready for JSON. Of a machine only what a speed depends on, never its name."""
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": command or command_line("python", "-m", "batchproof"),
-        "machine": {"cpu": cpu_name(), "cores": num_cores()},
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-        "commit": _commit(),
-    }
+    """The same as JSON, for files without a record of their own."""
+    made: dict[str, Any] = encode(made_now(command))
+    return made
 
 
 def as_lines(made: dict[str, Any]) -> list[str]:
-    """The same as a list in Markdown."""
-    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
-    return [
-        f"* made by `{made['command']}` on {made['date']}",
-        f"* machine: {made['machine']['cores']} cores of {made['machine']['cpu']}",
-        f"* versions: {versions}",
-        f"* commit: {made['commit']}",
-    ]
+    """A list in Markdown of what `provenance` returned."""
+    return decode(Provenance, made).lines()
 
 
 def cpu_name() -> str:
@@ -59,17 +61,21 @@ def cpu_name() -> str:
 
 
 def _commit() -> str:
-    """It says so if the checkout differs from it; the results themselves do not count."""
-    commit = _git("rev-parse", "--short=12", "HEAD")
+    """Returns the checkout's commit, with a note if files outside `results/` differ from it. An
+    installed package has none and returns its release."""
+    if CHECKOUT is None:
+        return f"none, release {version('batchproof')}"
+    commit = _git(CHECKOUT, "rev-parse", "--short=12", "HEAD")
     if not commit:
         return "unknown"
-    is_dirty = _git("status", "--porcelain", "--", ".", ":!results")
+    is_dirty = _git(CHECKOUT, "status", "--porcelain", "--", ".", ":!results")
     return f"{commit} with uncommitted changes" if is_dirty else commit
 
 
-def _git(*arguments: str) -> str:
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", *arguments]
     try:
-        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return ran.stdout.strip() if ran.returncode == 0 else ""

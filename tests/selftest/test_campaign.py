@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
-from batchproof.campaign import kill_table
 from batchproof.campaign.crew import Crew
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
+from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
 from batchproof.campaign.hunt import hunt
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
@@ -24,17 +24,18 @@ from batchproof.campaign.kills import Attempt, Kill
 from batchproof.campaign.modules import conformance_functions
 from batchproof.campaign.shelter import SharedLaboratory
 from batchproof.campaign.update import updated, whole_table
-from batchproof.campaign.watches import Seen, Watch
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.places import ROOT
+from batchproof.records.honest import HONEST, HonestCounts
+from batchproof.records.kills import KILL_TABLE, KillTableRecord
+from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"
 SMALL = ("mask_ignores_sequence", "ids_are_stripped")
-MADE = {"command": "python", "date": "today", "machine": {"cpu": "one", "cores": 1}}
-MADE |= {"versions": {"python": "3"}, "commit": "abc"}
+MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
 
 
 class OneProcess:
@@ -78,8 +79,8 @@ def killed(attempt: Attempt) -> Kill:
     return Kill(function, fault.promise.id, fault.cause.name, 3, 0.5, (function,))
 
 
-def whole(table: KillTable) -> dict[str, Any]:
-    return table.as_data() | {"made": MADE, "is_complete": True}
+def whole(table: KillTable) -> KillTableRecord:
+    return table.as_record(MADE, is_complete=True)
 
 
 def page(table: KillTable) -> str:
@@ -92,18 +93,18 @@ def test_a_small_kill_table_is_made_and_written(
 ) -> None:
     options = ["--model=gpt2-random", "--seeds=1,2", "--jobs=1", f"--output={tmp_path}"]
     exit_code = main(["faults", *SMALL, *options])
-    data = json.loads((tmp_path / "faults-partial.json").read_text(encoding="utf-8"))
-    assert list(data["faults"]) == list(SMALL)
-    for row in data["faults"].values():
-        assert [kill["seed"] for kill in row["kills"]] == [1, 2]
-        assert all(kill["broken"] == row["promise"] for kill in row["kills"])
-        assert row["functions"]
-        assert not row["own_failures"]
+    record = KILL_TABLE.read(tmp_path / "faults-partial.json")
+    assert list(record.faults) == list(SMALL)
+    for row in record.faults.values():
+        assert [kill.seed for kill in row.kills] == [1, 2]
+        assert all(kill.broken == row.promise for kill in row.kills)
+        assert row.functions
+        assert not row.own_failures
     text = (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in text for name in SMALL)
     assert "a part only" in text
     assert "2 of 2 faults caught" in capsys.readouterr().out
-    assert exit_code == bool(problems(data))
+    assert exit_code == bool(problems(record))
 
 
 def test_a_crew_works_in_other_processes_and_stops_at_once() -> None:
@@ -143,9 +144,9 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("batchproof.campaign.faults.hunt_down", stop)
     assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
-    data = json.loads((tmp_path / "faults-partial.json").read_text(encoding="utf-8"))
-    assert not data["is_complete"]
-    assert list(data["faults"]) == [SMALL[0]]
+    record = KILL_TABLE.read(tmp_path / "faults-partial.json")
+    assert not record.is_complete
+    assert list(record.faults) == [SMALL[0]]
     assert "INCOMPLETE" in (tmp_path / "faults-partial.md").read_text(encoding="utf-8")
 
 
@@ -206,7 +207,7 @@ def test_what_the_suite_itself_broke_on_is_a_problem(table: KillTable) -> None:
         "a::b", "P6", "LEAK", own_failures=("x",)
     )
     (problem,) = problems(whole(table))
-    assert problem == f"the suite broke on fault {SMALL[0]} instead of telling: x"
+    assert problem == f"the suite itself broke on fault {SMALL[0]}: x"
 
 
 @pytest.mark.parametrize(
@@ -242,10 +243,10 @@ def test_wrong_input_ends_in_one_sentence(
 def test_honest_tasks_are_spread_and_stop_when_enough_is_judged() -> None:
     made = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 40, seed=3, num_examples=5)
     for task in made.tasks():
-        made.add(task, Seen(dict.fromkeys(("workloads", "answers", "tokens", "near_ties"), 4)))
+        made.add(task, HonestOutcome(HonestCounts(1, 4, 4, 4, 4)))
     assert made.totals == {"float32": 40, "bfloat16": 40}
     assert {model for model, _ in made.by_model} == set(EMBEDDED)
-    assert all(counts["tasks"] == 5 for counts in made.by_engine.values())
+    assert all(counts.tasks == 5 for counts in made.by_engine.values())
     again = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 40, seed=3, num_examples=5)
     first, second = made.tasks(), again.tasks()
     made.totals.clear()
@@ -254,10 +255,9 @@ def test_honest_tasks_are_spread_and_stop_when_enough_is_judged() -> None:
 
 def test_an_alarm_is_written_out_whole() -> None:
     made = HonestTable(["static"], ["float32"], 10, seed=0, num_examples=5)
-    counts = dict.fromkeys(("workloads", "answers", "tokens", "near_ties"), 0)
-    alarm = Seen(counts, ("P1 parity is broken\n  and more",))
-    made.add(Watch("static", "gpt2-hash", "float32", "a.py::test_b", 7, 5), alarm)
-    text = honest_page(made.as_data() | {"made": MADE, "is_complete": True})
+    alarm = HonestOutcome(HonestCounts(tasks=1), ("P1 parity is broken\n  and more",))
+    made.add(HonestTask("static", "gpt2-hash", "float32", "a.py::test_b", 7, 5), alarm)
+    text = honest_page(made.as_record(MADE, is_complete=True))
     assert "ALARMS: 1" in text
     assert "    P1 parity is broken\n      and more" in text
 
@@ -266,42 +266,58 @@ def test_an_alarm_is_written_out_whole() -> None:
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
     options = ["--workloads=4", "--examples=3", "--dtype=float32", "--jobs=1", f"--output={tmp_path}"]
     assert main(["honest", "static", *options]) == 0
-    data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
-    assert data["totals"]["float32"]["workloads"] >= 4
-    assert list(data["engines"]) == ["static"]
-    assert data["alarms"] == []
+    record = HONEST.read(tmp_path / "honest-partial.json")
+    assert record.totals["float32"].workloads >= 4
+    assert list(record.engines) == ["static"]
+    assert record.alarms == ()
 
 
 @pytest.mark.skipif(not WHOLE.exists(), reason="there is no results/faults.json yet")
 def test_the_written_kill_table_is_of_these_faults_and_these_tests() -> None:
     """If this fails: `python -m batchproof faults`, which writes it anew."""
-    data = json.loads(WHOLE.read_text(encoding="utf-8"))
-    assert data["schema_version"] == kill_table.SCHEMA_VERSION
-    assert set(data["faults"]) == set(KNOWN)
-    assert set(data["tests"]) == set(conformance_functions())
-    assert data["is_complete"]
-    assert data["is_full"]
-    assert len(data["seeds"]) >= 3
-    for name, row in data["faults"].items():
+    record = KILL_TABLE.read(WHOLE)
+    assert set(record.faults) == set(KNOWN)
+    assert set(record.tests) == set(conformance_functions())
+    assert record.is_complete
+    assert record.is_full
+    assert len(record.seeds) >= 3
+    for name, row in record.faults.items():
         fault = KNOWN[name]
-        told = (row["lie"], row["promise"], row["cause"], row["thread"])
-        assert told == (fault.summary, fault.promise.id, fault.cause.name, fault.thread), name
-        assert {kill["seed"] for kill in row["kills"] if kill["caught_by"]} == set(data["seeds"]), name
-    assert problems(data) == []
+        written = (row.lie, row.promise, row.cause, row.thread)
+        assert written == (fault.summary, fault.promise.id, fault.cause.name, fault.thread), name
+        assert {kill.seed for kill in row.kills if kill.caught_by} == set(record.seeds), name
+    assert problems(record) == []
+
+
+def test_the_written_pages_are_made_of_the_written_tables() -> None:
+    kills, honest = KILL_TABLE.read(WHOLE), HONEST.read(WHOLE.with_name("honest.json"))
+    assert WHOLE.with_suffix(".md").read_text(encoding="utf-8") == kill_page(kills)
+    assert WHOLE.with_name("honest.md").read_text(encoding="utf-8") == honest_page(honest)
+
+
+def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    path.write_text('{"schema_version": 1, "faults": {}}')
+    with pytest.raises(UsageError, match=r"its schema is None, not 'batchproof\.kill-table/1'"):
+        KILL_TABLE.read(path)
+    path.write_text('{"schema": "batchproof.kill-table/2"}')
+    with pytest.raises(UsageError, match="this version of Batchproof reads up to"):
+        KILL_TABLE.read(path)
 
 
 def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -> None:
-    old = whole(table) | {"made": MADE, "is_full": True}
+    old = replace(whole(table), is_full=True)
     path = tmp_path / "faults.json"
-    path.write_text(json.dumps(old))
+    KILL_TABLE.write(old, path)
+    assert KILL_TABLE.read(path) == old
     part = KillTable({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds, False)
     for attempt in part.on_each_model():
         part.kills[attempt] = Kill("some::test", "P6", "RACE", functions=("some::test",))
-    fresh = part.as_data() | {"made": MADE, "is_complete": True}
+    fresh = whole(part)
     new = updated(whole_table(path, table), fresh)
-    assert new["faults"][SMALL[0]] == fresh["faults"][SMALL[0]]
-    assert new["faults"][SMALL[1]] == old["faults"][SMALL[1]]
-    assert new["updates"][0]["faults"] == [SMALL[0]]
+    assert new.faults[SMALL[0]] == fresh.faults[SMALL[0]]
+    assert new.faults[SMALL[1]] == old.faults[SMALL[1]]
+    assert new.updates[0].faults == (SMALL[0],)
     assert "made anew with `--update`" in kill_page(new)
     table.seeds = (7,)
     with pytest.raises(UsageError, match="has seeds"):

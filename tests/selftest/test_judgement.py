@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.judgement import command
-from batchproof.judgement.findings import DEFAULT_FINDINGS, read_findings
+from batchproof.judgement import command, output, replays
+from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
+from batchproof.judgement.output import slug, without_machine_paths, written
 from batchproof.judgement.page import verdict_page
 from batchproof.judgement.session import Session
-from batchproof.judgement.verdict import repeated, verdict_of
-from batchproof.plugin.journal import entries
+from batchproof.judgement.verdict import verdict_of
+from batchproof.places import ROOT
+from batchproof.records.journal import JournalEntry, entries
+from batchproof.records.provenance import Machine, Provenance
+from batchproof.records.trial import Compared, FailureRecord, TrialRecord
+from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.run.registry import resolve_engine
 
 RunSuite = Callable[..., Any]
@@ -51,19 +57,28 @@ def test_wrong(trial, number):
 def test_schedule(trial):
     raise AssertionError
 """
-CRASH = {
-    "test": "tests/conformance/test_reuse.py::test_a_used_engine[mine-gpt2-hash]",
-    "outcome": "failed",
-    "told": "worker 'gw0' crashed while running it",
-}
-RECORD = {
-    "engine": "static",
-    "model": "gpt2-hash",
-    "promises": ["P1"],
-    "ledger": {"num_requests": 1, "num_steps": 1, "num_workloads": 1},
-}
-MADE = {"command": "python", "date": "today", "machine": {"cpu": "one", "cores": 1}}
-MADE |= {"versions": {"python": "3"}, "commit": "abc"}
+CRASH = JournalEntry(
+    "tests/conformance/test_reuse.py::test_a_used_engine[mine-gpt2-hash]",
+    "failed",
+    report="worker 'gw0' crashed while running it",
+)
+PASSED = JournalEntry(
+    "tests/conformance/test_parity.py::test_it[static-gpt2-hash]",
+    "passed",
+    record=TrialRecord(
+        "static", "gpt2-hash", ("P1",), ledger=Compared(num_requests=1, num_steps=1, num_workloads=1)
+    ),
+)
+MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
+
+
+def judged(
+    found: Iterable[JournalEntry],
+    issues: Sequence[KnownIssue] = (),
+    is_complete: bool = True,
+    engine: str = "static",
+) -> EngineVerdict:
+    return verdict_of(engine, found, is_complete, MADE, "pytest", issues)
 
 
 @pytest.fixture
@@ -77,7 +92,7 @@ def journal(run_suite: RunSuite, tmp_path: Path) -> Path:
 
 def test_every_test_is_noted_once_and_is_not_run_again(journal: Path, run_suite: RunSuite) -> None:
     noted = list(entries(journal))
-    assert [each["outcome"] for each in noted] == ["passed", "failed", "failed", "skipped"]
+    assert [each.outcome for each in noted] == ["passed", "failed", "failed", "skipped"]
     again = run_suite(f"--journal={journal}")
     assert "4 deselected" in again.output
     assert list(entries(journal)) == noted
@@ -88,19 +103,48 @@ def test_a_line_that_was_cut_short_is_run_again(journal: Path, run_suite: RunSui
     journal.write_text(whole[:-9])
     assert len(list(entries(journal))) == 3
     run_suite(f"--journal={journal}")
-    assert [each["test"] for each in entries(journal)][-1].startswith("test_mini.py::test_schedule")
+    assert [each.test for each in entries(journal)][-1].startswith("test_mini.py::test_schedule")
 
 
-def test_a_verdict_tells_what_is_held_broken_and_untested(journal: Path) -> None:
-    verdict = verdict_of("static", [*entries(journal), CRASH], is_complete=True)
-    assert (verdict.held, verdict.broken) == (["P1"], ["P5"])
+def test_a_failure_is_noted_as_data(journal: Path) -> None:
+    failed = next(each.record for each in entries(journal) if each.outcome == "failed")
+    assert failed is not None
+    assert (failed.function, dict(failed.parameters)) == ("test_wrong", {"number": 1})
+    assert failed.failure is not None
+    assert (failed.failure.promise, failed.failure.case) == ("P5", None)
+    assert failed.failure.headline == "P5 isolation is broken: planted 1"
+    assert failed.failure.facts["shortest_prompt"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"schema": "batchproof.journal/9"}\n', "its schema is 'batchproof.journal/9', not"),
+        ('{"test": "a", "outcome": "passed"}\n', "is no journal: its schema is None, not"),
+        (
+            '{"schema": "batchproof.journal/1"}\n{"test": 3}\n',
+            "damaged in line 2: test is 3, not a text",
+        ),
+    ],
+)
+def test_another_file_is_no_journal(text: str, words: str, tmp_path: Path, run_suite: RunSuite) -> None:
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    path = tmp_path / "journal.jsonl"
+    path.write_text(text)
+    session = run_suite(f"--journal={path}")
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR
+    assert words in session.output
+
+
+def test_a_verdict_says_what_is_held_broken_and_untested(journal: Path) -> None:
+    verdict = judged([*entries(journal), CRASH])
+    assert (verdict.held, verdict.broken) == (("P1",), ("P5",))
     assert "P9" in verdict.untested
-    planted, crash = verdict.faults
-    assert (planted.promises, planted.functions) == (("P5",), ("test_wrong",))
+    planted, crash = verdict.groups
+    assert (planted.promises, planted.tests) == (("P5",), ("test_wrong",))
     assert planted.num_tests == 2
-    assert planted.script is not None
-    assert (crash.promises, crash.functions) == (("?",), ("test_a_used_engine",))
-    page = verdict_page(verdict, MADE, "pytest", journal.parent)
+    assert (crash.promises, crash.tests) == ((), (CRASH.test,))
+    page = verdict_page(verdict)
     assert "breaks P5 (isolation)" in page
     assert "holds 1 of the 2 promises it was tested on" in page
     assert "### 1. P5 isolation is broken: planted 1" in page
@@ -108,117 +152,176 @@ def test_a_verdict_tells_what_is_held_broken_and_untested(journal: Path) -> None
     assert "| 1 | engine 'static' has no capability 'scheduling' |" in page
 
 
-FINDINGS = """
+ISSUES = """
 - engine: mine
   title: The one that is meant
   kind: documented
-  tests: [test_wrong, test_right]
-  words: ["planted 1", "gw9"]
+  matches:
+    - {test: [test_wrong, test_right], promise: P5, parameters: {number: 1}}
   cause: Its manual says so.
   threads: [https://example.org/1]
 - engine: mine
   title: The one that is not
   kind: defect
-  words: ["planted", "crashed"]
+  matches: [{promise: P5, facts: {shortest_prompt: {at_most: 2}}}]
   cause: A block is freed twice.
 - engine: other
   title: Of somebody else
   kind: defect
-  words: ["planted"]
+  matches: [{promise: P5}]
   cause: none
 - engine: mine
   title: In another test
   kind: defect
-  tests: [test_schedule]
-  words: ["planted"]
+  matches: [{test: test_schedule, promise: P5}]
   cause: none
 """
 
 
-def test_what_is_known_of_a_failure_is_told_and_a_convention_breaks_nothing(
+def of_mine(entry: JournalEntry) -> JournalEntry:
+    """The same test of the engine whose failures are known."""
+    assert entry.record is not None
+    return replace(
+        entry, record=replace(entry.record, ledger=replace(entry.record.ledger, release="mine 1.0"))
+    )
+
+
+def test_what_is_known_of_a_failure_is_shown_and_a_convention_breaks_nothing(
     journal: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "findings.yaml"
-    path.write_text(FINDINGS)
-    noted = [json.loads(line) for line in journal.read_text().splitlines()]
-    for each in noted:
-        each["record"]["ledger"] = each["record"].get("ledger", {}) | {"release": "mine 1.0"}
-    verdict = verdict_of("static", [*noted, CRASH], True, read_findings(path))
-    defect, meant = verdict.faults
-    assert (defect.title, defect.promises, defect.num_tests) == ("The one that is not", ("P5", "?"), 2)
+    path.write_text(ISSUES)
+    issues, noted = read_issues(path), [of_mine(each) for each in entries(journal)]
+    verdict = judged([*noted, CRASH], issues)
+    defect, crash, meant = verdict.groups
+    assert (defect.title, defect.promises, defect.num_tests) == ("The one that is not", ("P5",), 1)
+    assert crash.promises == ()
     assert (meant.title, meant.is_documented) == ("The one that is meant", True)
-    assert (verdict.broken, verdict.differing) == (["P5"], [])
-    page = verdict_page(verdict, MADE, "pytest", tmp_path)
+    assert (verdict.broken, verdict.differing) == (("P5",), ())
+    page = verdict_page(verdict)
     assert "A defect. A block is freed twice." in page
     assert "No public thread is known to us." in page
     assert "A documented convention. Its manual says so." in page
     assert "In public: https://example.org/1." in page
     assert [each.title for each in verdict.unshown] == ["In another test"]
-    only_meant = verdict_of("static", [noted[0], noted[1]], True, read_findings(path))
-    assert (only_meant.broken, only_meant.differing) == ([], ["P5"])
+    only_meant = judged(noted[:2], issues)
+    assert (only_meant.broken, only_meant.differing) == ((), ("P5",))
     titles = [each.title for each in only_meant.unshown]
     assert titles == ["The one that is not", "In another test"]
-    page = verdict_page(only_meant, MADE, "x", tmp_path)
+    page = verdict_page(only_meant)
     assert "differs by documented conventions in P5" in page
     assert "* The one that is not. A block is freed twice." in page
+
+
+FAILURE = FailureRecord("P2", "cap", "headline", case="one-slot", facts={"num_tokens": 3})
+FAILED = TrialRecord("e", "gpt2-hash", ("P1",), "test_it", {"kind": "cap of zero"}, failure=FAILURE)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        (FailurePattern(promise="P2", rule=("cap", "stop")), True),
+        (FailurePattern(promise="P1"), False),
+        (FailurePattern(test="test_it", case="one-slot", model="gpt2-hash"), True),
+        (FailurePattern(rule="cap", case="another"), False),
+        (FailurePattern(parameters={"kind": ["empty prompt", "cap of zero"]}), True),
+        (FailurePattern(facts={"num_tokens": 3}), True),
+        (FailurePattern(facts={"num_tokens": {"at_least": 4}}), False),
+        (FailurePattern(facts={"num_tokens": {"at_least": 1, "at_most": 3}}), True),
+        (FailurePattern(facts={"step": 3}), False),
+    ],
+)
+def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> None:
+    assert pattern.fits(FAILED) is fits
+    assert not pattern.fits(replace(FAILED, failure=None))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a: 1", "must hold a list"),
-        ("[1]", "entry 1 is 1, but must be a mapping"),
-        ("- {engine: x}", "entry 1 has no 'title'"),
+        ("[1]", "entry 1: it is 1, not an object"),
+        ("- {engine: x}", "entry 1: it has no 'title'"),
         ("- {engin: x}", "has the key 'engin', but may have engine, title"),
-        ("- {engine: 1}", "engine is 1, but must be a str"),
+        ("- {engine: 1}", "engine is 1, not a text"),
+        ("- {engine: x, title: t, kind: bug}", "kind is 'bug', not one of defect, documented"),
         (
-            "- {engine: x, title: t, kind: bug, words: [], cause: c}",
-            "kind is 'bug', but must be one of",
+            "- {engine: x, title: t, kind: defect, matches: [{words: a}], cause: c}",
+            "matches[0] has the key 'words', but may have promise, rule, test",
         ),
-        ("- {engine: x, title: t, kind: defect, words: ['('], cause: c}", "no regular expression"),
         (
-            "- {engine: x, title: t, kind: defect, words: [a], cause: c, script: no.py}",
+            "- {engine: x, title: t, kind: defect, matches: [{rule: 1}], cause: c}",
+            "matches[0].rule is 1, not a text or a list or null",
+        ),
+        (
+            "- {engine: x, title: t, kind: defect, matches: [{facts: {a: {above: 1}}}], cause: c}",
+            "a is compared by above: 1, but may be by at_least or at_most and a number",
+        ),
+        ("- {engine: x, title: t, kind: defect, matches: [{}], cause: c}", "fits every failure"),
+        (
+            "- {engine: x, title: t, kind: defect, matches: [], cause: c, scripts: [no.py]}",
             "there is no script",
         ),
-        ("- {engine: x, title: t, kind: defect, words: [1], cause: c}", "1 is no text"),
-        ("- {engine: x, title: t, kind: defect, words: ['.'], cause: c}", "'.' fits everything"),
-        ("- {engine: '', title: t, kind: defect, words: [a], cause: c}", "engine is empty"),
+        ("- {engine: '', title: t, kind: defect, matches: [], cause: c}", "engine is empty"),
         ("[", "is no YAML"),
     ],
 )
-def test_a_wrong_finding_is_named(text: str, words: str, tmp_path: Path) -> None:
+def test_a_wrong_issue_is_named(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "findings.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=re.escape(words)):
-        read_findings(path)
+        read_issues(path)
 
 
 def test_a_file_of_findings_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file of findings"):
-        read_findings(tmp_path / "none.yaml")
+        read_issues(tmp_path / "none.yaml")
 
 
 def test_the_findings_that_are_kept_here_can_be_read() -> None:
-    assert all(each.cause.endswith(".") for each in read_findings(DEFAULT_FINDINGS))
+    assert all(each.cause.endswith(".") for each in read_issues(DEFAULT_ISSUES))
 
 
 def test_a_stopped_judgement_says_so() -> None:
-    page = verdict_page(verdict_of("static", [CRASH], is_complete=False), MADE, "pytest", Path())
+    page = verdict_page(judged([CRASH], is_complete=False))
     assert "**INCOMPLETE**" in page
     assert "**Nothing was compared**" in page
 
 
-def test_a_reproduction_is_run_twice(journal: Path) -> None:
-    fault = verdict_of("static", entries(journal), is_complete=True).faults[0]
-    assert fault.script is not None
-    fault.script.write_text("raise SystemExit(1)")
-    assert repeated(fault) == ("reproduced", "reproduced")
+def with_failure_file(path: Path) -> JournalEntry:
+    failure = FailureRecord("P1", "token", "P1 parity is broken: planted", replay=str(path))
+    record = TrialRecord("static", "gpt2-hash", ("P1",), "test_it", failure=failure)
+    return JournalEntry("test.py::test_it[static]", "failed", record=record, report="planted")
+
+
+def test_a_failure_file_is_run_twice_and_stands_with_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p1-it.json"
+    path.write_text("raise SystemExit(1)")
+    monkeypatch.setattr(replays, "REPLAY", (sys.executable,))
+    assert replays.replayed(path) == ("reproduced", "reproduced")
+    page = written(judged([with_failure_file(path)]), tmp_path / "engines")
+    assert (page.parent / "failures" / "p1-it.json").read_text() == "raise SystemExit(1)"
+    assert "Run again alone: [p1-it.json](failures/p1-it.json), not run." in page.read_text()
+
+
+def test_no_path_of_this_machine_is_written(tmp_path: Path) -> None:
+    text = (
+        f"{ROOT}/harness/a.py:3 in x, {tmp_path}/b/c.py, /opt/v/lib/site-packages/torch/nn.py:8, "
+        f"{os.path.dirname(os.__file__)}/json/decoder.py, {Path.home()}/d.py"
+    )
+    verdict = without_machine_paths(judged([replace(CRASH, report=text)]))
+    shown = verdict.groups[0].shown_report
+    assert "harness/a.py:3 in x, " in shown
+    assert " torch/nn.py:8, json/decoder.py, d.py" in shown
+    assert not re.search(r"(?:^|\s)/", shown)
 
 
 def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "engines"
+    folder = tmp_path / "engines"
     found: list[int] = []
 
     def run(self: Session, _progress: object) -> int:
@@ -228,35 +331,36 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
 
     monkeypatch.setattr(Session, "count", lambda _self: 4)
     monkeypatch.setattr(Session, "run", run)
-    monkeypatch.setattr(command, "repeated", lambda _fault: ("reproduced", "reproduced"))
-    arguments = ["judge", "static", f"--output={output}", "--jobs=1"]
+    monkeypatch.setattr(command, "_with_replays", lambda group: replace(group, replays=("reproduced",)))
+    arguments = ["judge", "static", f"--output={folder}", "--jobs=1"]
     assert main(arguments) == 1
     assert main([*arguments, "--resume"]) == 1
     assert main(arguments) == 1
     assert found == [0, 4, 0]
-    facts = json.loads((output / "static.json").read_text())
-    assert (facts["held"], facts["broken"], facts["is_complete"]) == (["P1"], ["P5"], True)
-    assert "run alone: reproduced and reproduced" in (output / "static.md").read_text()
+    verdict = VERDICT.read(folder / "static" / "verdict.json")
+    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
+    assert "Run again alone: reproduced." in (folder / "static" / "verdict.md").read_text()
+    assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
 
 
-def test_what_is_refused_loses_nobody_anything(
+def test_what_is_refused_deletes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "engines"
-    kept = output / "static" / "kept.txt"
+    folder = tmp_path / "engines"
+    kept = output.running_folder(folder, "static") / "kept.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
-    assert main(["judge", "..", f"--output={output}"]) == 2
+    assert main(["judge", "..", f"--output={folder}"]) == 2
     assert "is no engine" in capsys.readouterr().err
     for engine in (".", "-", "nosuch"):  # by the same words, without a process
         with pytest.raises(UsageError, match="is no engine"):
             resolve_engine(engine)
     monkeypatch.setattr(Session, "count", lambda _self: 1)
-    assert main(["judge", "static", f"--output={output}"]) == 2
+    assert main(["judge", "static", f"--output={folder}"]) == 2
     assert "is no folder of a judgement, and is not deleted" in capsys.readouterr().err
-    assert main(["judge", "ragged", f"--output={output}", "--resume"]) == 2
+    assert main(["judge", "ragged", f"--output={folder}", "--resume"]) == 2
     assert "there is no judgement of 'ragged' to resume" in capsys.readouterr().err
-    assert [path.name for path in output.iterdir()] == ["static"]
+    assert [path.name for path in folder.iterdir()] == [kept.parent.parent.name]
     assert kept.read_text() == "mine"
 
 
@@ -267,21 +371,25 @@ def test_only_what_was_begun_is_resumed(tmp_path: Path) -> None:
         Session("static", [], 1, tmp_path / "static").require_same_as_before()
 
 
-def test_two_engines_of_one_release_have_a_page_each(tmp_path: Path) -> None:
-    first, second = (verdict_of(f"cmd:mine {i}", [], is_complete=True) for i in (1, 2))
-    pages = []
-    for verdict in (replace(first, release="mine 1"), replace(second, release="mine 1")):
-        pages.append(command._page_of(verdict, tmp_path))
-        pages[-1].with_suffix(".json").write_text(json.dumps({"engine": verdict.engine}))
-    assert [page.name for page in pages] == ["mine-1.md", "mine-1-cmd-mine-2.md"]
+def test_two_engines_of_one_release_have_a_folder_each(tmp_path: Path) -> None:
+    verdicts = [replace(judged([], engine=f"cmd:mine {i}"), title="mine 1") for i in (1, 2, 1)]
+    pages = [written(verdict, tmp_path) for verdict in verdicts]
+    assert [page.parent.name for page in pages] == ["mine-1", "mine-1-cmd-mine-2", "mine-1"]
 
 
-def test_a_failure_without_a_promise_is_no_success(tmp_path: Path) -> None:
-    verdict = verdict_of("static", [CRASH], is_complete=True)
-    assert verdict.defects
-    assert "1 more failures name no promise" in verdict_page(
-        replace(verdict, records=[("passed", RECORD)]), MADE, "pytest", tmp_path
+def test_a_folder_has_the_name_of_the_release() -> None:
+    assert slug("openvino-genai 2026.4.1.0, precision=default") == (
+        "openvino-genai-2026.4.1.0-precision-default"
     )
+    assert len(slug("x" * 500)) < 120
+    assert slug("x" * 500) != slug("x" * 501)
+    assert slug("..") != slug("/")
+
+
+def test_a_failure_without_a_promise_is_no_success() -> None:
+    verdict = judged([PASSED, CRASH])
+    assert verdict.defects
+    assert "1 more failures name no promise" in verdict_page(verdict)
 
 
 CRASHING = """
@@ -315,7 +423,7 @@ def test_a_process_that_ends_costs_its_own_test_alone(run_suite: RunSuite, tmp_p
     (tmp_path / "mine.py").write_text(CRASHING)
     journal = tmp_path / "journal.jsonl"
     run_suite("--engine=mine.py:crashing", f"--journal={journal}", "-n1")
-    outcomes = {each["test"].rpartition("-")[2]: each["outcome"] for each in entries(journal)}
+    outcomes = {each.test.rpartition("-")[2]: each.outcome for each in entries(journal)}
     assert list(outcomes.values()).count("failed") == 2
     assert list(outcomes.values()).count("passed") == 6
     assert all((outcome == "failed") == name.startswith("crash") for name, outcome in outcomes.items())

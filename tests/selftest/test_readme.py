@@ -1,56 +1,118 @@
-"""The README tells the truth: its engine passes, its counts and its promises are those of the code."""
+"""README and docs agree with the code: commands, counts, promises, links, and engines that pass."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.hunt import hunt
 from batchproof.cases.files import load_cases
 from batchproof.judgement.index import index_table
 from batchproof.promises import Promise
-from batchproof.run.registry import faults
+from batchproof.run.registry import BY_DEFAULT, faults, oddities
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-README = (REPOSITORY / "README.md").read_text()
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGES = sorted((REPOSITORY / "docs").glob("*.md"))
+LINKED = [
+    REPOSITORY / name
+    for name in ("README.md", "CONTRIBUTING.md", "cases/README.md", "results/README.md")
+] + PAGES
+SMALLEST, BATCHING = re.findall(
+    r"```python\n(.*?)```", (REPOSITORY / "docs/writing_an_engine.md").read_text(), re.DOTALL
+)
+NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
-def run_example(tmp_path: Path, source: str) -> int:
-    (tmp_path / "mine.py").write_text(source)
-    arguments = ["-k", "smoke or generated or bad_request", "--model=gpt2-random"]
-    return hunt(f"{tmp_path}/mine.py:Engine", arguments).exit_status
+def exit_status(tmp_path: Path, **sources: str) -> int:
+    """Runs some tests on the engines of these sources, and returns pytest's exit status."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command += ["tests/conformance/test_parity.py", "tests/conformance/test_bad_input.py"]
+    command += ["-k", "generated or bad_request", "--model=gpt2-random", "--diagnose-for=0"]
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+        command.append(f"--engine={tmp_path}/{name}.py:Engine")
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False).returncode
 
 
-def test_the_engine_of_the_readme_passes_in_under_thirty_lines(tmp_path: Path) -> None:
-    assert len(EXAMPLE.splitlines()) < 30
-    assert run_example(tmp_path, EXAMPLE) == pytest.ExitCode.OK
+def test_the_engines_of_the_docs_pass(tmp_path: Path) -> None:
+    assert exit_status(tmp_path, mine=SMALLEST, waves=BATCHING) == pytest.ExitCode.OK
 
 
-def test_the_engine_of_the_readme_broken_in_one_line_fails(tmp_path: Path) -> None:
-    broken = EXAMPLE.replace("[[*request.prompt_token_ids,", "[[*request.prompt_token_ids[-16:],")
-    assert broken != EXAMPLE
-    assert run_example(tmp_path, broken) == pytest.ExitCode.TESTS_FAILED
+def test_the_smallest_engine_broken_in_one_line_fails(tmp_path: Path) -> None:
+    broken = SMALLEST.replace("[[*request.prompt_token_ids,", "[[*request.prompt_token_ids[-16:],")
+    assert broken != SMALLEST
+    assert exit_status(tmp_path, mine=broken) == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_smallest_engine_is_as_short_as_the_readme_says() -> None:
+    lines = [line for line in SMALLEST.splitlines() if line and "import" not in line]
+    assert len(lines) <= 20
+    assert "[20 lines are enough]" in README
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 180
 
 
 def test_the_promises_of_the_readme_are_those_of_the_code() -> None:
-    for promise in Promise:
-        assert f"| {promise.id} | {promise.title} | {promise.sentence} |" in README
+    rows = re.findall(r"^\| (P\d+) \| (.*) \| (.*) \|$", README, re.MULTILINE)
+    assert rows == [(each.id, each.title, each.sentence) for each in Promise]
+
+
+def test_the_table_of_the_readme_has_all_promises_and_built_in_engines() -> None:
+    _, _, rest = README.partition("Batchproof: engine x promise ====")
+    head, *rows = rest.partition("```")[0].strip("=\n").splitlines()
+    assert set(head.split()) == set(BY_DEFAULT)
+    assert [row[:20].strip() for row in rows] == [str(each) for each in Promise]
 
 
 def test_the_counts_of_the_readme_are_those_of_the_repository() -> None:
-    assert f"{len(faults())} lying engines" in README
-    assert f"{len(load_cases(REPOSITORY / 'cases'))} curated cases" in README
+    assert f"**{len(faults())} planted faults**" in README
+    assert f"**{len(oddities())} honest oddities**" in README
+    assert f"**{len(load_cases(REPOSITORY / 'cases'))} curated cases**" in README
 
 
-def test_every_file_the_readme_links_exists() -> None:
-    for target in re.findall(r"\]\(([^)h][^)]*)\)", README):
-        assert (REPOSITORY / target).exists(), target
+def test_the_engine_of_the_readmes_failure_is_planted() -> None:
+    (name,) = re.findall(r"--engine=fault:(\w+)", README)
+    assert name in faults()
 
 
-def test_the_verdicts_of_the_readme_are_those_that_are_kept() -> None:
-    _, _, told = README.partition("<!-- verdicts -->\n")
-    table = told.partition("<!-- end of verdicts -->")[0].strip().splitlines()
-    assert table == list(index_table(REPOSITORY / "results" / "engines", "results/engines/"))
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^):#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_links_every_page() -> None:
+    for page in PAGES:
+        assert f"](docs/{page.name})" in README, page.name
+
+
+def test_the_options_of_the_docs_exist(pytestconfig: pytest.Config) -> None:
+    text = (REPOSITORY / "docs/options.md").read_text(encoding="utf-8")
+    text += (REPOSITORY / "docs/benchmarks.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`-.*?) \|", text, re.MULTILINE)
+    options = {option for cell in cells for option in re.findall(r"--[a-z-]+", cell)}
+    assert "--engine" in options
+    for option in options:
+        pytestconfig.getoption(option)  # raises ValueError if there is none
+
+
+def test_the_index_of_verdicts_is_that_of_the_files_and_the_readme_counts_them() -> None:
+    engines = REPOSITORY / "results" / "engines"
+    table = list(index_table(engines))
+    index = (engines / "README.md").read_text(encoding="utf-8")
+    assert index.endswith("\n".join(table) + "\n")
+    assert f"{NUMBERS[len(table) - 2]} released configurations" in README

@@ -8,20 +8,14 @@ What reads it is in `reading.py`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from batchproof.bench.reading import (
-    SCHEMA,
-    clock_of,
-    is_complete,
-    load,
-)
-from batchproof.errors import UsageError
+from batchproof.bench.reading import SCHEMA, Document, clock_of, is_complete, load
+from batchproof.records.files import replace_text
 
 __all__ = ["SCHEMA", "ResultFile", "clock_of", "is_complete", "load", "save"]
 
@@ -34,7 +28,7 @@ class ResultFile:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._result: dict[str, Any] = {"schema": SCHEMA}
+        self._result: Document = {"schema": SCHEMA}
 
     def __enter__(self) -> Self:
         return self
@@ -45,15 +39,15 @@ class ResultFile:
         if kind is None and "header" in self._result:
             self.finish()
 
-    def write(self, header: Mapping[str, Any]) -> None:
+    def write(self, header: Mapping[str, object]) -> None:
         """Begin. Raises `UsageError` if the file cannot be written."""
         self._result |= {"header": dict(header), "comparisons": [], "growth": []}
         self._save()
 
-    def add_comparison(self, comparison: Mapping[str, Any]) -> None:
+    def add_comparison(self, comparison: Mapping[str, object]) -> None:
         self._add("comparisons", comparison)
 
-    def add_growth(self, growth: Mapping[str, Any]) -> None:
+    def add_growth(self, growth: Mapping[str, object]) -> None:
         self._add("growth", growth)
 
     def finish(self) -> None:
@@ -68,7 +62,7 @@ class ResultFile:
         }
         self._save()
 
-    def _add(self, part: str, entry: Mapping[str, Any]) -> None:
+    def _add(self, part: str, entry: Mapping[str, object]) -> None:
         assert part in self._result, "`write` comes before the first addition"
         assert not is_complete(self._result), "nothing is added after `finish`"
         content = json.loads(json.dumps(entry, allow_nan=False))  # later changes are not ours
@@ -79,20 +73,14 @@ class ResultFile:
         save(self.path, self._result)
 
 
-def save(path: Path, result: Mapping[str, Any]) -> None:
+def save(path: Path, result: Mapping[str, object]) -> None:
     """Put it in place of what is there, all at once. NaN and infinity are a `ValueError`: what is not
     defined is null."""
     text = "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in result.items()) + "\n}\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UsageError(f"result file '{path}' cannot be written: {error.strerror}") from error
+    replace_text(path, text)
 
 
-def _lines(value: Any) -> str:
+def _lines(value: object) -> str:
     """A line for each entry of a list: git shows what changed, and a round costs no line of its own."""
     if not isinstance(value, list):
         return json.dumps(value, allow_nan=False)

@@ -9,22 +9,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from batchproof.campaign import choices
 from batchproof.campaign.crew import Crew
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
-from batchproof.campaign.kills import Attempt, hunt_down
+from batchproof.campaign.kills import Attempt, Kill, hunt_down
 from batchproof.campaign.progress import Progress
 from batchproof.campaign.update import updated, whole_table
 from batchproof.models.catalogue import EMBEDDED
-from batchproof.provenance import provenance
+from batchproof.provenance import made_now
+from batchproof.records.files import replace_text
+from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.run.registry import faults
 
 
@@ -59,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if the table proves the suite, else 1. A table of less than everything, or one that was stopped
-    with Ctrl-C, is written beside the whole one: faults-partial.json and .md."""
+    """Returns 0 if the table proves the suite, else 1. Partial or interrupted tables are written to
+    `faults-partial.*`."""
     table = _empty_table(arguments)
     output = choices.writable(arguments.output)
     whole = whole_table(output / "faults.json", table) if arguments.update else None
@@ -73,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         is_complete = True
     finally:  # whatever stopped it: hours of work are kept
         progress.close()
-        data = table.as_data() | {"made": provenance(), "is_complete": is_complete}
+        record = table.as_record(made_now(), is_complete)
         if whole is not None and is_complete:
-            data = updated(whole, data)
-        _write(data, output)
-    return _conclude(data)
+            record = updated(whole, record)
+        _write(record, output)
+    return _conclude(record)
 
 
 def _empty_table(arguments: argparse.Namespace) -> KillTable:
@@ -92,7 +93,7 @@ def _empty_table(arguments: argparse.Namespace) -> KillTable:
     )
 
 
-def _fill(table: KillTable, crew: Crew, hunting: partial[Any], progress: Progress) -> None:
+def _fill(table: KillTable, crew: Crew, hunting: Callable[[Attempt], Kill], progress: Progress) -> None:
     for attempts in (table.on_each_model, table.on_all_models, table.at_home):
         _make(table, attempts(), crew, hunting, progress, is_counted=attempts != table.on_all_models)
     while idle := table.on_idle_tests():
@@ -103,7 +104,7 @@ def _make(
     table: KillTable,
     todo: list[Attempt],
     crew: Crew,
-    hunting: partial[Any],
+    hunting: Callable[[Attempt], Kill],
     progress: Progress,
     is_counted: bool = False,
 ) -> None:
@@ -120,19 +121,19 @@ def _note(attempt: Attempt, table: KillTable) -> str:
     return f"{attempt.fault} on {'+'.join(attempt.models)}, {survivors} without a catch"
 
 
-def _write(data: dict[str, Any], output: Path) -> None:
-    whole = data["is_complete"] and data["is_full"]
-    path = output / ("faults.json" if whole else "faults-partial.json")
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(kill_page(data), encoding="utf-8")
+def _write(record: KillTableRecord, output: Path) -> None:
+    is_whole = record.is_complete and record.is_full
+    path = output / ("faults.json" if is_whole else "faults-partial.json")
+    KILL_TABLE.write(record, path)
+    replace_text(path.with_suffix(".md"), kill_page(record))
     print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)
 
 
-def _conclude(data: dict[str, Any]) -> int:
-    found = problems(data)
+def _conclude(record: KillTableRecord) -> int:
+    found = problems(record)
     for text in found:
         print(text)
-    caught = sum(bool(row["home"]) for row in data["faults"].values())
-    right, votes = data["diagnosis"]["right"], data["diagnosis"]["votes"]
-    print(f"{caught} of {len(data['faults'])} faults caught; right cause in {right} of {votes} catches")
+    caught = sum(bool(row.home) for row in record.faults.values())
+    right, votes = record.diagnosis.right, record.diagnosis.votes
+    print(f"{caught} of {len(record.faults)} faults caught; right cause in {right} of {votes} catches")
     return 1 if found else 0

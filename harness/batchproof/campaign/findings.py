@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 import pytest
 
 from batchproof.campaign.modules import conformance_functions, function_of
 from batchproof.plugin.selection import LAB
-from batchproof.plugin.table import RECORD
+from batchproof.plugin.table import record_of
+from batchproof.records.trial import TrialRecord
 from batchproof.run.trial import Laboratory
 
 
@@ -85,25 +85,30 @@ class Recorder:
             self.findings.seconds = time.time() - self.began
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        record = dict(report.user_properties).get(RECORD, {})
-        assert isinstance(record, dict), "the trial fixture puts a dict there"
+        record = record_of(report)
         self.findings.num_passed += report.passed and report.when == "call"
         self.findings.num_skipped += report.skipped
-        if report.when == "call":
-            ledger = record.get("ledger", {})
-            self.findings.totals.update({k: v for k, v in ledger.items() if isinstance(v, int)})
+        if report.when == "call" and record is not None:
+            self.findings.totals.update(_counts(record))
         if report.failed:
             self._note(report, record)
 
-    def _note(self, report: pytest.TestReport, record: dict[str, Any]) -> None:
+    def _note(self, report: pytest.TestReport, record: TrialRecord | None) -> None:
+        failure = record.failure if record else None
         self.findings.catches.append(
             Catch(
                 test=report.nodeid,
-                promises=tuple(record.get("promises", ())),
-                broken=record.get("broken"),
+                promises=record.promises if record else (),
+                broken=failure.promise if failure else None,
                 report=report.longreprtext,
-                cause=record.get("cause"),
+                cause=failure.cause if failure else None,
                 num_runs=self.findings.totals["num_runs"],
                 seconds=report.stop - self.began,
             )
         )
+
+
+def _counts(record: TrialRecord) -> dict[str, int]:
+    """What adds up over tests."""
+    ledger = asdict(record.ledger)
+    return {name: value for name, value in ledger.items() if isinstance(value, int)}

@@ -5,19 +5,19 @@ many thousand generated workloads.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from batchproof.campaign import choices
 from batchproof.campaign.crew import Crew
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
+from batchproof.campaign.honest_tasks import judge_honest
 from batchproof.campaign.progress import Progress
-from batchproof.campaign.watches import watch
 from batchproof.models.catalogue import DTYPES
-from batchproof.provenance import provenance
+from batchproof.provenance import made_now
+from batchproof.records.files import replace_text
+from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
 
 
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 without an alarm, else 1. What is less than all engines, or was stopped with Ctrl-C, is written
-    beside the whole: honest-partial.json and .md."""
+    """Returns 0 without an alarm, else 1. Partial or interrupted runs are written to
+    `honest-partial.*`."""
     known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
     engines = choices.chosen(arguments.engines, known, "honest engine")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
@@ -72,21 +72,21 @@ def run(arguments: argparse.Namespace) -> int:
     is_complete = False
     try:
         with Crew(arguments.jobs) as crew:
-            for task, seen in crew.work(watch, table.tasks()):
-                table.add(task, seen)
-                progress.step(seen.counts["workloads"], f"{len(table.alarms)} alarms")
+            for task, found in crew.work(judge_honest, table.tasks()):
+                table.add(task, found)
+                progress.step(found.counts.workloads, f"{len(table.alarms)} alarms")
         is_complete = True
     finally:  # whatever stopped it: hours of work are kept
         progress.close()
-        data = table.as_data() | {"made": provenance(), "is_complete": is_complete}
-        _write(data, output, is_complete and engines == known)
+        record = table.as_record(made_now(), is_complete)
+        _write(record, output, is_complete and engines == known)
     if table.alarms:
-        print(f"{len(table.alarms)} alarms:", *(each["report"] for each in table.alarms), sep="\n\n")
+        print(f"{len(table.alarms)} alarms:", *(each.report for each in table.alarms), sep="\n\n")
     return 1 if table.alarms else 0
 
 
-def _write(data: dict[str, Any], output: Path, is_whole: bool) -> None:
+def _write(record: HonestRecord, output: Path, is_whole: bool) -> None:
     path = output / ("honest.json" if is_whole else "honest-partial.json")
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(honest_page(data), encoding="utf-8")
+    HONEST.write(record, path)
+    replace_text(path.with_suffix(".md"), honest_page(record))
     print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)

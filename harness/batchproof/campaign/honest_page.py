@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 from batchproof.campaign.markdown import header, line
-from batchproof.campaign.watches import COUNTED
-from batchproof.provenance import as_lines
+from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 
-Data = Mapping[str, Any]
+COLUMNS = [each.name for each in fields(HonestCounts)]
 
 
-def honest_page(data: Data) -> str:
+def honest_page(record: HonestRecord) -> str:
     lines = ["# No false alarms: honest engines before the conformance suite", ""]
-    lines += as_lines(data["made"])
-    lines += [f"* seed {data['seed']}; {data['examples_per_task']} examples of a property test a task"]
-    lines += ["", *_verdict(data), ""]
-    for part in ("engines", "models", "tests"):
-        lines += [f"## {part.capitalize()}", "", *_rows(data[part]), ""]
-    if data["alarms"]:
-        lines += ["## Alarms", "", *_alarms(data["alarms"])]
+    lines += record.made.lines()
+    lines += [f"* seed {record.seed}; {record.examples_per_task} examples of a property test a task"]
+    lines += ["", *_verdict(record), ""]
+    lines += ["## Engines", "", *_rows(record.engines), ""]
+    lines += ["## Models", "", *_rows(record.models), ""]
+    lines += ["## Tests", "", *_rows(record.tests), ""]
+    if record.alarms:
+        lines += ["## Alarms", "", *_alarms(record.alarms)]
     return "\n".join(lines)
 
 
-def _verdict(data: Data) -> Iterator[str]:
-    if not data["is_complete"]:
+def _verdict(record: HonestRecord) -> Iterator[str]:
+    if not record.is_complete:
         yield "INCOMPLETE: it was stopped before all workloads were judged."
         yield ""
-    count = len(data["alarms"])
+    count = len(record.alarms)
     yield "No alarm." if not count else f"ALARMS: {count}; their reports stand at the end."
     yield ""
-    yield from _rows({"all": data["totals"]})
+    yield from _rows({"all": record.totals})
 
 
-def _rows(rows: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
-    yield from header("", "dtype", "tasks", *(name.replace("_", "-") for name in COUNTED))
+def _rows(rows: Mapping[str, CountsByDtype]) -> Iterator[str]:
+    yield from header("", "dtype", *(name.replace("_", "-") for name in COLUMNS))
     for name, by_dtype in rows.items():
         for dtype, counts in by_dtype.items():
             shown = name.rpartition("::")[2]
-            yield line(shown, dtype, *(f"{counts[each]:,}" for each in ("tasks", *COUNTED)))
+            yield line(shown, dtype, *(f"{getattr(counts, each):,}" for each in COLUMNS))
 
 
-def _alarms(alarms: list[Data]) -> Iterator[str]:
+def _alarms(alarms: Sequence[FalseAlarm]) -> Iterator[str]:
     for each in alarms:
-        yield f"### {each['engine']} on {each['model']}, {each['dtype']}, seed {each['seed']}"
+        yield f"### {each.engine} on {each.model}, {each.dtype}, seed {each.seed}"
         yield ""
-        yield f"`{each['test']}`"
+        yield f"`{each.test}`"
         yield ""
-        yield from (f"    {text}" for text in each["report"].splitlines())
+        yield from (f"    {text}" for text in each.report.splitlines())
         yield ""

@@ -1,4 +1,4 @@
-"""All kills together: which attempts are still to make, and the table as data for JSON."""
+"""All kills together: which attempts are still to make, and the table as a record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.campaign.kills import Attempt, Kill
@@ -14,27 +14,41 @@ from batchproof.campaign.modules import conformance_functions
 from batchproof.causes import Cause
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.promises import Promise
+from batchproof.records.kills import (
+    DiagnosisScore,
+    FaultRow,
+    FunctionRow,
+    KillRecord,
+    KillTableRecord,
+)
+from batchproof.records.provenance import Provenance
 
-SCHEMA_VERSION = 1
 # Quick ones first: where a fault is first caught, further seeds are tried.
 QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
 
 
-class Fault(Protocol):
-    """What the table tells of `batchproof_engines.faulty.fault.Fault`."""
+class PlantedFault(Protocol):
+    """What the table says of a `batchproof_engines.faulty.fault.Fault`."""
 
-    name: str
-    summary: str
-    kind: str
-    promise: Promise
-    cause: Cause
-    thread: str
-    part: type
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def promise(self) -> Promise: ...
+    @property
+    def cause(self) -> Cause: ...
+    @property
+    def thread(self) -> str: ...
+    @property
+    def part(self) -> type: ...
 
 
 @dataclass
 class KillTable:
-    faults: Mapping[str, Any]  # name -> Fault
+    faults: Mapping[str, PlantedFault]
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     is_full: bool  # all faults, all embedded models
@@ -91,78 +105,78 @@ class KillTable:
     def _of(self, name: str) -> list[tuple[Attempt, Kill]]:
         return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]
 
-    def as_data(self) -> dict[str, Any]:
-        """Everything that is known so far; `judge.py` and `kill_page.py` need nothing else."""
+    def as_record(self, made: Provenance, is_complete: bool) -> KillTableRecord:
+        """Everything that is known so far."""
         tried = {attempt.fault for attempt in self.kills}
         rows = {name: self._row(fault) for name, fault in self.faults.items() if name in tried}
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "is_full": self.is_full,
-            "models": list(self.models),
-            "seeds": list(self.seeds),
-            "faults": rows,
-            "tests": {
-                function: {
-                    "is_generated": facts.is_generated,
-                    "faults": [name for name, row in rows.items() if function in row["functions"]],
-                }
+        return KillTableRecord(
+            made=made,
+            is_complete=is_complete,
+            is_full=self.is_full,
+            models=tuple(self.models),
+            seeds=tuple(self.seeds),
+            faults=rows,
+            tests={
+                function: FunctionRow(
+                    facts.is_generated,
+                    tuple(name for name, row in rows.items() if function in row.functions),
+                )
                 for function, facts in conformance_functions().items()
             },
-            "diagnosis": diagnosis(rows.values()),
-        }
+            diagnosis=diagnosis(rows.values()),
+        )
 
-    def _row(self, fault: Fault) -> dict[str, Any]:
+    def _row(self, fault: PlantedFault) -> FaultRow:
         made = self._of(fault.name)
         hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
-        functions = {function for _, kill in made for function in kill.functions}
         hit = {attempt.models for attempt, kill in hunts if kill.caught_by}
         home = self.home(fault.name)
-        return {
-            "class": fault.kind,
-            "lie": fault.summary,
-            "promise": fault.promise.id,
-            "cause": fault.cause.name,
-            "thread": fault.thread,
-            "models": [model for model in self.models if (model,) in hit],
-            "home": list(home or ()),
-            "kills": [_as_entry(each, kill) for each, kill in hunts if home in (None, each.models)],
-            "elsewhere": [
-                _as_entry(each, kill) for each, kill in hunts if home not in (None, each.models)
-            ],
-            "functions": sorted(functions),
-            "own_failures": [text for _, kill in made for text in kill.own_failures],
-            "code": fingerprint(fault.part, {k.caught_by for a, k in hunts if home == a.models}),
-        }
+        return FaultRow(
+            kind=fault.kind,
+            promise=fault.promise.id,
+            cause=fault.cause.name,
+            home=home or (),
+            kills=tuple(_kill(each, kill) for each, kill in hunts if home in (None, each.models)),
+            lie=fault.summary,
+            thread=fault.thread,
+            models=tuple(model for model in self.models if (model,) in hit),
+            elsewhere=tuple(
+                _kill(each, kill) for each, kill in hunts if home not in (None, each.models)
+            ),
+            functions=tuple(sorted({function for _, kill in made for function in kill.functions})),
+            own_failures=tuple(text for _, kill in made for text in kill.own_failures),
+            code=fingerprint(fault.part, {k.caught_by for each, k in hunts if home == each.models}),
+        )
 
 
 def _rank(models: tuple[str, ...]) -> int:
     return QUICK_FIRST.index(models[0]) if models[0] in QUICK_FIRST else len(QUICK_FIRST)
 
 
-def _as_entry(attempt: Attempt, kill: Kill) -> dict[str, Any]:
-    return {
-        "models": list(attempt.models),
-        "seed": attempt.seed,
-        "caught_by": kill.caught_by,
-        "broken": kill.broken,
-        "cause": kill.cause,
-        "examples": kill.examples,
-        "seconds": kill.seconds,
-    }
+def _kill(attempt: Attempt, kill: Kill) -> KillRecord:
+    return KillRecord(
+        broken=kill.broken,
+        cause=kill.cause,
+        models=attempt.models,
+        seed=attempt.seed,
+        caught_by=kill.caught_by,
+        examples=kill.examples,
+        seconds=kill.seconds,
+    )
 
 
-def diagnosis(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Expected cause x named cause, one vote for each fault and seed on the fault's home models."""
+def diagnosis(rows: Iterable[FaultRow]) -> DiagnosisScore:
+    """One vote for each fault and seed on the fault's home models."""
     confusion: dict[str, Counter[str]] = {}
     for row in rows:
-        for kill in row["kills"]:
-            if kill["caught_by"]:
-                confusion.setdefault(row["cause"], Counter())[kill["cause"] or "NONE"] += 1
-    return {
-        "right": sum(named[expected] for expected, named in confusion.items()),
-        "votes": sum(named.total() for named in confusion.values()),
-        "confusion": {expected: dict(named) for expected, named in sorted(confusion.items())},
-    }
+        for kill in row.kills:
+            if kill.caught_by:
+                confusion.setdefault(row.cause, Counter())[kill.cause or "NONE"] += 1
+    return DiagnosisScore(
+        right=sum(named[expected] for expected, named in confusion.items()),
+        votes=sum(named.total() for named in confusion.values()),
+        confusion={expected: dict(named) for expected, named in sorted(confusion.items())},
+    )
 
 
 def in_quick_order(models: Sequence[str]) -> tuple[str, ...]:

@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from batchproof.campaign.kill_table import SCHEMA_VERSION, KillTable, diagnosis
+from batchproof.campaign.kill_table import KillTable, diagnosis
 from batchproof.errors import UsageError
+from batchproof.records.kills import KILL_TABLE, FunctionRow, KillTableRecord, KillUpdate
 
 
-def whole_table(path: Path, asked: KillTable) -> dict[str, Any]:
+def whole_table(path: Path, asked: KillTable) -> KillTableRecord:
     """Raises `UsageError` if there is no complete table of the same models and seeds."""
     if not path.is_file():
         raise UsageError(f"--update needs the table {str(path)!r}, which is not there: make it first")
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    wanted = {
-        "schema_version": SCHEMA_VERSION,
-        "models": list(asked.models),
-        "seeds": list(asked.seeds),
-        "is_complete": True,
-        "is_full": True,
+    table = KILL_TABLE.read(path)
+    agrees = {
+        "models": (table.models, tuple(asked.models)),
+        "seeds": (table.seeds, tuple(asked.seeds)),
+        "is_complete": (table.is_complete, True),
+        "is_full": (table.is_full, True),
     }
-    for key, value in wanted.items():
-        if table.get(key) != value:
+    for key, (found, wanted) in agrees.items():
+        if found != wanted:
             raise UsageError(
-                f"--update: {str(path)!r} has {key} {table.get(key)!r}, but this run has {value!r}"
+                f"--update: {str(path)!r} has {key} {found!r}, but this run has {wanted!r}"
             )
     return table
 
 
-def updated(whole: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+def updated(whole: KillTableRecord, fresh: KillTableRecord) -> KillTableRecord:
     """The whole table with the fresh rows in place of its own, and a note of when they were made."""
-    rows = whole["faults"] | fresh["faults"]
-    renewed = set(fresh["faults"])
+    rows = {**whole.faults, **fresh.faults}
     tests = {
-        function: {
-            "is_generated": row["is_generated"],
-            "faults": [
-                name for name in whole["tests"].get(function, row)["faults"] if name not in renewed
-            ]
-            + row["faults"],
-        }
-        for function, row in fresh["tests"].items()
+        function: FunctionRow(
+            row.is_generated, (*_others(whole.tests.get(function, row), fresh.faults), *row.faults)
+        )
+        for function, row in fresh.tests.items()
     }
-    note = {"faults": sorted(renewed), "made": fresh["made"]}
-    return whole | {
-        "faults": rows,
-        "tests": tests,
-        "diagnosis": diagnosis(rows.values()),
-        "updates": [*whole.get("updates", []), note],
-    }
+    note = KillUpdate(tuple(sorted(fresh.faults)), fresh.made)
+    return replace(
+        whole,
+        faults=rows,
+        tests=tests,
+        diagnosis=diagnosis(rows.values()),
+        updates=(*whole.updates, note),
+    )
+
+
+def _others(row: FunctionRow, renewed: Collection[str]) -> list[str]:
+    return [name for name in row.faults if name not in renewed]

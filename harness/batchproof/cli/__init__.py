@@ -1,1 +1,1 @@
-"""The commands of `python -m batchproof`."""
+"""Commands of `batchproof` that have no room of their own."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from batchproof.campaign.markdown import header, line
+from batchproof.records.files import replace_text
+from batchproof.records.verdict import VERDICT
 
-HEAD = """# Engines on trial
+HEAD = """# Released engines before the suite
 
-Each line is the verdict on one released engine, with its page. `findings.yaml` holds what is known of
-their failures; `reproductions/` and the folders hold scripts that show them without the suite.
+Each line is the verdict on one released engine. Its folder holds the page, the same as `verdict.json`,
+and the failure files that the page names. `findings.yaml` holds what is known of the failures, and
+`reproductions/` scripts that show them with the library alone.
 """
 
 
 def write_index(folder: Path) -> Path:
     path = folder / "README.md"
-    path.write_text("\n".join([HEAD, *index_table(folder), ""]), encoding="utf-8")
+    replace_text(path, "\n".join([HEAD, *index_table(folder), ""]))
     return path
 
 
@@ -27,14 +28,14 @@ def index_table(folder: Path, prefix: str = "") -> Iterator[str]:
     yield from header(
         "engine", "judged", "answers", "held", "broken", "differs by documented convention"
     )
-    for path in sorted(folder.glob("*.json")):
-        verdict: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if verdict["is_complete"]:
+    for path in sorted(folder.glob("*/verdict.json")):
+        verdict = VERDICT.read(path)
+        if verdict.is_complete:
             yield line(
-                f"[{verdict['title']}]({prefix}{path.stem}.md)",
-                verdict["made"]["date"][:10],
-                f"{verdict['totals'].get('num_requests', 0):,}",
-                str(len(verdict["held"])),
-                ", ".join(verdict["broken"]) or "none",
-                ", ".join(verdict["differing"]) or "none",
+                f"[{verdict.title}]({prefix}{path.parent.name}/verdict.md)",
+                verdict.made.date[:10],
+                f"{verdict.totals.num_requests:,}",
+                str(len(verdict.held)),
+                ", ".join(verdict.broken) or "none",
+                ", ".join(verdict.differing) or "none",
             )

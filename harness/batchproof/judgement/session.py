@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -16,12 +15,24 @@ from pathlib import Path
 
 from batchproof.campaign.progress import Progress
 from batchproof.errors import UsageError
-from batchproof.places import ROOT, SUITE
-from batchproof.plugin.journal import entries
+from batchproof.places import ROOT, SUITE_ARGUMENTS
+from batchproof.records.files import FileKind
+from batchproof.records.journal import entries
 
-ASKED = "asked.json"  # what a judgement's folder was begun for
+ASKED = "asked.json"
 SECONDS_BETWEEN_LOOKS = 0.5
 TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
+
+
+@dataclass(frozen=True)
+class SessionAsked:
+    """What a judgement's folder was begun for."""
+
+    engine: str
+    arguments: tuple[str, ...]  # of pytest
+
+
+SESSION = FileKind("judgement to resume", "batchproof.session", 1, SessionAsked)
 
 
 @dataclass(frozen=True)
@@ -38,17 +49,17 @@ class Session:
         return self.folder / "journal.jsonl"
 
     @property
-    def scripts(self) -> Path:
-        """One for every failure, with the models; the verdict keeps those it tells."""
-        return self.folder / "scripts"
+    def failures(self) -> Path:
+        """A file for each failure; the verdict keeps those that it shows."""
+        return self.folder / "failures"
 
     @property
     def arguments(self) -> list[str]:
         """What a person would type to see the same."""
-        return [str(SUITE.relative_to(ROOT)), f"--engine={self.engine}", *self.options]
+        return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
     def begin_anew(self) -> None:
-        """What an earlier run has left is deleted, if it is one. Raises `UsageError` if it is not."""
+        """Deletes what an earlier run has left. Raises `UsageError` if the folder is no judgement's."""
         if self.folder.exists():
             if not (self.folder / ASKED).exists():
                 raise UsageError(
@@ -56,8 +67,8 @@ class Session:
                     f"--output"
                 )
             shutil.rmtree(self.folder)
-        self.folder.mkdir()
-        (self.folder / ASKED).write_text(json.dumps(self._asked) + "\n", encoding="utf-8")
+        self.folder.mkdir(parents=True)
+        SESSION.write(self._asked, self.folder / ASKED)
 
     def require_same_as_before(self) -> None:
         """Raises `UsageError` if there is nothing to go on with, or something else was asked."""
@@ -66,16 +77,16 @@ class Session:
             raise UsageError(
                 f"there is no judgement of {self.engine!r} to resume in {self.folder.parent}"
             )
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = SESSION.read(path)
         if before != self._asked:
             raise UsageError(
-                f"the judgement of {self.engine!r} was begun with {shlex.join(before['arguments'])}; "
+                f"the judgement of {self.engine!r} was begun with {shlex.join(before.arguments)}; "
                 f"it cannot be resumed with {shlex.join(self.arguments)}"
             )
 
     @property
-    def _asked(self) -> dict[str, object]:
-        return {"engine": self.engine, "arguments": self.arguments}
+    def _asked(self) -> SessionAsked:
+        return SessionAsked(self.engine, tuple(self.arguments))
 
     def count(self) -> int:
         """Tests in all. Raises `UsageError` with pytest's own words if it refuses the arguments."""
@@ -95,8 +106,8 @@ class Session:
             if ran.returncode < 0:
                 name = signal.Signals(-ran.returncode).name
                 raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
-            told = " ".join((ran.stdout + ran.stderr).split())
-            words = f"pytest ended with status {ran.returncode}: {told or 'without a word'}"
+            output = " ".join((ran.stdout + ran.stderr).split())
+            words = f"pytest ended with status {ran.returncode}: {output or 'without a word'}"
             raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
         matches = TAKES.findall(ran.stdout)
         return int(next(filter(None, (matches[-1][0], matches[-1][2]))))
@@ -104,14 +115,14 @@ class Session:
     def run(self, progress: Progress) -> int:
         """Returns the status of pytest. A worker that dies is replaced; only its test is lost."""
         command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
-        command += [f"--journal={self.journal}", f"--repro={self.scripts}"]
-        num_told = 0
+        command += [f"--journal={self.journal}", f"--repro={self.failures}"]
+        num_shown = 0
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
             try:
                 while True:
                     status = process.poll()
-                    num_told = self._tell(progress, num_told)
+                    num_shown = self._show(progress, num_shown)
                     if status is not None:
                         return status
                     time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -120,11 +131,11 @@ class Session:
                     process.terminate()
                     process.wait()
 
-    def _tell(self, progress: Progress, num_told: int) -> int:
+    def _show(self, progress: Progress, num_shown: int) -> int:
         num_broken, count = 0, 0
         for entry in entries(self.journal):
             count += 1
-            num_broken += entry["outcome"] == "failed"
-        if count > num_told:
-            progress.step(count - num_told, note=f"{num_broken} failed")
+            num_broken += entry.outcome == "failed"
+        if count > num_shown:
+            progress.step(count - num_shown, note=f"{num_broken} failed")
         return count

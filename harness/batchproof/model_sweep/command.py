@@ -5,14 +5,11 @@ refuse the others when it is built? Every type of the mapping is tried as a tiny
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,10 +27,11 @@ from batchproof.model_sweep.page import models_page
 from batchproof.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.model_sweep.workers import Lost, work
 from batchproof.models.random_models import build_llama_random
-from batchproof.provenance import provenance
+from batchproof.provenance import made_now
+from batchproof.records.files import replace_text
+from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine
 
-SCHEMA_VERSION = 1
 ENGINE = "paged"
 
 
@@ -75,10 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         is_complete = True
     finally:  # whatever stopped it: what is done is kept
         progress.close()
-        data = _as_data(found, toys, arguments) | {"made": provenance(), "is_complete": is_complete}
+        record = _record(found, toys, arguments, is_complete)
         is_whole = is_complete and types == list(known) and arguments.engine == ENGINE
-        _write(data, output, is_whole)
-    return _conclude(data)
+        _write(record, output, is_whole)
+    return _conclude(record)
 
 
 def _try(engine: str) -> None:
@@ -105,36 +103,53 @@ def _judge(task: Task) -> Finding:
     return judge(task)
 
 
-def _as_data(
-    found: Mapping[Toy, Finding], toys: list[Toy], arguments: argparse.Namespace
-) -> dict[str, Any]:
+def _record(
+    found: Mapping[Toy, Finding], toys: list[Toy], arguments: argparse.Namespace, is_complete: bool
+) -> ModelSweepRecord:
     done = [toy for toy in toys if toy in found]
-    counts = {
-        what: Counter(str(found[toy].verdict) for toy in done if bool(toy.form) is is_form)
-        for what, is_form in (("types", False), ("forms", True))
-    }
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "engine": arguments.engine,
-        "seed": arguments.seed,
-        "num_types": len({toy.model_type for toy in toys}),
-        "counts": {what: {each: counted[each] for each in Verdict} for what, counted in counts.items()},
-        "toys": [{"type": toy.model_type, "form": toy.form} | asdict(found[toy]) for toy in done],
-    }
+    return ModelSweepRecord(
+        made=made_now(),
+        is_complete=is_complete,
+        engine=arguments.engine,
+        seed=arguments.seed,
+        num_types=len({toy.model_type for toy in toys}),
+        counts=SweepCounts(
+            types=_counted(found[toy] for toy in done if not toy.form),
+            forms=_counted(found[toy] for toy in done if toy.form),
+        ),
+        toys=tuple(_toy_record(toy, found[toy]) for toy in done),
+    )
 
 
-def _write(data: dict[str, Any], output: Path, is_whole: bool) -> None:
+def _counted(found: Iterable[Finding]) -> dict[str, int]:
+    counts = Counter(each.verdict for each in found)
+    return {str(verdict): counts[verdict] for verdict in Verdict}
+
+
+def _toy_record(toy: Toy, found: Finding) -> ToyRecord:
+    return ToyRecord(
+        toy.model_type,
+        toy.form,
+        str(found.verdict),
+        found.reason,
+        found.layers,
+        found.worst,
+        found.error_unit,
+        found.num_tokens,
+    )
+
+
+def _write(record: ModelSweepRecord, output: Path, is_whole: bool) -> None:
     path = output / ("models.json" if is_whole else "models-partial.json")
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(models_page(data), encoding="utf-8")
+    MODEL_SWEEP.write(record, path)
+    replace_text(path.with_suffix(".md"), models_page(record))
     print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)
 
 
-def _conclude(data: dict[str, Any]) -> int:
-    wrong = [toy for toy in data["toys"] if toy["verdict"] == Verdict.WRONG]
+def _conclude(record: ModelSweepRecord) -> int:
+    wrong = [toy for toy in record.toys if toy.verdict == Verdict.WRONG]
     for toy in wrong:
-        name = ", ".join(filter(None, (toy["type"], toy["form"])))
-        print(f"WRONG {name}: {toy['reason']}")
-    counts = data["counts"]["types"]
-    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), "of the types")
+        print(f"WRONG {toy.name}: {toy.reason}")
+    counts = record.counts.types.items()
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts), "of the types")
     return 1 if wrong else 0

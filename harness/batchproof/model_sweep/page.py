@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from batchproof.campaign.markdown import header, line
-from batchproof.provenance import as_lines
-
-Data = Mapping[str, Any]
+from batchproof.records.sweep import ModelSweepRecord, ToyRecord
 
 LEGEND = """\
 Each type is made small (two layers, or as many as it has kinds of layers; width 64; a window of 5 keys)
@@ -25,22 +22,22 @@ slots: packed beside others' decodes, in chunks of at most 8 tokens a step, and 
 A row `type, form` is a type in another form than by default."""
 
 
-def models_page(data: Data) -> str:
-    lines = [f"# Causal LMs of transformers before `{data['engine']}`", ""]
-    lines += [*as_lines(data["made"]), f"* seed {data['seed']}", "", *_verdict(data), "", LEGEND, ""]
+def models_page(record: ModelSweepRecord) -> str:
+    lines = [f"# Causal LMs of transformers before `{record.engine}`", ""]
+    lines += [*record.made.lines(), f"* seed {record.seed}", "", *_verdict(record), "", LEGEND, ""]
     lines += header("type", "verdict", "worst", "E", "layers", "tokens", "reason")
-    lines += [_row(toy) for toy in data["toys"]]
+    lines += [_row(toy) for toy in record.toys]
     return "\n".join([*lines, ""])
 
 
-def _verdict(data: Data) -> Iterator[str]:
-    if not data["is_complete"]:
+def _verdict(record: ModelSweepRecord) -> Iterator[str]:
+    if not record.is_complete:
         yield "INCOMPLETE: it was stopped before all types were tried."
         yield ""
-    version = data["made"]["versions"].get("transformers", "?")
+    version = record.made.versions.get("transformers", "?")
     yield (
-        f"Of {data['num_types']} types of transformers {version}: {_counted(data['counts']['types'])}. "
-        f"Of other forms of them: {_counted(data['counts']['forms'])}."
+        f"Of {record.num_types} types of transformers {version}: {_counted(record.counts.types)}. "
+        f"Of other forms of them: {_counted(record.counts.forms)}."
     )
 
 
@@ -49,13 +46,13 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(shown)
 
 
-def _row(toy: Data) -> str:
+def _row(toy: ToyRecord) -> str:
     return line(
-        ", ".join(filter(None, (toy["type"], toy["form"]))),
-        toy["verdict"],
-        "" if toy["worst"] is None else f"{toy['worst']:.2f}",
-        "" if toy["error_unit"] is None else f"{toy['error_unit']:.1e}",
-        toy["layers"],
-        str(toy["num_tokens"] or ""),
-        toy["reason"],
+        toy.name,
+        toy.verdict,
+        "" if toy.worst is None else f"{toy.worst:.2f}",
+        "" if toy.error_unit is None else f"{toy.error_unit:.1e}",
+        toy.layers,
+        str(toy.num_tokens or ""),
+        toy.reason,
     )

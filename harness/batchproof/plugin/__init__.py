@@ -1,34 +1,109 @@
-"""pytest as the interface: options in, trials to the tests, a table engine x promise out."""
+"""pytest as the interface. Asleep until a run has something to do with it.
+
+pytest imports this module in every run on a machine where the package is installed. It imports neither
+torch nor any other part of the package, adds no option and prints nothing. `batchproof.plugin.active`
+is registered, and with it everything else, when
+
+* one of its options is given that no other plugin or conftest.py has taken,
+* the suite or its benchmarks are among the arguments, or
+* a test asks for a `trial` and is marked with the promise that it checks.
+
+The entry point has the module's name, so that a run that names the plugin as well registers it once.
+"""
 
 from __future__ import annotations
 
-from batchproof.plugin.benchmarks import growth, measured
-from batchproof.plugin.options import (
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_configure,
-    pytest_report_header,
-)
-from batchproof.plugin.spread import pytest_xdist_setupnodes
-from batchproof.plugin.summary import (
-    pytest_runtest_makereport,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-)
-from batchproof.plugin.trials import laboratory, pytest_generate_tests, trial
+from collections.abc import Generator, Iterable
+from importlib import import_module
+from pathlib import Path
 
-__all__ = [
-    "growth",
-    "laboratory",
-    "measured",
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_generate_tests",
-    "pytest_report_header",
-    "pytest_runtest_makereport",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
-    "pytest_xdist_setupnodes",
-    "trial",
-]
+import pytest
+
+from batchproof.places import BENCHMARKS, SUITE
+
+ACTIVE = "batchproof.plugin.active"
+PACKAGES = ("batchproof.suite", "batchproof.benchmarks")
+OPTIONS = frozenset(
+    (
+        *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
+        *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
+        *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
+        *("--laps", "--verify", "--goodput", "--growth-for", "--threads", "--results"),
+    )
+)
+MARKERS = (
+    "promise(id): the promise a conformance test checks, P1 to P16",
+    "needs(*capabilities): skipped, by name, for engines without them",
+    "one_model: the first model that the engine serves is enough for this test",
+    "three_models: three models that differ are enough, unless --model names others",
+)
+WOKEN_LATE = pytest.StashKey[bool]()  # set where the test modules were imported before
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the markers: a module that uses them is imported before its tests are seen."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Awakens the plugin if the command line concerns it, once every conftest.py has its options."""
+    result = yield
+    known, unknown = parser.parse_known_and_unknown_args(args)
+    is_asked = any(each.partition("=")[0] in OPTIONS for each in unknown)
+    # A worker of xdist is given the controller's options as values, not as arguments.
+    is_worker = hasattr(early_config.option, "engine_time_limit")
+    if is_asked or is_worker or _names_suite(known.file_or_dir):
+        _awaken(early_config)
+    return result
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    """Awakens the plugin for a conformance test of another project."""
+    config = collector.config
+    if config.pluginmanager.has_plugin(ACTIVE) or not collector.funcnamefilter(name):
+        return
+    if _asks_for_trial(obj) and _has_promise(collector, obj):
+        if hasattr(config, "workerinput"):
+            raise collector.CollectError(
+                f"{name} asks for a `trial`: with -n, name the engine under test with --engine"
+            )
+        config.stash[WOKEN_LATE] = True
+        _awaken(config)
+
+
+def _names_suite(arguments: Iterable[str]) -> bool:
+    for argument in arguments:
+        name = argument.partition("::")[0]
+        if any(name == package or name.startswith(f"{package}.") for package in PACKAGES):
+            return True
+        path = Path(name).resolve()
+        if any(path.is_relative_to(folder) for folder in (SUITE, BENCHMARKS)):
+            return True
+    return False
+
+
+def _asks_for_trial(test: object) -> bool:
+    code = getattr(test, "__code__", None)
+    return code is not None and "trial" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _has_promise(collector: pytest.Module | pytest.Class, test: object) -> bool:
+    """Other projects have a `trial` as well, but not one that keeps a promise."""
+    marks = [mark.name for mark in getattr(test, "pytestmark", ())]
+    return "promise" in marks or collector.get_closest_marker("promise") is not None
+
+
+def _awaken(config: pytest.Config) -> None:
+    """Raises `pytest.UsageError` where a conftest.py has taken the name of one of our options."""
+    import_module(ACTIVE)  # what goes wrong here is no clash
+    try:
+        config.pluginmanager.import_plugin(ACTIVE)
+    except ValueError as error:
+        raise pytest.UsageError(
+            f"Batchproof's options clash with those of this project's conftest.py ({error}): "
+            f"use `batchproof test`, which reads no conftest.py"
+        ) from None

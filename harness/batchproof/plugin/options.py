@@ -12,6 +12,7 @@ from batchproof.errors import UsageError
 from batchproof.models.catalogue import DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import (
+    WOKEN_LATE,
     bench_options,
     benchmarks,
     diagnosing,
@@ -102,16 +103,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "promise(id): the promise a conformance test checks, P1 to P16")
-    config.addinivalue_line(
-        "markers", "needs(*capabilities): skipped, by name, for engines without them"
-    )
-    config.addinivalue_line(
-        "markers", "one_model: the first model that the engine serves is enough for this test"
-    )
-    config.addinivalue_line(
-        "markers", "three_models: three models that differ are enough, unless --model names others"
-    )
     try:
         selection = select(config)
         make_current(selection.device)
@@ -137,7 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
     repro.register(config)
     tablefile.register(config)
     journal.register(config)
-    if not config.getoption("--hypothesis-profile"):
+    if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     if selection.bench is not None and selection.bench.num_threads is not None:
         torch.set_num_threads(selection.bench.num_threads)
@@ -146,13 +137,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Benchmarks run when they are asked for, and then alone; plain pytest spends no time on them."""
+    """Benchmarks run when they are asked for, and then alone; plain pytest spends no time on ours."""
     wants_benchmarks = bool(config.getoption("--benchmark-only"))
-    is_benchmark = {item: "benchmark" in getattr(item, "fixturenames", ()) for item in items}
-    others = [item for item in items if is_benchmark[item] != wants_benchmarks]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if is_benchmark[item] == wants_benchmarks]
+    is_left_out = {item: _is_left_out(item, wants_benchmarks) for item in items}
+    if any(is_left_out.values()):
+        config.hook.pytest_deselected(items=[item for item in items if is_left_out[item]])
+        items[:] = [item for item in items if not is_left_out[item]]
+
+
+def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    if wants_benchmarks:
+        return "benchmark" not in fixtures
+    return "measured" in fixtures or "growth" in fixtures
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a session ends: failures told in our words, and a table engine x promise.
+"""How a session ends: failures in the words of the promises, and a table engine x promise.
 
 Fails closed: a test that compared nothing fails, a right answer that is missing fails as the
 harness's own, and so does a session that compared nothing at all, or only tokens of a model that
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from shlex import quote
-from typing import Any
 
 import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
@@ -17,20 +16,24 @@ from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 from batchproof.checks.verdict import ConformanceFailure
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.plugin.diagnosing import told_with_cause
+from batchproof.plugin.failures import case_of, described, failure_record
+from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.table import (
     RECORD,
-    Record,
+    Outcome,
     adequacies,
     error_units,
-    is_inadequate,
     notes,
     num_compared,
-    records_of,
+    outcomes_of,
+    record_of,
     table,
 )
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
+from batchproof.records.decode import encode
+from batchproof.records.trial import FailureRecord
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 AGAIN_OPTIONS = (
@@ -45,67 +48,74 @@ AGAIN_OPTIONS = (
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
 
+NOT_SHOWN = "happened"  # the rule of a test whose trace shows nothing of what it is about
+Noted = dict[str, object]  # the test record while it is filled in, as JSON
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    record = dict(item.user_properties).get(RECORD)
-    if record is None:
+    noted = dict(item.user_properties).get(RECORD)
+    if noted is None:
         return report
-    assert isinstance(record, dict), "the trial fixture puts a dict there"
+    assert isinstance(noted, dict), "the trial fixture puts a dict there"
+    described(item, noted)
     if call.excinfo is None:
-        _tell_pass(item, report, record)
+        _conclude_pass(item, report, noted)
     elif report.failed or is_known(report):
-        _tell_failure(item, report, record, _first_told(call.excinfo.value))
+        _conclude_failure(item, report, noted, _first_failure(call.excinfo.value))
     return report
 
 
-def _tell_pass(item: pytest.Item, report: pytest.TestReport, record: dict[str, Any]) -> None:
+def _conclude_pass(item: pytest.Item, report: pytest.TestReport, noted: Noted) -> None:
     """No exception is not enough: a known failure must go on failing, and a pass must have compared."""
-    known = known_failure_of(item)
-    missing = [what for what, did_happen in record.get("has_happened", {}).items() if not did_happen]
+    known, record = known_failure_of(item), record_of(report)
+    assert record is not None, "it was there a moment ago"
+    missing = [what for what, did_happen in record.has_happened.items() if not did_happen]
     if report.failed and known:
         report.longrepr = known.is_no_more
     elif report.passed and report.when == "call" and missing:
         report.outcome = "failed"
-        record["broken"] = record["promises"][0]
-        promise = Promise[record["broken"]]
-        report.longrepr = (
+        promise = Promise[record.promises[0]]
+        headline = (
             f"{promise} is broken: no example of this test shows a {missing[0]} in its trace, though "
             f"an engine that declares the capability comes to it there"
         )
-    elif report.passed and report.when == "call" and not record["ledger"]["num_requests"]:
+        facts = {"what": missing[0]}
+        noted["failure"] = encode(FailureRecord(promise.id, NOT_SHOWN, headline, facts=facts))
+        report.longrepr = headline
+    elif report.passed and report.when == "call" and not record.ledger.num_requests:
         report.outcome = "failed"
-        _tell_own(report, record, "this test passed without comparing anything: it proves nothing")
+        _report_own(report, noted, "this test passed without comparing anything: it proves nothing")
 
 
-def _tell_failure(
-    item: pytest.Item, report: pytest.TestReport, record: dict[str, Any], error: BaseException
+def _conclude_failure(
+    item: pytest.Item, report: pytest.TestReport, noted: Noted, error: BaseException
 ) -> None:
     own = _own_failure(error)
     if own is not None:
-        _tell_own(report, record, own)
-    elif isinstance(error, EngineHang):
-        record["broken"] = Promise.P10.id
-        told_with_cause(item, error, record)
-        report.longrepr = f"{Promise.P10} is broken: {error}\n{_again(item)}"
-    elif isinstance(error, ConformanceFailure):
-        record["broken"] = error.promise.id
-        told_with_cause(item, error, record)
-        report.longrepr = f"{error}\n{_again(item)}"
+        _report_own(report, noted, own)
+    elif isinstance(error, EngineHang | ConformanceFailure):
+        told_with_cause(item, error, noted)
+        is_hang = isinstance(error, EngineHang)
+        text = f"{Promise.P10} is broken: {error}" if is_hang else str(error)
+        cause, headline = noted.pop("cause", None), text.partition("\n")[0]
+        noted["failure"] = encode(failure_record(error, headline, case_of(item), cause))
+        report.longrepr = f"{text}\n{_again(item)}"
     elif report.when != "call":
         forget_known(report)
 
 
-def _first_told(error: BaseException) -> BaseException:
+def _first_failure(error: BaseException) -> BaseException:
     """Where the last replay of an example differs from its first run, Hypothesis raises a group."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    told = [each for each in error.exceptions if isinstance(each, (ConformanceFailure, EngineHang))]
-    if not told:
+    found = [each for each in error.exceptions if isinstance(each, ConformanceFailure | EngineHang)]
+    if not found:
         return error
-    first = told[0]
+    first = found[0]
     if isinstance(first, ConformanceFailure):
         first.evidence.append("played once more, the same workload went otherwise")
     return first
@@ -120,11 +130,11 @@ def _own_failure(error: BaseException) -> str | None:
     return str(error) if isinstance(error, OracleError) else None
 
 
-def _tell_own(report: pytest.TestReport, record: dict[str, Any], text: str) -> None:
+def _report_own(report: pytest.TestReport, noted: Noted, text: str) -> None:
     """The engine broke no promise, and no list of its known failures excuses this."""
     forget_known(report)
-    record["promises"] = []
-    record["own"] = True
+    noted["promises"] = []
+    noted["is_own_failure"] = True
     report.longrepr = text
 
 
@@ -138,50 +148,52 @@ def _again(item: pytest.Item) -> str:
             for each in values
             if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
         ]
-    return " ".join(["again: pytest", quote(item.nodeid), *options])
+    name = name_of(item)
+    pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
+    return " ".join(["again: pytest", *pyargs, quote(name), *options])
 
 
-def _session_records(config: pytest.Config) -> list[Record]:
+def _session_outcomes(config: pytest.Config) -> list[Outcome]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return []
     kinds = ("passed", "failed", "error", "skipped", "xfailed")
-    return list(records_of(report for kind in kinds for report in reporter.stats.get(kind, ())))
+    return list(outcomes_of(report for kind in kinds for report in reporter.stats.get(kind, ())))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(session.config, "workerinput"):
         return  # an xdist worker: its controller judges the whole
-    records = _session_records(session.config)
+    outcomes = _session_outcomes(session.config)
     is_clean = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    proves_little = not num_compared(records) or any(is_inadequate(r) for _, r in records)
-    if records and is_clean and proves_little:
+    proves_little = not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)
+    if outcomes and is_clean and proves_little:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    records = _session_records(terminalreporter.config)
-    if not records:
-        _tell_empty_selection(terminalreporter)
+    outcomes = _session_outcomes(terminalreporter.config)
+    if not outcomes:
+        _report_empty_selection(terminalreporter)
         return
     write = terminalreporter.write_line
     terminalreporter.section("Batchproof: engine x promise")
-    for line in table(records):
+    for line in table(outcomes):
         write(line)
-    for model, error_unit in error_units(records):
+    for model, error_unit in error_units(outcomes):
         write(f"model {model}: E {error_unit:.2g}, the reference's own worst logit error")
-    for model, adequacy, is_too_little in adequacies(records):
+    for model, adequacy, is_too_little in adequacies(outcomes):
         verdict = "INADEQUATE: equal tokens prove little on this model" if is_too_little else "adequate"
         write(f"model {model}: {verdict}; {adequacy}", red=is_too_little)
-    for note in notes(records):
+    for note in notes(outcomes):
         write(f"note: {note}")
-    if num_own := sum("own" in record for _, record in records):
+    if num_own := sum(record.is_own_failure for _, record in outcomes):
         write(f"{num_own} failed by the harness itself, not by an engine: see above", red=True)
-    if not num_compared(records) and not any(outcome == "failed" for outcome, _ in records):
+    if not num_compared(outcomes) and not any(outcome == "failed" for outcome, _ in outcomes):
         write(NOTHING_COMPARED, red=True, bold=True)
 
 
-def _tell_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
+def _report_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
     """-k and -m may leave no conformance test; pytest itself says only what it deselected."""
     option = terminalreporter.config.option
     chosen = [f"{k} {v!r}" for k, v in (("-k", option.keyword), ("-m", option.markexpr)) if v]

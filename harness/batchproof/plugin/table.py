@@ -1,21 +1,19 @@
-"""What the conformance tests of a session add up to: the table engine x promise, and lines below it.
-
-A record is what the `trial` fixture notes about one test; it travels with the test's report, so that
-it is the same in one process and over many.
-"""
+"""The table engine x promise: what the test records of a session add up to, and lines below it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
 from batchproof.promises import Promise
+from batchproof.records.decode import decode
+from batchproof.records.table import PromiseCell, Totals
+from batchproof.records.trial import TrialRecord
 
-RECORD = "batchproof"
-Record = tuple[str, dict[str, Any]]  # passed, failed, skipped or known; and what the trial noted
+RECORD = "batchproof"  # the name of the record among the properties of a report
+Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
 
 LEGEND = (
     "n: tests passed   ~n: with n near-ties   FAIL n: tests failed   known n: failed as --xfails says",
@@ -23,106 +21,118 @@ LEGEND = (
 )
 
 
-def records_of(reports: Iterable[pytest.TestReport]) -> Iterator[Record]:
-    """One of each conformance test; errors of set-up and tear-down count as failures."""
+def record_of(report: pytest.TestReport) -> TrialRecord | None:
+    """The test record as it is now; None for a test that is no conformance test."""
+    noted = dict(getattr(report, "user_properties", ())).get(RECORD)
+    return None if noted is None else decode(TrialRecord, noted)
+
+
+def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
+    """One for each conformance test; errors of set-up and tear-down count as failures."""
     for report in reports:
-        record = dict(getattr(report, "user_properties", ())).get(RECORD)
-        if isinstance(record, dict) and (report.when == "call" or report.outcome != "passed"):
+        is_last_word = report.when == "call" or report.outcome != "passed"
+        record = record_of(report) if is_last_word else None
+        if record is not None:
             yield "known" if hasattr(report, "wasxfail") else report.outcome, record
 
 
-def num_compared(records: Iterable[Record]) -> int:
+def num_compared(outcomes: Iterable[Outcome]) -> int:
     """Answers that prove something; what a known failure compared before it failed does not."""
-    return sum(
-        r.get("ledger", {}).get("num_requests", 0) for outcome, r in records if outcome != "known"
-    )
+    return sum(record.ledger.num_requests for outcome, record in outcomes if outcome != "known")
 
 
-def table(records: list[Record]) -> Iterator[str]:
-    engines = list(dict.fromkeys(record["engine"] for _, record in records))
-    cells = {engine: _texts(counts(engine, records)) for engine in engines}
-    widths = {e: max(7, len(e), *map(len, cells[e].values())) for e in engines}
+def table(outcomes: list[Outcome]) -> Iterator[str]:
+    """The lines of the table, its legend, and the totals of each engine."""
+    engines = list(dict.fromkeys(record.engine for _, record in outcomes))
+    cells = {engine: cells_of(engine, outcomes) for engine in engines}
+    widths = {e: max(7, len(e), *(len(cell.text) for cell in cells[e].values())) for e in engines}
     titles = max(len(str(promise)) for promise in Promise)
     yield " " * titles + "".join(f"  {engine:>{widths[engine]}}" for engine in engines)
     for promise in Promise:
         if any(promise.id in row for row in cells.values()):
-            values = (f"  {cells[e].get(promise.id, '-'):>{widths[e]}}" for e in engines)
-            yield f"{promise!s:<{titles}}" + "".join(values)
+            texts = (f"  {_text(cells[e].get(promise.id)):>{widths[e]}}" for e in engines)
+            yield f"{promise!s:<{titles}}" + "".join(texts)
     yield from LEGEND
     for engine in engines:
-        yield _totals(engine, totals(engine, records))
+        yield _totals_line(engine, totals_of(engine, outcomes))
 
 
-def counts(engine: str, records: Iterable[Record]) -> dict[str, Counter[str]]:
-    """Promise id -> outcomes. A failure counts for the promise it broke, whichever test found it."""
-    found: dict[str, Counter[str]] = {}
-    for outcome, record in records:
-        if record["engine"] != engine:
-            continue
-        ids = [record["broken"]] if "broken" in record else record["promises"]
-        kind = "inadequate" if outcome == "passed" and is_inadequate(record) else outcome
-        if outcome == "skipped":
-            kind = "no cap" if "lacks" in record else "refused" if "refused" in record else "skipped"
-        for promise_id in ids:
-            count = found.setdefault(promise_id, Counter())
-            count[kind] += 1
-            count["near-ties"] += record.get("ledger", {}).get("num_near_ties", 0)
-    return found
+def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCell]:
+    """Promise id -> cell, in the order of the promises; those that no test checked are left out."""
+    counts: dict[str, Counter[str]] = {}
+    for outcome, record in outcomes:
+        if record.engine == engine:
+            for promise_id in record.counted_for:
+                count = counts.setdefault(promise_id, Counter())
+                count[_kind(outcome, record)] += 1
+                count["near_ties"] += record.ledger.num_near_ties
+    return {p.id: _cell(counts[p.id]) for p in Promise if p.id in counts}
 
 
-def _texts(found: dict[str, Counter[str]]) -> dict[str, str]:
-    return {promise_id: cell(count) for promise_id, count in found.items()}
+def _kind(outcome: str, record: TrialRecord) -> str:
+    """The field of `PromiseCell` that counts the test."""
+    if outcome == "passed" and record.is_inadequate:
+        return "inadequate"
+    if outcome == "skipped" and record.lacks is not None:
+        return "no_cap"
+    return "refused" if outcome == "skipped" and record.refused is not None else outcome
 
 
-def cell(count: Counter[str]) -> str:
+def _cell(count: Counter[str]) -> PromiseCell:
+    return PromiseCell(_cell_text(count), **count)
+
+
+def _cell_text(count: Counter[str]) -> str:
     """How the outcomes of one engine and promise read, as `LEGEND` says."""
     known = [f"known {count['known']}"] if count["known"] else []
     if count["failed"]:
         return " ".join([f"FAIL {count['failed']}", *known])
     if count["passed"]:
-        near_ties = [f"~{count['near-ties']}"] if count["near-ties"] else []
+        near_ties = [f"~{count['near_ties']}"] if count["near_ties"] else []
         return " ".join([str(count["passed"]), *near_ties, *known])
-    others = (kind for kind in ("inadequate", "no cap", "refused", "skipped") if count[kind])
-    return " ".join(known) or next(others)
+    others = (kind for kind in ("inadequate", "no_cap", "refused", "skipped") if count[kind])
+    return " ".join(known) or next(others).replace("_", " ")
 
 
-def totals(engine: str, records: Iterable[Record]) -> Counter[str]:
+def _text(cell: PromiseCell | None) -> str:
+    return "-" if cell is None else cell.text
+
+
+def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     """What all tests of an engine compared."""
-    total: Counter[str] = Counter()
-    for _, record in records:
-        if record["engine"] == engine:
-            ledger = record.get("ledger", {})
-            total.update({key: value for key, value in ledger.items() if isinstance(value, int)})
-    return total
-
-
-def _totals(engine: str, total: Counter[str]) -> str:
-    return (
-        f"{engine}: {total['num_workloads']:,} workloads, {total['num_requests']:,} answers and "
-        f"{total['num_steps']:,} tokens compared, {total['num_near_ties']:,} near-ties"
+    ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
+    return Totals(
+        num_runs=sum(each.num_runs for each in ledgers),
+        num_workloads=sum(each.num_workloads for each in ledgers),
+        num_requests=sum(each.num_requests for each in ledgers),
+        num_steps=sum(each.num_steps for each in ledgers),
+        num_logits=sum(each.num_logits for each in ledgers),
+        num_near_ties=sum(each.num_near_ties for each in ledgers),
     )
 
 
-def is_inadequate(record: dict[str, Any]) -> bool:
-    """Judged by the tokens alone of a model that cannot show a fault in them. Logits could."""
-    return not record.get("is_adequate", True) and not record.get("ledger", {}).get("num_logits", 0)
+def _totals_line(engine: str, total: Totals) -> str:
+    return (
+        f"{engine}: {total.num_workloads:,} workloads, {total.num_requests:,} answers and "
+        f"{total.num_steps:,} tokens compared, {total.num_near_ties:,} near-ties"
+    )
 
 
-def error_units(records: Iterable[Record]) -> list[tuple[str, float]]:
-    units = ((r["model"], r.get("ledger", {}).get("error_unit")) for _, r in records)
-    return sorted({(model, unit) for model, unit in units if unit is not None})
+def error_units(outcomes: Iterable[Outcome]) -> list[tuple[str, float]]:
+    """Model and E, where E was needed."""
+    units = {(record.model, record.ledger.error_unit) for _, record in outcomes}
+    return sorted((model, unit) for model, unit in units if unit is not None)
 
 
-def adequacies(records: Iterable[Record]) -> list[tuple[str, str, bool]]:
+def adequacies(outcomes: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
     """Model, what was measured, and whether that is too little."""
     found = {
-        (record["model"], record["adequacy"], not record["is_adequate"])
-        for _, record in records
-        if "adequacy" in record
+        (record.model, record.adequacy, not record.is_adequate)
+        for _, record in outcomes
+        if record.adequacy is not None
     }
     return sorted(found)
 
 
-def notes(records: Iterable[Record]) -> list[str]:
-    found = [note for _, record in records for note in record.get("ledger", {}).get("notes", ())]
-    return list(dict.fromkeys(found))
+def notes(outcomes: Iterable[Outcome]) -> list[str]:
+    return list(dict.fromkeys(note for _, record in outcomes for note in record.ledger.notes))

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.errors import UsageError
+from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
 
 FORM = "test id # reason # link"
 SEPARATOR = re.compile(r"\s+#\s+")
@@ -83,7 +84,7 @@ class KnownFailures:
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
         """Marks the tests listed; yields a sentence for each line that has none and should."""
-        by_id = {item.nodeid: item for item in items}
+        by_id = {name_of(item): item for item in items}
         for known in self._listed:
             item = by_id.get(known.test_id)
             if item is not None and "trial" in getattr(item, "fixturenames", ()):
@@ -114,17 +115,18 @@ def _missing(known: KnownFailure, config: pytest.Config, items: Sequence[pytest.
     That is so if its file, its test within the file, or its engine and model were not asked for.
     """
     file, _, _ = known.test_id.partition("::")
-    if not (config.rootpath / file).is_file():
+    if not (file.startswith(INSTALLED_SUITE) or (config.rootpath / file).is_file()):
         return f"there is no file {file!r} for the test id {known.test_id!r}"
-    same_file = [item for item in items if item.nodeid.startswith(f"{file}::")]
+    named = {name_of(item): item for item in items}
+    same_file = {name: item for name, item in named.items() if name.startswith(f"{file}::")}
     is_part = config.getoption("lf", False) or any("::" in argument for argument in config.args)
     if not same_file or is_part:
         return None
     function, _, parameters = known.test_id.partition("[")
-    pairs = {_pair(item) for item in same_file if item.nodeid.startswith(f"{function}[")}
+    pairs = {_pair(item) for name, item in same_file.items() if name.startswith(f"{function}[")}
     if pairs and not any(pair in parameters for pair in pairs):
         return None
-    close = difflib.get_close_matches(known.test_id, [item.nodeid for item in same_file], 1)
+    close = difflib.get_close_matches(known.test_id, same_file, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"no test has the id {known.test_id!r}{hint}"
 

@@ -7,55 +7,71 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
-from batchproof.bench import reading
 from batchproof.errors import UsageError
-from batchproof.report.schema import CONFORMANCE
+from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
+from batchproof.records.decode import decode
+from batchproof.records.files import FileKind, parsed
+from batchproof.records.honest import HONEST, HonestRecord
+from batchproof.records.kills import KILL_TABLE, KillTableRecord
+from batchproof.records.provenance import Provenance
+from batchproof.records.table import CONFORMANCE, ConformanceTable
 
 RESULTS = Path("results")
 KNOWN = (
     "benchmarks (pytest --benchmark-only), conformance tables (pytest --table=FILE), "
     "faults.json and honest.json"
 )
-Data = Mapping[str, Any]
+Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
+Record = BenchmarkRecord | ConformanceTable | KillTableRecord | HonestRecord
 
 
 class Kind(Enum):
+    """In the order of the page."""
+
     BENCHMARK = "benchmark"
     CONFORMANCE = "conformance table"
     FAULTS = "planted faults"
     HONEST = "honest engines"
 
 
-# What must be there of the kinds that no other module reads; campaigns name no schema.
-SHAPES: dict[Kind, dict[str, type]] = {
-    Kind.CONFORMANCE: {"made": dict, "engines": list, "cells": dict, "totals": dict},
-    Kind.FAULTS: {"made": dict, "faults": dict, "diagnosis": dict, "models": list, "seeds": list},
-    Kind.HONEST: {"made": dict, "totals": dict, "alarms": list, "engines": dict},
+FILES: Mapping[Kind, FileKind[Any]] = {
+    Kind.BENCHMARK: BENCHMARK,
+    Kind.CONFORMANCE: CONFORMANCE,
+    Kind.FAULTS: KILL_TABLE,
+    Kind.HONEST: HONEST,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, read."""
+    """One file, read and checked: `data` is the whole document."""
 
     path: Path
     kind: Kind
     data: Data
 
     @property
+    def record(self) -> Record:
+        """What the file holds."""
+        found: Record = decode(FILES[self.kind].record, self.data)
+        return found
+
+    @property
     def made(self) -> Data:
-        """Its provenance."""
+        """Its provenance, as it was written."""
         made: Data = (self.data.get("header") or self.data)["made"]
         return made
 
     @property
+    def provenance(self) -> Provenance:
+        return decode(Provenance, self.made)
+
+    @property
     def is_complete(self) -> bool:
         """False if the run that wrote it was stopped."""
-        if self.kind is Kind.BENCHMARK:
-            return reading.is_complete(self.data)
-        return bool(self.data.get("is_complete"))
+        return self.record.is_complete
 
 
 def sources(paths: Sequence[Path]) -> list[Source]:
@@ -69,40 +85,30 @@ def sources(paths: Sequence[Path]) -> list[Source]:
 def _default_sources() -> list[Source]:
     found = []
     for path in sorted(RESULTS.glob("*.json")):
-        data = reading.parsed(path)
-        if _kind(data) is None:
+        document = parsed(path)
+        kind = _kind(document)
+        if kind is None:
             print(f"left out: {path} is of another schema", file=sys.stderr)
         else:
-            found.append(_source(path, data))
+            found.append(_source(path, kind, document))
     if not found:
         raise UsageError(f"there is no result file in '{RESULTS}': name some, of {KNOWN}")
     return found
 
 
 def _read(path: Path) -> Source:
-    return _source(path, reading.parsed(path))
-
-
-def _source(path: Path, data: Any) -> Source:
-    kind = _kind(data)
+    document = parsed(path)
+    kind = _kind(document)
     if kind is None:
         raise UsageError(f"'{path}' is no result file that a report is made of: {KNOWN}")
-    if kind is Kind.BENCHMARK:
-        return Source(path, kind, reading.checked(path, data))
-    for key, shape in SHAPES[kind].items():
-        if not isinstance(data.get(key), shape):
-            raise UsageError(f"result file '{path}' is damaged: its {key!r} is no {shape.__name__}")
-    return Source(path, kind, data)
+    return _source(path, kind, document)
 
 
-def _kind(data: Any) -> Kind | None:
-    if not isinstance(data, dict):
-        return None
-    schema = data.get("schema")
-    if isinstance(schema, str) and schema.startswith(f"{reading.FAMILY}/"):
-        return Kind.BENCHMARK  # one that is too new is told by its reader
-    if schema == CONFORMANCE:
-        return Kind.CONFORMANCE
-    if data.get("schema_version") == 1:
-        return Kind.FAULTS if "faults" in data else Kind.HONEST if "alarms" in data else None
-    return None
+def _source(path: Path, kind: Kind, document: object) -> Source:
+    FILES[kind].of(path, document)
+    return Source(path, kind, cast(Data, document))
+
+
+def _kind(document: object) -> Kind | None:
+    """By the schema, of whatever version: one that is too new is refused by its reader."""
+    return next((kind for kind, file in FILES.items() if file.owns(document)), None)

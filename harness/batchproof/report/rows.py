@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from batchproof.bench.reading import INVALID
 
-Data = Mapping[str, Any]
+Data: TypeAlias = Mapping[str, Any]  # a part of a document: figures by name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """From what a person types behind `--engine` to a factory. The only room that looks into
-`implementations/`."""
+`implementations/`, and the one that finds engines of other packages: each names its factories in the
+entry-point group `batchproof.engines`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,11 +45,12 @@ PEERS = {
     "transformers-serve",
 }
 BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
+ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
 COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
 FORMS = (
-    "a built-in name, fault:NAME, odd:NAME, pkg.mod:factory or path.py:factory, "
+    "a built-in or installed name, fault:NAME, odd:NAME, pkg.mod:factory or path.py:factory, "
     "then ?key=value&key=value; or cmd:COMMAND LINE"
 )
 
@@ -67,20 +70,41 @@ def resolve_engine(text: str) -> EngineSpec:
         return EngineSpec(text, lines.command_line(text.removeprefix(COMMAND_PREFIX)))
     target, _, query = text.partition("?")
     options = parse_options(text, query)
-    if target in BUILT_IN:
-        factory = _load(text, BUILT_IN[target])
-    elif target.startswith(FAULT_PREFIX):
+    if target.startswith(FAULT_PREFIX):
         factory = _listed(target, FAULT_PREFIX, "planted fault", faults())
     elif target.startswith(ODD_PREFIX):
         factory = _listed(target, ODD_PREFIX, "honest oddity", oddities())
-    elif ":" in target:
-        factory = _load(text, target)
     else:
-        raise UsageError(
-            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; give {FORMS}"
-        )
+        factory = _load(text, target if ":" in target else _target_of(text, target))
     _check_options(text, factory, options)
     return EngineSpec(text, partial(factory, **options) if options else factory)
+
+
+def installed_engines(name: str | None = None) -> list[EntryPoint]:
+    """Returns the engines that other installed packages name, or those of one name."""
+    found = entry_points(group=ENTRY_POINTS)
+    return sorted(found if name is None else found.select(name=name), key=lambda each: each.name)
+
+
+def _target_of(text: str, name: str) -> str:
+    """Returns module and factory of a plain name. Raises `UsageError` if it is unknown or ambiguous."""
+    targets = [BUILT_IN[name]] if name in BUILT_IN else []
+    installed = installed_engines(name)
+    targets += [entry.value for entry in installed]
+    if not targets:
+        others = ", ".join(dict.fromkeys(entry.name for entry in installed_engines()))
+        raise UsageError(
+            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; "
+            f"installed packages name {others or 'none'}; give {FORMS}"
+        )
+    if len(targets) > 1:
+        owners = ["Batchproof itself"] if name in BUILT_IN else []
+        owners += [entry.dist.name if entry.dist else entry.value for entry in installed]
+        raise UsageError(
+            f"--engine {text!r} is ambiguous: {' and '.join(owners)} give an engine that name; "
+            f"name the factory instead, one of {', '.join(targets)}"
+        )
+    return targets[0]
 
 
 def faults() -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 r"""CTranslate2 4.8.5: an empty prompt is refused only since a length that wrapped around is too large.
 
-    python -m harness install ctranslate2
+    python -m batchproof install ctranslate2
     .engines/ctranslate2/bin/python \
         results/engines/reproductions/ctranslate2_empty_prompt_wraps_a_length.py
 

@@ -1,6 +1,6 @@
 r"""CTranslate2 4.8.5: a Gemma of transformers 5 is converted with rope_theta 10000, whatever it has.
 
-    python -m harness install ctranslate2
+    python -m batchproof install ctranslate2
     .engines/ctranslate2/bin/python \
         results/engines/reproductions/ctranslate2_gemma_rope_theta_is_lost.py
 

@@ -1,6 +1,6 @@
 r"""CTranslate2 4.8.5: beside a prompt of one token, the others are answered with their own prompt.
 
-    python -m harness install ctranslate2
+    python -m batchproof install ctranslate2
     .engines/ctranslate2/bin/python \
         results/engines/reproductions/ctranslate2_one_token_prompt_spoils_its_batch.py
 

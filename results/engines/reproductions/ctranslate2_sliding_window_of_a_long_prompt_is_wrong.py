@@ -1,6 +1,6 @@
 r"""CTranslate2 4.8.5: a prompt beyond the sliding window, fed at once, is attended to beyond it.
 
-    python -m harness install ctranslate2
+    python -m batchproof install ctranslate2
     .engines/ctranslate2/bin/python \
         results/engines/reproductions/ctranslate2_sliding_window_of_a_long_prompt_is_wrong.py
 

@@ -1,6 +1,6 @@
 r"""CTranslate2 4.8.5: without an unknown token, an unknown word reads behind the embeddings.
 
-    python -m harness install ctranslate2
+    python -m batchproof install ctranslate2
     .engines/ctranslate2/bin/python \
         results/engines/reproductions/ctranslate2_unknown_word_reads_out_of_bounds.py
 

@@ -1,6 +1,6 @@
 r"""onnxruntime-genai 0.18.0: the model builder drops the sliding window of a Mistral.
 
-    python -m harness install onnxruntime
+    python -m batchproof install onnxruntime
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_builder_drops_mistrals_window.py
 

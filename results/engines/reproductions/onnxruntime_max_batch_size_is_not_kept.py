@@ -1,6 +1,6 @@
 r"""onnxruntime-genai 0.18.0: engine.static_batching.max_batch_size is reported, but not kept.
 
-    python -m harness install onnxruntime
+    python -m batchproof install onnxruntime
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_max_batch_size_is_not_kept.py
 

@@ -1,6 +1,6 @@
 """onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them.
 
-    python -m harness install onnxruntime
+    python -m batchproof install onnxruntime
     .engines/onnxruntime/bin/python results/engines/reproductions/onnxruntime_overlay_appends_eos_ids.py
 
 It exits with 1 if the failure is still there, with 0 if not. `Int_Array_Element` in src/config.cpp

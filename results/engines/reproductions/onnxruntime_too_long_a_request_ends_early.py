@@ -1,6 +1,6 @@
 r"""onnxruntime-genai 0.18.0: a request longer than the context is not refused, and ends before its cap.
 
-    python -m harness install onnxruntime
+    python -m batchproof install onnxruntime
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_too_long_a_request_ends_early.py
 

@@ -1,6 +1,6 @@
 r"""onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine.
 
-    python -m harness install onnxruntime
+    python -m batchproof install onnxruntime
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_unequal_prompts_fail_with_a_windowed_cache.py
 

@@ -1,6 +1,6 @@
 r"""onnxruntime-genai 0.18.0: an unknown token id ends the Engine for all; -1 is answered.
 
-    python -m harness install onnxruntime
+    python -m batchproof install onnxruntime
     .engines/onnxruntime/bin/python \
         results/engines/reproductions/onnxruntime_unknown_token_kills_the_engine.py
 

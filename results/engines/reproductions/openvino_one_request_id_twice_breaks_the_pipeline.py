@@ -1,8 +1,8 @@
 r"""openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails.
 
-    python -m harness install openvino
-    python -m harness checkpoint gpt2-random /tmp/m
-    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+    python -m batchproof install openvino
+    python -m batchproof checkpoint gpt2-random toy
+    .engines/openvino/bin/optimum-cli export openvino -m toy \
         --task text-generation-with-past --weight-format fp32 FOLDER
     .engines/openvino/bin/python \
         results/engines/reproductions/openvino_one_request_id_twice_breaks_the_pipeline.py FOLDER

@@ -1,8 +1,8 @@
 r"""openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet.
 
-    python -m harness install openvino
-    python -m harness checkpoint gpt2-random /tmp/m
-    .engines/openvino/bin/optimum-cli export openvino -m /tmp/m \
+    python -m batchproof install openvino
+    python -m batchproof checkpoint gpt2-random toy
+    .engines/openvino/bin/optimum-cli export openvino -m toy \
         --task text-generation-with-past --weight-format fp32 FOLDER
     .engines/openvino/bin/python \
         results/engines/reproductions/openvino_prefix_cache_knows_blocks_not_computed_yet.py FOLDER

@@ -1,6 +1,6 @@
 """transformers serve 5.23.0: an empty prompt alone ends the server for all.
 
-    python -m harness install transformers-serve
+    python -m batchproof install transformers-serve
     PYTHONPATH=. python results/engines/reproductions/serve_empty_prompt_kills_the_server.py
 
 It exits with 1 if the failure is still there, with 0 if not. The empty prompt is not refused; alone in a

@@ -1,6 +1,6 @@
 """transformers serve 5.23.0: the EOS ids of a server's first request stop later ones that name none.
 
-    python -m harness install transformers-serve
+    python -m batchproof install transformers-serve
     PYTHONPATH=. python results/engines/reproductions/serve_eos_of_the_first_request_stays.py
 
 It exits with 1 if the failure is still there, with 0 if not. The server makes its batching manager

@@ -1,6 +1,6 @@
 """transformers serve 5.23.0: one request longer than the model's positions ends the server for all.
 
-    python -m harness install transformers-serve
+    python -m batchproof install transformers-serve
     PYTHONPATH=. python results/engines/reproductions/serve_request_beyond_the_context_kills_the_server.py
 
 It exits with 1 if the failure is still there, with 0 if not. GPT-2 has learned positions, here 256. The

@@ -14,7 +14,7 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.report import words
-from batchproof.report.inputs import SHAPES, Kind
+from batchproof.report.inputs import FILES, Kind
 from tests.selftest.bench import samples
 
 pytest.importorskip("matplotlib", reason="the report draws with it")
@@ -249,7 +249,12 @@ def test_faults_are_counted_by_class(report: Report) -> None:
     other = fault | {"kills": [kill | {"cause": "EOS", "broken": "P2"}]}
     missed = fault | {"class": "reuse", "home": []}
     faults = {"one": fault, "two": other, "three": missed}
-    rest = {"schema_version": 1, "made": CONFORMANCE["made"], "diagnosis": {}, "models": ["m"]}
+    rest = {
+        "schema": "batchproof.kill-table/1",
+        "made": CONFORMANCE["made"],
+        "diagnosis": {},
+        "models": ["m"],
+    }
     page = report(rest | {"faults": faults, "seeds": [1], "is_complete": True})
     rows = {row[0]: row[1:4] for row in Page(page).tables["Planted faults by class"]}
     assert rows["masks"] == ["2 of 2", "1 of 2", "1 of 2"]
@@ -308,8 +313,9 @@ def test_without_names_all_known_results_are_taken(
         ("{", "is no result file: it is not JSON"),
         ('{"schema": "another/1"}', "is no result file that a report is made of"),
         ('{"schema": "batchproof.benchmark/9"}', "this version of Batchproof reads up to"),
-        ('{"schema": "batchproof.conformance/1"}', "is damaged: its 'made' is no dict"),
-        ('{"schema_version": 1, "faults": 3}', "is damaged"),
+        ('{"schema": "batchproof.conformance/1"}', "is damaged: it has no 'made'"),
+        ('{"schema_version": 1, "faults": 3}', "is no result file that a report is made of"),
+        ('{"schema": "batchproof.kill-table/1", "faults": 3}', "is damaged"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_in_a_sentence(
@@ -350,5 +356,5 @@ def test_without_matplotlib_the_command_says_what_to_install(
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_every_kind_of_file_but_benchmarks_has_its_shape_checked() -> None:
-    assert set(SHAPES) == set(Kind) - {Kind.BENCHMARK}
+def test_every_kind_of_file_has_its_reader() -> None:
+    assert set(FILES) == set(Kind)

@@ -144,7 +144,7 @@ DAMAGES: dict[str, tuple[Callable[[Result], object], str]] = {
     ),
     "a time is a text": (
         lambda result: result["comparisons"][0]["rows"][1]["rounds"][2].update(wall_s="1.0"),
-        "comparisons[0].rows[1].rounds[2].wall_s is a text, not a number",
+        "comparisons[0].rows[1].rounds[2].wall_s is '1.0', not a number",
     ),
     "a time is true": (
         lambda result: result["comparisons"][0]["rows"][0]["rounds"][0].update(process_s=True),

@@ -34,7 +34,7 @@ sys.exit("torch" in sys.modules or "transformers" in sys.modules)
 @pytest.mark.parametrize("module", ["sequence", "block_manager", "scheduler", "trace"])
 def test_the_policy_imports_no_torch(module: str) -> None:
     root = Path(__file__).resolve().parents[3]
-    folder = root / "implementations" / "paged"
+    folder = root / "implementations" / "batchproof_engines" / "paged"
     command = [sys.executable, "-c", WITHOUT_ITS_FRONT_DOOR, module, str(folder)]
     assert subprocess.run(command, cwd=root, check=False).returncode == 0
 

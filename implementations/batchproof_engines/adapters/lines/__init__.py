@@ -31,7 +31,7 @@ and, where the program says "stepping":
 `config` has every field of `batchproof.api.EngineConfig`. "capabilities", "error" and, in an event,
 "finish_reason" may be absent. A hello may have "notes", sentences for a report. Any answer may be
 {"error": "..."}: the engine raised. One process serves many engines, for a process each would cost
-hours; we choose their numbers. `docs/piped_engine.md` tells it to people.
+hours; we choose their numbers. `docs/piped_engines.md` tells it to people.
 
 Conventions are the contract's own: the program decides what it refuses, an EOS is in the output, caps
 and EOS ids are per request. There are no logits and no trace.

@@ -2,7 +2,7 @@
 
     --engine=openvino?prefix_caching=true
         -> .engines/openvino/bin/python programs/openvino_genai_cb.py '{"prefix_caching": true}'
-        -> JSON lines (`docs/piped_engine.md`)
+        -> JSON lines (`docs/piped_engines.md`)
 
 Their pins clash with each other's and with ours, and one that crashes takes its own process along and
 nobody else's. `batchproof install NAME` makes the environment; without it every test is skipped

@@ -8,10 +8,9 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchproof.places import ROOT
+from batchproof.places import ENVIRONMENTS
 
 HERE = Path(__file__).parent
-ENVIRONMENTS = ROOT / ".engines"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.selftest.device.fake.report import Problem, Step
 
 ROOT = Path(__file__).parents[4]
-LOOKED_FOR = ("/implementations/", "/harness/", "/transformers/", "/test_")
+LOOKED_FOR = ("/batchproof_engines/", "/batchproof/", "/transformers/", "/test_")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""CTranslate2's `Generator` behind a pipe (`docs/piped_engine.md`).
+"""CTranslate2's `Generator` behind a pipe (`docs/piped_engines.md`).
 
 Prompts go to the library as words and answers come back as ids: the vocabulary of a converted model
 is its ids in decimal, whatever tokenizer the folder may have. The requests of a call are one

@@ -1,4 +1,4 @@
-"""ONNX Runtime GenAI behind a pipe (`docs/piped_engine.md`), on a CPU.
+"""ONNX Runtime GenAI behind a pipe (`docs/piped_engines.md`), on a CPU.
 
     api "engine"      requests come and go; one `run` of the library's `Engine` is one step. On a CPU
                       its batches are static: the next is made when the last of a batch has ended

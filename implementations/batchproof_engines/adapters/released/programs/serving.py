@@ -1,4 +1,4 @@
-"""The far end of the pipe (`docs/piped_engine.md`), shared by the programs beside it.
+"""The far end of the pipe (`docs/piped_engines.md`), shared by the programs beside it.
 
 These programs run in virtual environments of their own, which know nothing of Batchproof: here is
 the standard library alone, in Python 3.10 or later. A program is

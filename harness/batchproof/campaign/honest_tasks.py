@@ -1,0 +1,54 @@
+"""One honest engine before one property test: the task of a worker, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchproof.campaign.findings import Effort
+from batchproof.campaign.hunt import hunt
+from batchproof.campaign.worker import laboratory, own_failures
+from batchproof.places import ROOT
+from batchproof.records.honest import HonestCounts
+
+PROFILE = "thorough"
+TIME_LIMIT_S = 120.0  # cores are shared with other workers, and an honest engine ends anyway
+
+
+@dataclass(frozen=True, slots=True)
+class HonestTask:
+    """`function`: a conformance test, by its node id without parameters."""
+
+    engine: str
+    model: str
+    dtype: str
+    function: str
+    seed: int
+    num_examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class HonestOutcome:
+    """`alarms`: whole reports."""
+
+    counts: HonestCounts
+    alarms: tuple[str, ...] = ()
+
+
+def judge_honest(task: HonestTask) -> HonestOutcome:
+    """Failures are shrunk: an alarm has to be read by somebody who finds out which side is wrong."""
+    effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
+    arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
+    findings = hunt(task.engine, arguments, laboratory(task.dtype, TIME_LIMIT_S), effort)
+    broken = [each.report for each in findings.catches if each.broken is not None]
+    alarms = (*broken, *own_failures(findings))
+    if alarms:  # their workloads are mostly steps of shrinking, and count for nothing
+        return HonestOutcome(HonestCounts(tasks=1), alarms)
+    return HonestOutcome(
+        HonestCounts(
+            tasks=1,
+            workloads=findings.totals["num_workloads"],
+            answers=findings.totals["num_requests"],
+            tokens=findings.totals["num_steps"],
+            near_ties=findings.totals["num_near_ties"],
+        )
+    )

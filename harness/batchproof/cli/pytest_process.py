@@ -1,0 +1,56 @@
+"""pytest as a process of its own, on tests of this package and away from the current project's.
+
+Neither its configuration nor its conftest.py is read: the verdict on an engine does not depend on the
+folder that the command is typed in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from batchproof.errors import UsageError
+
+EXIT_CODES = {  # of pytest -> of a command; the others are the same
+    int(pytest.ExitCode.INTERRUPTED): 130,
+    int(pytest.ExitCode.USAGE_ERROR): 2,
+    int(pytest.ExitCode.NO_TESTS_COLLECTED): 2,  # -k or -m selects none
+}
+FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
+
+
+def add_engines(parser: argparse.ArgumentParser) -> None:
+    """Adds engines, and behind them whatever pytest takes, as `arguments`."""
+    parser.usage = f"{parser.prog} ENGINE... [PYTEST OPTIONS]"
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ENGINE",
+        help="as for pytest --engine, such as mine.py:Engine; behind them options of pytest",
+    )
+
+
+def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) -> int:
+    """Runs the tests in a folder on the engines that `arguments` begin with, under more options of
+    pytest, and returns the exit code of a command. Raises `UsageError` without an engine."""
+    engines = list(takewhile(lambda each: not each.startswith("-"), arguments))
+    if not engines:
+        raise UsageError("no ENGINE is given: name one, such as mine.py:Engine or paged")
+    command = [
+        *(sys.executable, "-m", "pytest", str(tests)),
+        *("-c", os.devnull, f"--rootdir={Path.cwd()}", f"--confcutdir={tests}"),
+        *("-p", "batchproof.plugin", "--import-mode=importlib", "-ra"),
+        *("-o", f"faulthandler_timeout={FAULTHANDLER_TIMEOUT_S}"),
+        *options,
+        *(f"--engine={engine}" for engine in engines),
+        *arguments[len(engines) :],
+    ]
+    status = subprocess.run(command, check=False).returncode
+    return EXIT_CODES.get(status, status)

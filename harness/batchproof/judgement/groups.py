@@ -1,0 +1,79 @@
+"""Failures that belong together: of one known issue, else of one test that broke the same promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from batchproof.judgement.issues import KnownIssue
+from batchproof.promises import Promise
+from batchproof.records.journal import JournalEntry
+from batchproof.records.trial import FailureRecord
+from batchproof.records.verdict import FailureGroup
+
+Found = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
+
+
+def grouped(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[Found]:
+    """The failed tests by the first issue that fits, else by promise and test."""
+    groups: dict[object, tuple[KnownIssue | None, list[JournalEntry]]] = {}
+    for each in entries:
+        if each.outcome == "failed":
+            record = each.record
+            issue = next((one for one in issues if record is not None and one.fits(record)), None)
+            key: object = issue.title if issue else (*_promises(each), _test(each))
+            groups.setdefault(key, (issue, []))[1].append(each)
+    return [(issue, tuple(members)) for issue, members in groups.values()]
+
+
+def in_order(groups: Iterable[Found]) -> Iterator[FailureGroup]:
+    """Defects first; then in the order of the promises, those that name none last."""
+    yield from sorted((_group(issue, members) for issue, members in groups), key=_rank_of)
+
+
+def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> FailureGroup:
+    shown = min(members, key=lambda each: (_replay(each) is None, len(each.report)))
+    failure = _failure(shown)
+    headline = failure.headline if failure else shown.report.partition("\n")[0]
+    promises = {promise for each in members for promise in _promises(each)}
+    return FailureGroup(
+        title=issue.title if issue else headline,
+        promises=tuple(sorted(promises, key=_rank)),
+        tests=tuple(dict.fromkeys(_test(each) for each in members)),
+        models=tuple(dict.fromkeys(each.record.model for each in members if each.record)),
+        num_tests=len(members),
+        shown_test=shown.test,
+        shown_report=shown.report,
+        failure=failure,
+        issue=issue.record if issue else None,
+    )
+
+
+def _failure(entry: JournalEntry) -> FailureRecord | None:
+    return entry.record.failure if entry.record else None
+
+
+def _replay(entry: JournalEntry) -> str | None:
+    failure = _failure(entry)
+    return failure.replay if failure else None
+
+
+def _promises(entry: JournalEntry) -> tuple[str, ...]:
+    """Those it counts for, as in the table; none if the process ended before there was a record."""
+    return entry.record.counted_for if entry.record else ()
+
+
+def _test(entry: JournalEntry) -> str:
+    """The test function, with the curated case where there is one; without a record its node id."""
+    if entry.record is None or not entry.record.function:
+        return entry.test
+    failure = entry.record.failure
+    case = failure.case if failure else None
+    return f"{entry.record.function}, case {case}" if case else entry.record.function
+
+
+def _rank_of(group: FailureGroup) -> tuple[bool, int, str]:
+    return group.is_documented, min(map(_rank, group.promises), default=len(Promise)), group.title
+
+
+def _rank(promise: str) -> int:
+    return [each.id for each in Promise].index(promise)

@@ -1,0 +1,159 @@
+"""What is known of an engine's failures: the cause, the public thread, whether it is meant to be.
+
+The suite sees that an answer is wrong; why, and whether the documentation says so, a person finds out.
+That is written down once, in `results/engines/findings.yaml`, a list of
+
+    - engine: openvino-genai 2026   how the release's name and version begin
+      title: Cap 0 means no limit   a sentence, the heading in the verdict
+      kind: documented              or defect
+      matches:                      a failure that fits one of these; []: it was found without the suite
+        - rule: refused             id of the check that failed
+          promise: P12              that is broken
+          test: test_a_bad_request_fails_alone
+          parameters: {kind: cap of zero}
+          case: cap-of-zero         a curated case
+          model: gpt2-hash
+          facts: {finish_reason: [length, stop], num_tokens: {at_most: 3}}
+      cause: ...                    why it happens, with its source
+      threads: [https://...]        where it is known in public; may be left out
+      scripts: [reproductions/x.py] show it with the library alone, beside that file; may be left out
+
+All that a match names must hold; a list is a choice. Names and facts are those of the failure's record,
+never its words. A failure belongs to the first issue of its engine that fits. What is documented breaks
+no promise: the verdict shows it as a convention that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+
+from batchproof.errors import UsageError
+from batchproof.places import ROOT
+from batchproof.records.decode import DecodeError, decode
+from batchproof.records.trial import TrialRecord
+from batchproof.records.verdict import IssueKind, IssueRecord
+
+DEFAULT_ISSUES = ROOT / "results" / "engines" / "findings.yaml"
+COMPARISONS = ("at_least", "at_most")
+Choice = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class FailurePattern:
+    """What a failure must be like. None, or an empty mapping: it may be anything."""
+
+    promise: Choice = None
+    rule: Choice = None
+    test: Choice = None  # a test function
+    case: Choice = None
+    model: Choice = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def fits_everything(self) -> bool:
+        return not any(getattr(self, each.name) for each in fields(self))
+
+    def fits(self, record: TrialRecord) -> bool:
+        failure = record.failure
+        return (
+            failure is not None
+            and _is_chosen(self.promise, failure.promise)
+            and _is_chosen(self.rule, failure.rule)
+            and _is_chosen(self.test, record.function)
+            and _is_chosen(self.case, failure.case)
+            and _is_chosen(self.model, record.model)
+            and _all_hold(self.parameters, record.parameters)
+            and _all_hold(self.facts, failure.facts)
+        )
+
+
+def _is_chosen(wanted: Choice, found: str | None) -> bool:
+    return wanted is None or found in ((wanted,) if isinstance(wanted, str) else wanted)
+
+
+def _all_hold(wanted: Mapping[str, object], found: Mapping[str, object]) -> bool:
+    return all(name in found and _holds(value, found[name]) for name, value in wanted.items())
+
+
+def _holds(wanted: object, found: object) -> bool:
+    """Equal to a value, one of a list, or within the bounds of `{at_least: a, at_most: b}`."""
+    if isinstance(wanted, Mapping):
+        is_number = isinstance(found, int | float)
+        low, high = wanted.get("at_least", found), wanted.get("at_most", found)
+        return is_number and bool(low <= found <= high)
+    return found in wanted if isinstance(wanted, list) else found == wanted
+
+
+@dataclass(frozen=True)
+class KnownIssue:
+    """An entry of the file; `engine`: how names of releases begin."""
+
+    engine: str
+    title: str
+    kind: IssueKind
+    matches: tuple[FailurePattern, ...]
+    cause: str
+    threads: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+
+    def fits(self, record: TrialRecord) -> bool:
+        return any(pattern.fits(record) for pattern in self.matches)
+
+    @property
+    def record(self) -> IssueRecord:
+        return IssueRecord(self.title, self.kind, self.cause.strip(), self.threads, self.scripts)
+
+
+def issues_of(release: str | None, issues: Iterable[KnownIssue]) -> tuple[KnownIssue, ...]:
+    return tuple(each for each in issues if release and release.startswith(each.engine))
+
+
+def read_issues(path: Path) -> tuple[KnownIssue, ...]:
+    """Raises `UsageError` naming the entry and what is wrong with it."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    except FileNotFoundError:
+        if path == DEFAULT_ISSUES:
+            return ()
+        raise UsageError(f"there is no file of findings {str(path)!r}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(given, list):
+        raise UsageError(f"{path} must hold a list")
+    return tuple(_issue(each, f"{path}, entry {i}", path) for i, each in enumerate(given, start=1))
+
+
+def _issue(given: object, where: str, path: Path) -> KnownIssue:
+    try:
+        issue = decode(KnownIssue, given, is_closed=True)
+    except DecodeError as error:
+        raise UsageError(f"{where}: {error}") from None
+    for name in ("engine", "title", "cause"):
+        if not getattr(issue, name).strip():
+            raise UsageError(f"{where}: {name} is empty")
+    if any(pattern.fits_everything for pattern in issue.matches):
+        raise UsageError(f"{where}: a match that names nothing fits every failure")
+    for pattern in issue.matches:
+        _require_comparisons(pattern, where)
+    for script in issue.scripts:
+        if not (path.parent / script).is_file():
+            raise UsageError(f"{where}: there is no script {path.parent / script}")
+    return issue
+
+
+def _require_comparisons(pattern: FailurePattern, where: str) -> None:
+    for name, wanted in {**pattern.parameters, **pattern.facts}.items():
+        bounds = wanted if isinstance(wanted, Mapping) else {}
+        for key, bound in bounds.items():
+            if key not in COMPARISONS or isinstance(bound, bool) or not isinstance(bound, int | float):
+                raise UsageError(
+                    f"{where}: {name} is compared by {key}: {bound!r}, but may be by "
+                    f"{' or '.join(COMPARISONS)} and a number"
+                )

@@ -1,0 +1,101 @@
+"""Where verdicts lie: a folder for each engine and release, which holds no path of this machine.
+
+<release>/verdict.md, verdict.json     the page, and the record it is made of
+<release>/failures/*.json              the failures that the page shows, to be run again
+.running/<engine>/                     what a judgement needs to go on; not tracked
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sysconfig
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from batchproof.judgement.page import verdict_page
+from batchproof.places import ROOT
+from batchproof.records.decode import decode, encode
+from batchproof.records.files import replace_text
+from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
+
+RUNNING = ".running"
+RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
+MOST_CHARACTERS = 100  # of a folder's name
+# Ends where a path ends in a report: at white space, a quote, a colon or a comma.
+TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/(?:[^\s'\"`:,]+/)?")
+INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
+
+
+def running_folder(output: Path, engine: str) -> Path:
+    return output / RUNNING / slug(engine)
+
+
+def written(verdict: EngineVerdict, output: Path) -> Path:
+    """Writes record, page and failure files, in place of an older verdict on this engine and release.
+
+    Returns the page's path."""
+    folder = _folder_of(verdict, output)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / FAILURES, ignore_errors=True)
+    groups = tuple(_kept(group, folder) for group in verdict.groups)
+    clean = without_machine_paths(replace(verdict, groups=groups))
+    VERDICT.write(clean, folder / RECORD)
+    replace_text(folder / PAGE, verdict_page(clean))
+    return folder / PAGE
+
+
+def _folder_of(verdict: EngineVerdict, output: Path) -> Path:
+    """Named by its title; if another engine has that title, by its own text as well."""
+    folder = output / slug(verdict.title)
+    path = folder / RECORD
+    if path.exists() and VERDICT.read(path).engine != verdict.engine:
+        return output / f"{slug(verdict.title)}-{slug(verdict.engine)}"
+    return folder
+
+
+def _kept(group: FailureGroup, folder: Path) -> FailureGroup:
+    """Its failure file stands with the verdict."""
+    if group.failure is None or group.failure.replay is None:
+        return group
+    source = Path(group.failure.replay)
+    (folder / FAILURES).mkdir(exist_ok=True)
+    shutil.copy(source, folder / FAILURES / source.name)
+    return replace(group, failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"))
+
+
+def without_machine_paths(verdict: EngineVerdict) -> EngineVerdict:
+    """Files are named as seen from the checkout, installed packages by their own names. Reasons that
+    differed in a path alone are one."""
+    skips: Counter[str] = Counter()
+    for reason, count in verdict.skips.items():
+        skips[_clean_text(reason)] += count
+    return decode(EngineVerdict, _clean(encode(replace(verdict, skips=dict(skips.most_common())))))
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, dict):
+        return {_clean_text(name): _clean(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    return _clean_text(value) if isinstance(value, str) else value
+
+
+def _clean_text(text: str) -> str:
+    text = INSTALLED.sub("", TEMPORARY.sub("", text.replace(f"{ROOT}/", "")))
+    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("data"), str(Path.home())):
+        text = text.replace(f"{folder}/", "")
+    return text
+
+
+def slug(name: str) -> str:
+    """For a folder: `openvino-genai 2026.4.1` -> `openvino-genai-2026.4.1`. A name that is cut off, or
+    has no character left, gets a few digits of its hash."""
+    found = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
+    if 0 < len(found) <= MOST_CHARACTERS and found != "README":
+        return found
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{found[:MOST_CHARACTERS]}-{digits}".strip("-")

@@ -1,0 +1,37 @@
+"""The plugin at work: options in, trials to the tests, a table engine x promise out.
+
+`batchproof.plugin` registers it in the runs that need it; the conftest.py of a checkout in all.
+"""
+
+from __future__ import annotations
+
+from batchproof.plugin.benchmarks import growth, measured
+from batchproof.plugin.options import (
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+)
+from batchproof.plugin.spread import pytest_xdist_setupnodes
+from batchproof.plugin.summary import (
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
+from batchproof.plugin.trials import laboratory, pytest_generate_tests, trial
+
+__all__ = [
+    "growth",
+    "laboratory",
+    "measured",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_report_header",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_xdist_setupnodes",
+    "trial",
+]

@@ -1,0 +1,51 @@
+"""The model sweep: every type of causal LM as a small random model, before one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from batchproof.records.decode import Key
+from batchproof.records.files import FileKind
+from batchproof.records.provenance import Provenance
+
+
+@dataclass(frozen=True)
+class ToyRecord:
+    """One small model. `worst`: largest difference of a logit from float64, in units of E."""
+
+    model_type: Annotated[str, Key("type")]
+    form: str  # empty: as by default
+    verdict: str
+    reason: str
+    layers: str
+    worst: float | None
+    error_unit: float | None  # E, the reference's own worst logit error
+    num_tokens: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.model_type}, {self.form}" if self.form else self.model_type
+
+
+@dataclass(frozen=True)
+class SweepCounts:
+    """Verdict -> number, of types as by default and of other forms of them."""
+
+    types: Mapping[str, int]
+    forms: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ModelSweepRecord:
+    made: Provenance
+    is_complete: bool
+    engine: str
+    seed: int
+    num_types: int
+    counts: SweepCounts
+    toys: tuple[ToyRecord, ...]
+
+
+MODEL_SWEEP = FileKind("model sweep", "batchproof.models", 1, ModelSweepRecord)

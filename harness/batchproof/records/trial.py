@@ -1,0 +1,72 @@
+"""The test record: what one conformance test compared, and the failure that it found.
+
+The `trial` fixture and the plugin fill it in as plain JSON while the test runs, so that it travels with
+pytest's report from a worker process to its controller; `plugin.table.record_of` decodes it once there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was compared while a test ran; counts add up over tests."""
+
+    num_runs: int = 0  # workloads given to an engine, judged or not
+    num_workloads: int = 0  # judged
+    num_requests: int = 0
+    num_steps: int = 0  # tokens compared
+    num_near_ties: int = 0  # of those, proven near-ties
+    num_logits: int = 0  # answers whose logits were compared as well
+    error_unit: float | None = None  # E of the model, once it was needed
+    release: str | None = None  # the engine's name and version, if it says so
+    precision: str = ""  # declared for the engine; empty: that of the model
+    conventions: tuple[str, ...] = ()  # and settings, in the engine's own words
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """A broken promise as data. `rule`: the id of the check that found it; `facts`: what that rule saw,
+    JSON values by name. Nothing about a failure is ever read from its text."""
+
+    promise: str
+    rule: str
+    headline: str  # the first line of its report
+    case: str | None = None  # a curated case
+    request_id: str | None = None
+    step: int | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    cause: str | None = None  # what the diagnosis names
+    replay: str | None = None  # path of the failure file that --repro has written
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One conformance test on one engine and model."""
+
+    engine: str
+    model: str
+    promises: tuple[str, ...]  # the test checks these
+    function: str = ""  # of the test, without parameters
+    parameters: Mapping[str, object] = field(default_factory=dict)  # of the test, curated case aside
+    refused: str | None = None  # why the engine does not serve the model
+    lacks: str | None = None  # the capability that it would need
+    adequacy: str | None = None  # of a model that the user brought: what was measured
+    is_adequate: bool = True
+    ledger: Compared = Compared()
+    has_happened: Mapping[str, bool] = field(default_factory=dict)  # what a trace must show
+    failure: FailureRecord | None = None
+    is_own_failure: bool = False  # the harness failed, not the engine
+
+    @property
+    def counted_for(self) -> tuple[str, ...]:
+        """A failure counts for the promise it broke, whichever test found it."""
+        return (self.failure.promise,) if self.failure else self.promises
+
+    @property
+    def is_inadequate(self) -> bool:
+        """Judged by the tokens alone of a model that cannot show a fault in them. Logits could."""
+        return not self.is_adequate and not self.ledger.num_logits

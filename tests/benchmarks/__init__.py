@@ -1,0 +1,1 @@
+"""The benchmarks, which the wheel holds as `batchproof.benchmarks`."""

@@ -1,0 +1,226 @@
+"""One package, installable: what the wheel holds, who is disturbed by it, and the names it brings.
+
+`.github/workflows/ci.yml` builds the wheel and uses it in an empty environment; here is what can be
+seen without a build.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from batchproof import places
+from batchproof.__main__ import COMMANDS, main
+from batchproof.cli import pytest_process
+from batchproof.errors import UsageError
+from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
+from batchproof.plugin import OPTIONS
+from batchproof.run.registry import resolve_engine
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LIBRARIES = {"batchproof", "hypothesis", "pytest", "pytest_benchmark", "torch"}
+OPTIONS_OF_PYTEST = ["-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
+
+FOREIGN_CONFTEST = """
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="tpu")
+
+@pytest.fixture
+def trial(request):
+    return request.config.getoption("--device")
+"""
+FOREIGN_TEST = """
+import sys
+
+def objective(trial): ...
+
+def test_of_another_project(trial):
+    assert trial == "cpu"
+    assert not {"torch", "transformers", "hypothesis", "batchproof.plugin.active"} & set(sys.modules)
+
+def test_a_benchmark(benchmark):
+    benchmark(lambda: None)
+"""
+CONFORMANCE_TEST = """
+import pytest
+from batchproof.api import Request
+from batchproof.workload.workloads import Workload
+
+@pytest.mark.promise(id="P1")
+def test_mine(trial):
+    trial.check(Workload((Request("a", (1, 2), 2),)))
+"""
+
+
+def test_the_wheel_holds_what_the_installed_package_looks_for() -> None:
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["packages"] == ["harness/batchproof", "implementations/batchproof_engines"]
+    folders = {"curated": CASES, "suite": SUITE, "benchmarks": BENCHMARKS}
+    assert wheel["force-include"] == {
+        path.relative_to(ROOT).as_posix(): f"batchproof/{name}" for name, path in folders.items()
+    }
+    for name in folders:  # pytest finds only packages with a module of their own by --pyargs
+        assert not (places.PACKAGE / name).exists(), "the wheel would hold two of them"
+    assert all((folder / "__init__.py").is_file() for folder in (SUITE, BENCHMARKS))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*SUITE.glob("*.py"), *BENCHMARKS.glob("*.py")],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_the_suite_imports_nothing_that_the_wheel_lacks(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    assert not any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
+    roots = {name.partition(".")[0] for name in names}
+    assert roots <= LIBRARIES | sys.stdlib_module_names
+
+
+def test_entry_points_resolve() -> None:
+    assert PROJECT["project"]["scripts"] == {"batchproof": f"{main.__module__}:{main.__name__}"}
+    # A plugin is registered by the name of its entry point; a conftest.py registers it by its module's.
+    (plugin,) = PROJECT["project"]["entry-points"]["pytest11"].items()
+    assert plugin == ("batchproof.plugin", "batchproof.plugin")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"replay"}))
+def test_each_command_has_a_module(name: str) -> None:
+    assert find_spec(COMMANDS[name].module) is not None
+
+
+def test_the_plugin_knows_its_options_before_it_registers_them(pytestconfig: pytest.Config) -> None:
+    groups = [group for group in pytestconfig._parser._groups if group.name.startswith("batchproof")]
+    assert {name for group in groups for option in group.options for name in option.names()} == OPTIONS
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goes to the folder of another project, which has a `--device` and a `trial` of its own."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\nstrict = true\n")
+    (tmp_path / "conftest.py").write_text(FOREIGN_CONFTEST)
+    (tmp_path / "test_foreign.py").write_text(FOREIGN_TEST)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_run_that_has_nothing_to_do_with_it_is_left_alone() -> None:
+    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, "--device=cpu"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
+    assert "batchproof: " not in ran.stdout.lower()
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_clash_with_another_projects_options_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = pytest.main([*OPTIONS_OF_PYTEST, "--engine=static"])
+    complaint = capsys.readouterr().err
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert "clash with those of this project's conftest.py" in complaint
+    assert "use `batchproof test`" in complaint
+    assert "Traceback" not in complaint
+
+
+def test_a_conformance_test_of_another_project_awakens_the_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nstrict = true\n")
+    (tmp_path / "test_mine.py").write_text(CONFORMANCE_TEST)
+    status = pytest.main([*OPTIONS_OF_PYTEST, "-p", "no:xdist", "-k", "static-gpt2-random"])
+    output = capsys.readouterr().out
+    assert status == pytest.ExitCode.OK, output
+    assert "static: 1 workloads, 1 answers and 2 tokens compared" in output
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes a distribution with an engine of the given name importable."""
+
+    def make(distribution: str, name: str) -> None:
+        folder = tmp_path / f"{distribution}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[batchproof.engines]\n{name} = foreign_mod:make\n")
+        (tmp_path / "foreign_mod.py").write_text(
+            "def make(model, config, depth=1):\n    return depth\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return make
+
+
+def test_an_engine_of_another_package_has_a_name(install) -> None:
+    install("fast-engine", "fast")
+    spec = resolve_engine("fast?depth=3")
+    assert spec.name == "fast?depth=3"
+    assert spec.factory("model", "config") == 3
+    with pytest.raises(
+        UsageError, match=r"'slow' is no engine: built in are .*packages name fast; give"
+    ):
+        resolve_engine("slow")
+
+
+def test_a_name_that_two_engines_have_is_refused(install) -> None:
+    install("fast-engine", "paged")
+    with pytest.raises(
+        UsageError, match="'paged' is ambiguous: Batchproof itself and fast-engine give"
+    ):
+        resolve_engine("paged")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["test"], "no ENGINE is given"),
+        (["bench", "-k", "parity"], "unrecognized arguments: -k"),
+        (["nonesuch"], "invalid choice: 'nonesuch'"),
+        (["faults"], "`batchproof faults` checks the suite itself: run it in a checkout"),
+        (["honest"], "`batchproof honest` checks the suite itself: run it in a checkout"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(places, "ROOT", tmp_path)
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code"), [(0, 0), (1, 1), (2, 130), (4, 2), (5, 2), (-11, -11)]
+)
+def test_a_verdict_does_not_depend_on_the_folder(
+    status: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: bool) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr(pytest_process.subprocess, "run", run)
+    monkeypatch.chdir(tmp_path)
+    assert main(["test", "mine.py:Engine", "paged", "-k", "parity"]) == exit_code
+    (command,) = commands
+    assert str(SUITE) in command
+    assert f"--confcutdir={SUITE}" in command, "no conftest.py of the current project is read"
+    assert command[-4:] == ["--engine=mine.py:Engine", "--engine=paged", "-k", "parity"]
