@@ -1,19 +1,22 @@
 """The suite proves itself: each planted fault is caught by a test of the promise it breaks.
 
-Quick and the same each time: one seed, no diagnosis, and first the test that `results/faults.json`
-names for it. What `python -m batchproof faults` finds on all models and several seeds is in that file
-(see `test_campaign.py`).
+Quick and the same each time: one fault of each class, one seed, no diagnosis, and first the test that
+`results/faults.json` names for it. A fault whose code, or whose test, is not the one that the file was
+made with is hunted as well, until `python -m batchproof faults` makes its row anew. That command hunts
+all of them, on all models and several seeds (see `test_campaign.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from batchproof.campaign.findings import Effort
+from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import run_suite
 from batchproof.places import ROOT
@@ -26,12 +29,30 @@ MODELS = ("gpt2-random", "mistral-window")  # absolute positions; RoPE and a win
 EFFORT = Effort(profile="default")
 
 
+def is_as_in_the_table(name: str) -> bool:
+    """Are the fault and the tests that caught it those of its row?"""
+    row = KILLS.get(name)
+    if row is None:
+        return False
+    return row.get("code") == fingerprint(
+        FAULTS[name].component, {k["caught_by"] for k in row["kills"]}
+    )
+
+
+FIRST_OF_ITS_CLASS = {fault.kind: name for name, fault in reversed(FAULTS.items())}
+HUNTED = [
+    name
+    for name, fault in FAULTS.items()
+    if FIRST_OF_ITS_CLASS[fault.kind] == name or not is_as_in_the_table(name)
+]
+
+
 @pytest.fixture(scope="module")
 def shared() -> SharedLaboratory:
     return SharedLaboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", HUNTED)
 def test_a_planted_fault_is_caught_by_a_test_of_its_promise(
     name: str, shared: SharedLaboratory
 ) -> None:
@@ -60,3 +81,43 @@ def _on(models: Iterable[str]) -> list[str]:
 def test_the_faults_break_at_least_twelve_promises_in_their_summaries() -> None:
     assert len({fault.promise for fault in FAULTS.values()}) >= 12
     assert all(fault.summary and fault.thread for fault in FAULTS.values())
+
+
+def test_each_class_of_faults_is_hunted() -> None:
+    assert {FAULTS[name].kind for name in HUNTED} == {fault.kind for fault in FAULTS.values()}
+
+
+LIAR = """
+LIMIT = 3
+
+def helper():
+    return LIMIT
+
+class Liar:
+    def lie(self):
+        return helper()
+
+class Other:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_changed"),
+    [
+        ("return helper()", "return helper() + 1", True),
+        ("return LIMIT", "return LIMIT - 1", True),
+        ("LIMIT = 3", "LIMIT = 4", True),
+        ("class Liar:", 'class Liar:\n    """Tells another lie."""\n', False),
+        ("return LIMIT", "return LIMIT  # as asked", False),
+        ("    pass", "    size = 1", False),
+        ("class Liar", "class Former", True),
+    ],
+)
+def test_a_change_of_the_code_behind_a_row_is_seen(
+    tmp_path: Path, old: str, new: str, is_changed: bool
+) -> None:
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(LIAR)
+    after.write_text(LIAR.replace(old, new))
+    assert (code_of(before, "Liar") != code_of(after, "Liar")) == is_changed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.trial import Compared, FailureRecord, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.run.registry import resolve_engine
 
 RunSuite = Callable[..., Any]
 
@@ -351,9 +351,11 @@ def test_what_is_refused_deletes_nothing(
     kept = output.running_folder(folder, "static") / "kept.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
-    for engine in (".", "..", "-", "nosuch"):
-        assert main(["judge", engine, f"--output={folder}"]) == 2
-        assert "is no engine" in capsys.readouterr().err
+    assert main(["judge", "..", f"--output={folder}"]) == 2
+    assert "is no engine" in capsys.readouterr().err
+    for engine in (".", "-", "nosuch"):  # by the same words, without a process
+        with pytest.raises(UsageError, match="is no engine"):
+            resolve_engine(engine)
     monkeypatch.setattr(Session, "count", lambda _self: 1)
     assert main(["judge", "static", f"--output={folder}"]) == 2
     assert "is no folder of a judgement, and is not deleted" in capsys.readouterr().err
@@ -417,17 +419,11 @@ def test_it(trial, name):
 """
 
 
-def test_a_process_that_ends_costs_its_own_test_alone(tmp_path: Path) -> None:
+def test_a_process_that_ends_costs_its_own_test_alone(run_suite: RunSuite, tmp_path: Path) -> None:
     (tmp_path / "test_mini.py").write_text(CRASHED_TWICE)
     (tmp_path / "mine.py").write_text(CRASHING)
     journal = tmp_path / "journal.jsonl"
-    arguments = ["--engine=mine.py:crashing", "--model=gpt2-random", f"--journal={journal}", "-n1"]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "batchproof.plugin", "-c", os.devnull, *arguments],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-    )
+    run_suite("--engine=mine.py:crashing", f"--journal={journal}", "-n1")
     outcomes = {each.test.rpartition("-")[2]: each.outcome for each in entries(journal)}
     assert list(outcomes.values()).count("failed") == 2
     assert list(outcomes.values()).count("passed") == 6

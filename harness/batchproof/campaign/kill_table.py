@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from batchproof.campaign.fingerprint import fingerprint
 from batchproof.campaign.kills import Attempt, Kill
 from batchproof.campaign.modules import conformance_functions
 from batchproof.causes import Cause
@@ -41,6 +42,8 @@ class PlantedFault(Protocol):
     def cause(self) -> Cause: ...
     @property
     def thread(self) -> str: ...
+    @property
+    def part(self) -> type: ...
 
 
 @dataclass
@@ -142,6 +145,9 @@ class KillTable:
             ),
             functions=tuple(sorted({function for _, kill in made for function in kill.functions})),
             own_failures=tuple(text for _, kill in made for text in kill.own_failures),
+            code=fingerprint(
+                fault.component, {k.caught_by for each, k in hunts if home == each.models}
+            ),
         )
 
 

@@ -39,6 +39,7 @@ class FaultRow:
     elsewhere: tuple[KillRecord, ...] = ()
     functions: tuple[str, ...] = ()  # all tests that caught it
     own_failures: tuple[str, ...] = ()  # where the harness broke instead of reporting the fault
+    code: str = ""  # digest of the fault and of the tests that caught it at home
 
 
 @dataclass(frozen=True)

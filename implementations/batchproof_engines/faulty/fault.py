@@ -27,6 +27,7 @@ class Fault:
     promise: Promise
     cause: Cause  # which a diagnosis should name
     thread: str  # "owner/repo#123" on GitHub
+    component: type = field(compare=False)  # the class that lies
     factory: EngineFactory = field(compare=False)
 
 
@@ -52,7 +53,7 @@ def planted(
         kind = component.__module__.rpartition(".")[-1]
         # No trial batch: it might refuse the lie.
         factory = engine_with(component, **options)
-        REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, factory)
+        REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, component, factory)
         return component
 
     return register

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -30,19 +34,34 @@ CASES = (
 pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
 
 
-def run_on_straw(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a separate pytest session: the device cannot be removed from a process."""
-    plugins = ("-p", "no:cacheprovider", "-p", "tests.selftest.device.straw")
+@dataclass(frozen=True, slots=True)
+class Ran:
+    status: int
+    output: str
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    """One process for all sessions: starting it takes longer than most of them."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+def run_on_straw(elsewhere: ProcessPoolExecutor, *arguments: str) -> Ran:
+    """A pytest session in a process that has the device: it has it for good."""
+    return elsewhere.submit(session, arguments).result()
+
+
+def session(arguments: tuple[str, ...]) -> Ran:
     # No worker of xdist, even where the session around it is: benchmarks refuse to run in one.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTEST_XDIST_WORKER"}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, "--device=straw", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    os.environ.pop("PYTEST_XDIST_WORKER", None)
+    os.chdir(ROOT)
+    plugins = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.selftest.device.straw")
+    # Plain: what an earlier session imported cannot be rewritten.
+    command = ["-q", "--assert=plain", *plugins, "--device=straw", *arguments]
+    with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+        status = int(pytest.main(command))
+        return Ran(status, output.getvalue())
 
 
 def num(outcome: str, output: str) -> int:
@@ -51,31 +70,40 @@ def num(outcome: str, output: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_the_device_keeps_its_laws_and_honest_engines_their_promises_there() -> None:
+def test_the_device_keeps_its_laws_and_honest_engines_their_promises_there(
+    elsewhere: ProcessPoolExecutor,
+) -> None:
     laws = HERE / "laws_of_straw.py"
     engines = [f"--engine={name}" for name in ENGINES]
     models = ["--model=llama-hash", "--model=mistral-window"]  # a window is one more mask
     files = [str(laws), "tests/conformance/test_cases.py"]
     run = run_on_straw(
-        *files, "-k", " or ".join([laws.stem, *CASES]), *engines, *models, "--hypothesis-profile=quick"
+        elsewhere,
+        *files,
+        "-k",
+        " or ".join([laws.stem, *CASES]),
+        *engines,
+        *models,
+        "--hypothesis-profile=quick",
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert num("passed", run.stdout) >= 19 + 6 * len(CASES), run.stdout
-    assert num("failed", run.stdout) == 0
+    assert run.status == 0, run.output
+    assert num("passed", run.output) >= 19 + 6 * len(CASES), run.output
+    assert num("failed", run.output) == 0
 
 
-def test_a_forgotten_device_is_found() -> None:
+def test_a_forgotten_device_is_found(elsewhere: ProcessPoolExecutor) -> None:
     engine = f"--engine={HERE / 'forgetful.py'}:forgetful"
     chosen = ["tests/conformance/test_cases.py", "-k", "long-row-first", engine, "--model=llama-hash"]
-    run = run_on_straw(*chosen)
-    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
-    assert num("failed", run.stdout) == 1
-    assert "Expected all tensors to be on the same device" in run.stdout
+    run = run_on_straw(elsewhere, *chosen)
+    assert run.status == pytest.ExitCode.TESTS_FAILED, run.output
+    assert num("failed", run.output) == 1
+    assert "Expected all tensors to be on the same device" in run.output
 
 
-def test_a_benchmark_has_valid_rows_there(tmp_path: Path) -> None:
+def test_a_benchmark_has_valid_rows_there(elsewhere: ProcessPoolExecutor, tmp_path: Path) -> None:
     sizes = ["--num-requests=4", "--prompt-len=2:6", "--cap=2:4", "--slots=2", "--laps=2"]
     run = run_on_straw(
+        elsewhere,
         "tests/benchmarks",
         "--benchmark-only",
         "--workload=bimodal",
@@ -84,5 +112,5 @@ def test_a_benchmark_has_valid_rows_there(tmp_path: Path) -> None:
         *sizes,
         f"--results={tmp_path / 'result.json'}",
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert re.search(r"^static +VALID", run.stdout, re.MULTILINE), run.stdout
+    assert run.status == 0, run.output
+    assert re.search(r"^static +VALID", run.output, re.MULTILINE), run.output

@@ -1,0 +1,60 @@
+"""The code behind a row of the kill table, as a digest: has the fault or its test changed since?"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from batchproof.places import ROOT
+
+Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a name to
+
+
+def fingerprint(fault: type, tests: Iterable[str | None]) -> str:
+    """Returns a digest of a planted fault's class and of the test functions that caught it.
+
+    Includes whatever these use of their own files, and leaves out comments, docstrings and layout.
+    `tests` are node ids without parameters; a function that no longer exists has an empty text.
+    """
+    sources = [(Path(inspect.getfile(fault)), fault.__name__)]
+    for test in sorted(filter(None, tests)):
+        path, _, function = test.partition("::")
+        sources.append((ROOT / path, function))
+    text = "\n".join(code_of(path, name) for path, name in sources)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def code_of(path: Path, name: str) -> str:
+    """Returns the syntax trees of a definition and of all that it uses of its file, as text."""
+    known = _definitions(path) if path.is_file() else {}
+    wanted, found = [name], set[str]()
+    while wanted:
+        if (each := wanted.pop()) in known and each not in found:
+            found.add(each)
+            wanted += (node.id for node in ast.walk(known[each]) if isinstance(node, ast.Name))
+    return "\n".join(ast.dump(known[each]) for each in sorted(found))
+
+
+@cache
+def _definitions(path: Path) -> Definitions:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {name: _without_docstrings(node) for node in body for name in _names(node)}
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (each.id for each in targets if isinstance(each, ast.Name))
+
+
+def _without_docstrings(node: ast.stmt) -> ast.stmt:
+    for each in ast.walk(node):
+        if isinstance(each, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(each, clean=False):
+            del each.body[0]
+    return node
