@@ -57,7 +57,8 @@ COMMANDS = {
         needs_checkout=True,
     ),
     "models": Command(
-        "batchproof.model_sweep.sweep", "find the causal LMs of transformers that an engine serves"
+        "batchproof.campaign.model_sweep.sweep",
+        "find the causal LMs of transformers that an engine serves",
     ),
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from batchproof.api import Request, SteppingEngine
 from batchproof.checks.broken import broken
 from batchproof.checks.refusals import require_refused
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
+from batchproof.generators.strategies import workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import workloads
 from batchproof.workload.workloads import Outcome, Workload, assemble
 
 pytestmark = [pytest.mark.promise(id="P12"), pytest.mark.one_model]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.happened import has_preemption
+from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload
 
 pytestmark = [

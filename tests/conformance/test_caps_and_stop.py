@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.happened import has_preemption
+from batchproof.generators.strategies import crowded, prompts, requests, workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import (
-    crowded,
-    prompts,
-    requests,
-    workloads,
-)
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.one_model

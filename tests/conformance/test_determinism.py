@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchproof.generators.strategies import workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import workloads
 
 pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.one_model]
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from batchproof.api import FinishReason
 from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
+from batchproof.generators.crossing import Feature, crossed
 from batchproof.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
-from batchproof.workload.crossing import Feature, crossed
 
 pytestmark = [pytest.mark.needs("tracing"), pytest.mark.one_model]
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import Request
+from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P5")

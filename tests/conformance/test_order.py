@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
+from batchproof.generators.strategies import requests
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import requests
 from batchproof.workload.workloads import Workload
 
 pytestmark = [pytest.mark.promise(id="P4"), pytest.mark.one_model]

@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_preemption
+from batchproof.generators.strategies import crowded, long_workloads, prompts, workloads
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import (
-    crowded,
-    long_workloads,
-    prompts,
-    workloads,
-)
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P1")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk
+from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P7")

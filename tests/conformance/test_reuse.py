@@ -15,10 +15,10 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.checks.happened import has_slot_reuse
+from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import prompts, workloads
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.promise(id="P8")

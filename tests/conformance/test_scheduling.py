@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_mixed_step, has_preemption
+from batchproof.generators.strategies import crowded, prompts, workloads
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import crowded, prompts, workloads
 from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.one_model

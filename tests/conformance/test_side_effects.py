@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from batchproof.api import EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
+from batchproof.generators.strategies import requests, workloads
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import requests, workloads
 from batchproof.workload.workloads import Outcome, Workload, assemble
 
 pytestmark = pytest.mark.promise(id="P15")

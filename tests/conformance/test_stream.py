@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from batchproof.api import FinishReason, Request
 from batchproof.checks.broken import broken
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
+from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
-from batchproof.workload.strategies import workloads
 from batchproof.workload.workloads import Outcome, Workload
 
 pytestmark = [

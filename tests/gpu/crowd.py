@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
-from batchproof.devices import synchronise
+from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
 
 

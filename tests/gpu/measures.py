@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.provenance import command_line, provenance
+from batchproof.records.made import command_line, provenance
 
 SCHEMA = "batchproof.gpu/1"
 

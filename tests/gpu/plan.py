@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchproof.provenance import num_cores
+from batchproof.records.made import num_cores
 
 PART_S = 540
 LOG = "gpu-log.txt"

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from batchproof.devices import synchronise
+from batchproof.run.devices import synchronise
 
 Action = Callable[[], object]
 

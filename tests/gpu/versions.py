@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.provenance import provenance
+from batchproof.records.made import provenance
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
 OTHERS = ("torch", "triton", "numpy", "flash_attn")

@@ -23,6 +23,7 @@ from batchproof.campaign.modules import conformance_functions
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
+from batchproof.campaign.worker_pool import LostTask
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.places import ROOT
@@ -30,7 +31,6 @@ from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
-from batchproof.worker_pool import LostTask
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"

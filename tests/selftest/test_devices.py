@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from batchproof.bench.memory import PeakMemory
-from batchproof.devices import synchronise
 from batchproof.errors import UsageError
 from batchproof.plugin.spread import VISIBLE, header, pytest_xdist_setupnodes
+from batchproof.run.devices import synchronise
 from tests.selftest.conftest import RunSuite
 
 GIB = 1 << 30

@@ -17,11 +17,11 @@ from batchproof.api import (
     Request,
 )
 from batchproof.campaign.suite_run import run_suite
-from batchproof.causes import Cause, Diagnosis
 from batchproof.diagnosis import diagnose
 from batchproof.diagnosis.stage import Call
 from batchproof.diagnosis.tape import plain_schedule, tape_of
 from batchproof.diagnosis.twin import honest_view, logits_of
+from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise

@@ -34,7 +34,7 @@ import pytest
 from batchproof.api import Request
 from batchproof.promises import Promise
 from batchproof.checks.broken import broken
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))

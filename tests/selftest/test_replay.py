@@ -20,8 +20,9 @@ from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
-from batchproof.failure import CaseNote, Failure, Run, Scene, Subject
-from batchproof.finding import Rule, found
+from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
+from batchproof.findings.finding import Rule, found
+from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.models.catalogue import load_model
 from batchproof.promises import Promise
 from batchproof.replay.models import model_reference
@@ -30,7 +31,6 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
-from batchproof.wording.rules import TEMPLATES
 from batchproof.workload.workloads import Workload
 
 MODEL = "gpt2-random"

@@ -40,7 +40,7 @@ from batchproof.checks.trace import (
     check_positions,
     check_scheduling,
 )
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 from batchproof.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload
 

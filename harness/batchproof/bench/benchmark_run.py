@@ -20,7 +20,7 @@ from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.promises import Promise
-from batchproof.provenance import command_line, provenance
+from batchproof.records.made import command_line, provenance
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import EngineHang, OracleError
+from batchproof.findings.finding_text import first_line
 from batchproof.run.failures import ConformanceFailure
-from batchproof.wording.findings import first_line
 
 
 class NoRightAnswer(OracleError):

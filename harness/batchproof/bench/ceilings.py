@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from batchproof.devices import synchronise
+from batchproof.run.devices import synchronise
 
 MIN_ROUNDS, SECONDS_OF_ROUNDS = 3, 0.3
 PATIENCE_S = 0.03  # a product this slow is large enough: some CPUs have no fast one in float16

@@ -23,8 +23,8 @@ from batchproof.api import (
 )
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
-from batchproof.devices import synchronise
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
+from batchproof.run.devices import synchronise
 from batchproof.run.time_limit import time_limit
 from batchproof.workload.workloads import assemble
 

@@ -1,4 +1,4 @@
-"""The device a figure was measured on. Versions and commit: `batchproof.provenance`."""
+"""The device a figure was measured on. Versions and commit: `batchproof.records.made`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from batchproof.provenance import cpu_name
+from batchproof.records.made import cpu_name
 
 NVIDIA_FIELDS = (
     "driver_version",

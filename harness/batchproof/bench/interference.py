@@ -8,9 +8,9 @@ from time import process_time, sleep
 from batchproof.bench.timed_engine import TimedEngine
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import require_same, shared_of
+from batchproof.findings.finding_text import first_line
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.run.laboratory import Laboratory
-from batchproof.wording.findings import first_line
 
 NUM_LISTENS = 3
 LISTEN_S = 0.02

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from batchproof.campaign import choices
 from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
 from batchproof.campaign.kills import Attempt, Kill, make_attempt
-from batchproof.campaign.progress import Progress
 from batchproof.campaign.update import updated, whole_table
+from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
 from batchproof.models.catalogue import EMBEDDED
-from batchproof.provenance import made_now
 from batchproof.records.files import replace_text
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
+from batchproof.records.made import made_now
 from batchproof.run.registry import faults
-from batchproof.worker_pool import LostTask, WorkerPool
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
 

@@ -8,18 +8,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from batchproof.campaign import choices
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
 from batchproof.campaign.honest_tasks import judge_honest, lost
-from batchproof.campaign.progress import Progress
+from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
 from batchproof.errors import BatchproofError
 from batchproof.models.catalogue import DTYPES
-from batchproof.provenance import made_now
 from batchproof.records.files import replace_text
 from batchproof.records.honest import HONEST, HonestRecord
+from batchproof.records.made import made_now
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
-from batchproof.worker_pool import LostTask, WorkerPool
 
 TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
 MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so it might never end

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from batchproof.campaign.markdown import header, line
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
+from batchproof.records.markdown import header, line
 
 COLUMNS = [each.name for each in fields(HonestCounts)]
 

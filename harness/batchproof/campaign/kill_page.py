@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from batchproof.campaign.judge import problems
-from batchproof.campaign.markdown import header, line
 from batchproof.records.kills import (
     DiagnosisScore,
     FaultRow,
@@ -13,6 +12,7 @@ from batchproof.records.kills import (
     KillRecord,
     KillTableRecord,
 )
+from batchproof.records.markdown import header, line
 
 
 def kill_page(table: KillTableRecord) -> str:

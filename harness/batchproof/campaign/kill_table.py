@@ -11,7 +11,7 @@ from typing import Protocol
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.campaign.kills import Attempt, Kill
 from batchproof.campaign.modules import conformance_functions
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.promises import Promise
 from batchproof.records.kills import (
@@ -42,6 +42,8 @@ class PlantedFault(Protocol):
     def cause(self) -> Cause: ...
     @property
     def thread(self) -> str: ...
+    @property
+    def component(self) -> type: ...
     @property
     def part(self) -> type: ...
 

@@ -31,8 +31,8 @@ from batchproof.checks.environment import require_same, settings_of, world_of
 from batchproof.checks.late_ends import is_unforeseen
 from batchproof.checks.prefixes import Computed
 from batchproof.checks.refusals import require_refused
-from batchproof.failure import CaseNote
-from batchproof.finding import Facts, Finding, Rule
+from batchproof.findings.failure import CaseNote
+from batchproof.findings.finding import Facts, Finding, Rule
 from batchproof.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial

@@ -22,7 +22,7 @@ import torch
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.ledger import Ledger
-from batchproof.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Rule
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.statistics import binomial_bound
 

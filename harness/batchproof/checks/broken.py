@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchproof.finding import Finding, Rule, found
+from batchproof.findings.finding import Finding, Rule, found
+from batchproof.findings.finding_text import finding_text
 from batchproof.promises import Promise
-from batchproof.wording.findings import finding_text
 
 
 class BrokenPromise(AssertionError):
@@ -27,5 +27,5 @@ def broken(
     promise: Promise | None = None,
     **facts: Any,
 ) -> BrokenPromise:
-    """What a check raises: see `batchproof.finding.found`."""
+    """What a check raises: see `batchproof.findings.finding.found`."""
     return BrokenPromise(found(rule, request_id, step, promise, **facts))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batchproof.api import Request, StepRecord
 from batchproof.checks.broken import broken
-from batchproof.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Rule
 from batchproof.workload.workloads import Outcome, Workload
 
 

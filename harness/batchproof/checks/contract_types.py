@@ -8,7 +8,7 @@ import torch
 
 from batchproof.api import Completion, FinishReason, TokenEvent
 from batchproof.checks.broken import broken
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 
 Slip = tuple[str, str]  # what a field is, and what it should be
 

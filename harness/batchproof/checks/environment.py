@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from batchproof.checks.broken import broken
 from batchproof.checks.switches import positions
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 
 World = Mapping[str, Any]  # name of a thing -> a value that compares
 

@@ -18,7 +18,7 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload
 
 NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if the engine declares so"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from batchproof.api import RowRecord
 from batchproof.checks.broken import broken
-from batchproof.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Rule
 
 
 def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list[bool]]:

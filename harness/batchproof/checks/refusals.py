@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.broken import broken
 from batchproof.checks.ledger import Ledger
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 
 
 def require_refused(

@@ -12,7 +12,7 @@ import torch
 
 from batchproof.api import Completion
 from batchproof.checks.broken import broken
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 

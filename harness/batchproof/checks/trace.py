@@ -14,7 +14,7 @@ from batchproof.api import Completion, RowRecord, StepRecord
 from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds, check_late_ends
 from batchproof.checks.prefixes import ComputedPrefixes
-from batchproof.finding import Facts, Rule
+from batchproof.findings.finding import Facts, Rule
 from batchproof.workload.workloads import Workload
 
 IN_TIME = LateEnds()  # every end takes effect at once

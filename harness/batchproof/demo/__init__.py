@@ -20,7 +20,6 @@ from batchproof.demo.experiment import (
     run_timed,
 )
 from batchproof.demo.words import many, quoted
-from batchproof.devices import make_current
 from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import Timeline
 from batchproof.drawing.timeline_svg import timeline_picture
@@ -33,6 +32,7 @@ from batchproof.models.catalogue import (
     resolve_dtype,
 )
 from batchproof.oracle.oracle import Oracle
+from batchproof.run.devices import make_current
 from batchproof.run.registry import reference_factory
 
 # Prompts and caps, short beside long: with equal ones static waves would lose nothing.

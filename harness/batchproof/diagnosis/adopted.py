@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
 from batchproof.diagnosis.mistake import Mistake, Suspect
 from batchproof.diagnosis.storage import kept_as
+from batchproof.findings.causes import Cause
 
 
 def prefix_mistakes(suspect: Suspect) -> Iterator[Mistake]:

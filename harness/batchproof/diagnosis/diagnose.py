@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchproof.api import FinishReason
-from batchproof.causes import Cause, Diagnosis
 from batchproof.diagnosis.by_promise import BY_PROMISE
 from batchproof.diagnosis.explain import Explanation, explain, rounding_explains
 from batchproof.diagnosis.hangs import hang_explained
@@ -24,11 +23,12 @@ from batchproof.diagnosis.stage import (
     Stage,
     Symptom,
 )
-from batchproof.failure import Failure, Scene
-from batchproof.finding import Rule
+from batchproof.findings.causes import Cause, Diagnosis
+from batchproof.findings.failure import Failure, Scene
+from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import headline
 from batchproof.promises import Promise
 from batchproof.run.trial import Trial
-from batchproof.wording.findings import headline
 from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0

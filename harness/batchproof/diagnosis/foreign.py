@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
 from batchproof.diagnosis.mistake import (
     Mistake,
     Suspect,
@@ -17,6 +16,7 @@ from batchproof.diagnosis.mistake import (
     fed_by_then,
 )
 from batchproof.diagnosis.tape import Tape
+from batchproof.findings.causes import Cause
 
 
 def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batchproof.api import EngineConfig
-from batchproof.causes import Cause, Diagnosis
 from batchproof.diagnosis.by_promise import BY_PROMISE
 from batchproof.diagnosis.stage import HANG_TIME_LIMIT_S, Stage
-from batchproof.failure import Failure
-from batchproof.wording.findings import headline
+from batchproof.findings.causes import Cause, Diagnosis
+from batchproof.findings.failure import Failure
+from batchproof.findings.finding_text import headline
 from batchproof.workload.workloads import Workload
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
 from batchproof.diagnosis.mistake import (
     Mistake,
     Suspect,
@@ -16,6 +15,7 @@ from batchproof.diagnosis.mistake import (
     fed_by_then,
     of_first_row,
 )
+from batchproof.findings.causes import Cause
 
 
 def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from batchproof.api import EngineConfig
-from batchproof.causes import Cause
 from batchproof.diagnosis.tape import Tape
 from batchproof.diagnosis.twin import View
+from batchproof.findings.causes import Cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
 from batchproof.diagnosis.mistake import Mistake, Suspect
 from batchproof.diagnosis.twin import View
+from batchproof.findings.causes import Cause
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
 from batchproof.diagnosis.mistake import Mistake, Suspect, of_first_row
 from batchproof.diagnosis.tape import Tape
+from batchproof.findings.causes import Cause
 
 
 def position_mistakes(suspect: Suspect) -> Iterator[Mistake]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.causes import Cause
 from batchproof.checks.prefixes import may_share
 from batchproof.diagnosis.stage import (
     Call,
@@ -14,6 +13,7 @@ from batchproof.diagnosis.stage import (
     Symptom,
     same_answer,
 )
+from batchproof.findings.causes import Cause
 from batchproof.workload.workloads import Workload
 
 ROOMY = EngineConfig()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchproof.api import Request
-from batchproof.causes import Cause, Diagnosis
 from batchproof.diagnosis.stage import Call, Symptom
+from batchproof.findings.causes import Cause, Diagnosis
 
 
 def fed_too_early(call: Call, symptom: Symptom) -> Diagnosis | None:

@@ -25,7 +25,7 @@ from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import check_accounting, check_positions
 from batchproof.diagnosis.tape import plain_schedule
 from batchproof.errors import EngineHang
-from batchproof.finding import Finding
+from batchproof.findings.finding import Finding
 from batchproof.oracle.oracle import centred
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit

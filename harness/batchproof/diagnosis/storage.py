@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
 from batchproof.diagnosis.mistake import Mistake, Suspect
 from batchproof.diagnosis.tape import Tape
 from batchproof.diagnosis.twin import View
+from batchproof.findings.causes import Cause
 
 
 def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from batchproof.campaign import choices
-from batchproof.campaign.progress import Progress
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.judgement.index import write_index
 from batchproof.judgement.issues import DEFAULT_ISSUES, KnownIssue, read_issues
@@ -20,8 +20,8 @@ from batchproof.judgement.replays import replayed
 from batchproof.judgement.session import Session
 from batchproof.judgement.verdict import verdict_of
 from batchproof.places import ROOT
-from batchproof.provenance import made_now
 from batchproof.records.journal import entries
+from batchproof.records.made import made_now
 from batchproof.records.verdict import EngineVerdict, FailureGroup
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"

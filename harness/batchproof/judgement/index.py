@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchproof.campaign.markdown import header, line
 from batchproof.records.files import replace_text
+from batchproof.records.markdown import header, line
 from batchproof.records.verdict import VERDICT
 
 HEAD = """# Released engines before the suite

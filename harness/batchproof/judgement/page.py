@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from batchproof.campaign.markdown import header, line
 from batchproof.promises import Promise
+from batchproof.records.markdown import header, line
 from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
 
 NUM_TESTS_NAMED = 3

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchproof.campaign.progress import Progress
+from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.records.files import FileKind

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from batchproof.causes import Cause, Diagnosis
 from batchproof.diagnosis import diagnose
 from batchproof.errors import UsageError
-from batchproof.failure import Failure
+from batchproof.findings.causes import Cause, Diagnosis
+from batchproof.findings.failure import Failure
 from batchproof.run.trial import Trial
 
 DEFAULT_SECONDS = 20.0

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from batchproof.api import Request
-from batchproof.causes import Diagnosis
 from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import EngineHang
-from batchproof.failure import Failure
-from batchproof.finding import Finding, Rule, found, thawed
+from batchproof.findings.causes import Diagnosis
+from batchproof.findings.failure import Failure
+from batchproof.findings.failure_text import failure_text
+from batchproof.findings.finding import Finding, Rule, found, thawed
+from batchproof.findings.finding_text import first_line
 from batchproof.plugin.diagnosing import diagnosis_of
 from batchproof.plugin.repro import replay_file
 from batchproof.records.decode import encode
 from batchproof.records.trial import FailureRecord
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
-from batchproof.wording.failures import failure_text
-from batchproof.wording.findings import first_line
 
 
 def failure_of(item: pytest.Item, error: BaseException) -> Failure | None:

@@ -7,7 +7,6 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 from batchproof.checks.switches import compute_exactly
-from batchproof.devices import make_current
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
@@ -29,6 +28,7 @@ from batchproof.plugin.selection import (
     try_what_was_named,
 )
 from batchproof.plugin.xfails import FORM, KnownFailures, read_known_failures
+from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S

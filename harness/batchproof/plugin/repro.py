@@ -10,7 +10,7 @@ from shlex import quote
 
 import pytest
 
-from batchproof.failure import Failure
+from batchproof.findings.failure import Failure
 from batchproof.replay.write import Origin, write
 from batchproof.run.trial import Trial
 

@@ -15,7 +15,8 @@ import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
 from batchproof.errors import OracleError, UsageError
-from batchproof.finding import Rule, found
+from batchproof.findings.finding import Rule, found
+from batchproof.findings.finding_text import first_line
 from batchproof.plugin.failing import concluded, described, enter, failure_of
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
 from batchproof.plugin.selection import SELECTION
@@ -32,7 +33,6 @@ from batchproof.plugin.table import (
 )
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
-from batchproof.wording.findings import first_line
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 AGAIN_OPTIONS = (

@@ -17,7 +17,7 @@ import torch
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.table import Outcome, cells_of, notes, outcomes_of, totals_of
 from batchproof.promises import Promise
-from batchproof.provenance import made_now
+from batchproof.records.made import made_now
 from batchproof.records.table import CONFORMANCE, ConformanceTable
 
 OPTION = "--table"

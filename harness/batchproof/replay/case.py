@@ -9,12 +9,12 @@ from pathlib import Path
 
 from batchproof.cases.files import load_file
 from batchproof.cases.schema import Case
-from batchproof.failure import Failure, Run
-from batchproof.finding import Rule
+from batchproof.findings.failure import Failure, Run
+from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import headline
 from batchproof.replay.answers import is_bad, right_answer
 from batchproof.run.cancelling import AFTERWARDS
 from batchproof.run.trial import Trial
-from batchproof.wording.findings import headline
 from batchproof.workload.paste import Expectations, Pasted, in_quotes
 from batchproof.workload.workloads import Workload
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from batchproof.checks.switches import compute_exactly
-from batchproof.devices import make_current
 from batchproof.errors import BatchproofError, EngineHang, UsageError
 from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from batchproof.oracle.precision import resolve_precision
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile, read_failure
+from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import FORMS, resolve_engine
 from batchproof.run.trial import Trial

@@ -15,8 +15,9 @@ from batchproof.cases.schema import Case
 from batchproof.checks.masks import require_mask, require_moves
 from batchproof.checks.refusals import require_refused
 from batchproof.errors import CaseError
-from batchproof.failure import Failure, Run, Scene
-from batchproof.finding import Rule, thawed
+from batchproof.findings.failure import Failure, Run, Scene
+from batchproof.findings.finding import Rule, thawed
+from batchproof.findings.finding_text import first_line
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
@@ -26,7 +27,6 @@ from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.relations import blame, comparing, require_same_bits
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
-from batchproof.wording.findings import first_line
 from batchproof.workload.workloads import Workload
 
 COMPARED = {Rule.RELATION, Rule.RELATION_LOGITS}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from batchproof.api import Capability
-from batchproof.failure import Failure
-from batchproof.finding import Rule
+from batchproof.findings.failure import Failure
+from batchproof.findings.finding import Rule
 
 BY_CAPABILITY: Mapping[Capability, AbstractSet[Rule]] = {
     Capability.TRACING: {

@@ -9,10 +9,10 @@ from typing import Any
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.errors import UsageError
-from batchproof.failure import CaseNote, Failure, Run, Scene, Subject
-from batchproof.finding import Finding, Rule, thawed
+from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
+from batchproof.findings.finding import Finding, Rule, thawed
+from batchproof.findings.finding_text import first_line
 from batchproof.promises import Promise
-from batchproof.wording.findings import first_line
 from batchproof.workload.workloads import Workload
 
 SCHEMA = 1

@@ -10,12 +10,12 @@ from typing import Any
 import jinja2
 
 from batchproof.api import Completion
-from batchproof.failure import Failure, Run
-from batchproof.finding import Rule
+from batchproof.findings.failure import Failure, Run
+from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import evidence, first_line
 from batchproof.replay.answers import may_tie, right_answers
 from batchproof.replay.models import model_reference
 from batchproof.run.trial import Trial
-from batchproof.wording.findings import evidence, first_line
 
 TEMPLATE = Path(__file__).parent / "standalone.py.jinja"
 Answer = tuple[str, list[int], str]  # id, tokens, finish reason

@@ -8,8 +8,8 @@ from itertools import count
 from pathlib import Path
 
 from batchproof.errors import OracleError
-from batchproof.failure import Failure
-from batchproof.finding import Rule
+from batchproof.findings.failure import Failure
+from batchproof.findings.finding import Rule
 from batchproof.replay.answers import right_answers
 from batchproof.replay.case import case_text
 from batchproof.replay.judge import ReplayResult, replayed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 
 from batchproof.errors import EngineHang
-from batchproof.failure import Failure
-from batchproof.wording.failures import failure_text
+from batchproof.findings.failure import Failure
+from batchproof.findings.failure_text import failure_text
 
 
 class ConformanceFailure(AssertionError):

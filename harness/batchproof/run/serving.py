@@ -11,7 +11,7 @@ from batchproof.api import Engine, SteppingEngine, TokenEvent
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
 from batchproof.errors import EngineHang
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 from batchproof.run.time_limit import time_limit
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Outcome, Workload, assemble
 

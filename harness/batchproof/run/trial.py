@@ -24,8 +24,8 @@ from batchproof.checks.environment import require_same, settings_of
 from batchproof.checks.ledger import Ledger
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.errors import EngineHang, OracleError, UsageError
-from batchproof.failure import Failure, Run, Scene, Subject
-from batchproof.finding import Facts, Finding, Rule, found
+from batchproof.findings.failure import Failure, Run, Scene, Subject
+from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.promises import Promise

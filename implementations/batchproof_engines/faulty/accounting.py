@@ -15,7 +15,7 @@ from batchproof.api import (
     StepRecord,
     TokenEvent,
 )
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted

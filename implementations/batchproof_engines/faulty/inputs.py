@@ -11,7 +11,7 @@ from batchproof.api import (
     Limits,
     Request,
 )
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine

@@ -9,7 +9,7 @@ from math import ceil
 from torch import Tensor
 
 from batchproof.api import StepRecord, TokenEvent
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.delayed import DelayedEngine, DelayedScheduler, DelayedSequence

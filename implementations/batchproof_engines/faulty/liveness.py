@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from batchproof.api import EngineConfig, Limits, Request
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import RowRecord
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine, packed_mask

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from batchproof.api import TokenEvent
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted

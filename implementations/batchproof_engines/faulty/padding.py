@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted

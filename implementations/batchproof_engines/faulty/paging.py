@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import Ints, RaggedBatch

@@ -20,7 +20,7 @@ from batchproof.api import (
     Request,
     RowRecord,
 )
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.addressing import keys_and_values
 from batchproof_engines.faulty.fault import planted

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig, StepRecord, TokenEvent
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine

@@ -15,7 +15,7 @@ from typing import Any
 
 import triton
 
-from batchproof.provenance import as_lines, command_line, provenance
+from batchproof.records.made import as_lines, command_line, provenance
 from tests.selftest.paged.triton_compile import PROCESSORS
 
 RESULTS = Path("results")

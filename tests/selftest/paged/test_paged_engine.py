@@ -17,8 +17,8 @@ from transformers import (
 
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.errors import ConfigError
+from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
-from batchproof.workload.strategies import text_tokens
 from batchproof_engines.paged import paged
 from batchproof_engines.paged.torchscript import traced
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.provenance import num_cores
+from batchproof.records.made import num_cores
 
 DEFAULT_OUTPUT = ROOT / "results"
 

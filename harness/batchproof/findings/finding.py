@@ -1,6 +1,6 @@
 """What a check finds: a broken promise, the rule that shows it, and the facts. Values, no words.
 
-`batchproof.wording` renders a finding; nothing reads the rendered text back.
+`findings.finding_text` renders a finding; nothing reads the rendered text back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Self
 
-from batchproof.causes import Cause
+from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 
 Facts = dict[str, Any]  # as a check gives them

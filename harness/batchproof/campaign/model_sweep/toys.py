@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from batchproof.model_sweep.config_fixes import FIXES, FORMS, FULL, SLIDING
-from batchproof.model_sweep.shrink import SPREAD, WINDOW, merged, small
+from batchproof.campaign.model_sweep.config_fixes import FIXES, FORMS, FULL, SLIDING
+from batchproof.campaign.model_sweep.shrink import SPREAD, WINDOW, merged, small
 
 NOISE = 0.1  # on vectors: an engine that forgets biases of 0 or norms of 1 would not show it
 

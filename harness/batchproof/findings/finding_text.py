@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.finding import Finding, thawed
-from batchproof.wording.rules import TEMPLATES
+from batchproof.findings.finding import Finding, thawed
+from batchproof.findings.rule_texts import TEMPLATES
 
 
 def headline(finding: Finding) -> str:

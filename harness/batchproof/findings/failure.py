@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from batchproof.api import Completion
-from batchproof.finding import Finding, Rule
+from batchproof.findings.finding import Finding, Rule
 from batchproof.promises import Promise
 from batchproof.workload.workloads import Workload
 

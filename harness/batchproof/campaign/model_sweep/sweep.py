@@ -13,18 +13,18 @@ from pathlib import Path
 import torch
 
 from batchproof.api import EngineConfig
-from batchproof.campaign import choices
-from batchproof.campaign.progress import Progress
+from batchproof.campaign.model_sweep.sweep_page import models_page
+from batchproof.campaign.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
+from batchproof.campaign.model_sweep.toys import Toy, model_types, toys_of
+from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
 from batchproof.errors import UnsupportedModelError
-from batchproof.model_sweep.sweep_page import models_page
-from batchproof.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
-from batchproof.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.models.random_models import build_llama_random
-from batchproof.provenance import made_now
 from batchproof.records.files import replace_text
+from batchproof.records.made import made_now
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine
-from batchproof.worker_pool import LostTask, WorkerPool
 
 ENGINE = "paged"
 

@@ -16,10 +16,11 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, Request
+from batchproof.campaign.model_sweep.toy_oracle import UnprovenError, toy_oracle
+from batchproof.campaign.model_sweep.toys import Toy, quiet
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
-from batchproof.model_sweep.toy_oracle import UnprovenError, toy_oracle
-from batchproof.model_sweep.toys import Toy, quiet
+from batchproof.findings.finding_text import headline
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.run.capabilities import capabilities_of
@@ -27,7 +28,6 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
-from batchproof.wording.findings import headline
 from batchproof.workload.workloads import Workload
 
 PROMPT_LENS = (9, 1, 21, 4, 33, 14)

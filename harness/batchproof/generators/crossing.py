@@ -14,8 +14,8 @@ from math import ceil
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.oracle import Oracle
-from batchproof.workload.strategies import text_tokens
 from batchproof.workload.workloads import Workload
 
 CONTENTS = (0, 4, 8)  # texts whose beginnings fill blocks

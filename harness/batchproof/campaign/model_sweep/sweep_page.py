@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from batchproof.campaign.markdown import header, line
+from batchproof.records.markdown import header, line
 from batchproof.records.sweep import ModelSweepRecord, ToyRecord
 
 LEGEND = """\

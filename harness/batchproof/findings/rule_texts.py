@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from batchproof.finding import Rule
+from batchproof.findings.finding import Rule
 
 REQUEST = "request {request_id!r}"
 GOT_AND_CAP = ("got: {got} ({finish_reason})", "max_new_tokens {cap}, eos {eos}")

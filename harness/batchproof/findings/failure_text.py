@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.causes import Diagnosis
-from batchproof.failure import Failure, Subject
-from batchproof.wording.findings import evidence, first_line
+from batchproof.findings.causes import Diagnosis
+from batchproof.findings.failure import Failure, Subject
+from batchproof.findings.finding_text import evidence, first_line
 from batchproof.workload.paste import workload_as_yaml
 
 WORKLOAD = "workload, to paste into a file of cases/:"

@@ -1,0 +1,1 @@
+"""Hypothesis strategies for workloads: prompts, caps, EOS ids, limits, arrivals, crossings."""

@@ -1,1 +1,0 @@
-"""The text of findings, failures and diagnoses, for people. Nothing reads it back."""

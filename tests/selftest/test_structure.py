@@ -1,0 +1,71 @@
+"""The rooms of the package stand on floors: an import goes down, never up and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from batchproof.places import PACKAGE, ROOT
+
+PAGE = ROOT / "docs" / "structure.md"
+DOORS = ("__init__", "__main__", "__pycache__")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@cache
+def rooms() -> dict[str, set[str]]:
+    """Room -> the rooms that it imports from when it runs."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        room = room_of(path)
+        if room not in DOORS:
+            imported = set(imports(ast.parse(path.read_text(encoding="utf-8"))))
+            found.setdefault(room, set()).update(imported - {room})
+    return found
+
+
+def imports(node: ast.AST) -> Iterator[str]:
+    """What stands under `if TYPE_CHECKING` is for readers, and not imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.ImportFrom) and child.module:
+            package, _, rest = child.module.partition(".")
+            if package == "batchproof":
+                yield from [rest.partition(".")[0]] if rest else (alias.name for alias in child.names)
+        yield from imports(child)
+
+
+def floor(room: str, above: tuple[str, ...] = ()) -> int:
+    assert room not in above, f"a circle: {' -> '.join([*above, room])}"
+    return max((1 + floor(each, (*above, room)) for each in rooms()[room]), default=0)
+
+
+@pytest.fixture(scope="module")
+def listed() -> dict[str, int]:
+    """Room -> floor, as the page has them."""
+    rows = re.findall(r"^\| (\d+) \| `([a-z]+)(?:/|\.py)` \|", PAGE.read_text(encoding="utf-8"), re.M)
+    return {room: int(number) for number, room in rows}
+
+
+def test_the_page_lists_every_room_on_its_floor(listed: dict[str, int]) -> None:
+    assert listed == {room: floor(room) for room in rooms()}
+
+
+def test_the_house_is_small_enough_to_be_known(listed: dict[str, int]) -> None:
+    assert len(listed) <= 25
+    assert len(set(listed.values())) <= 10
+
+
+def test_a_circle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rooms(), "errors", {"plugin"})
+    with pytest.raises(AssertionError, match="a circle: "):
+        floor("errors")
