@@ -32,7 +32,8 @@ STRAINED = {
     "admission": ("P1", "P9", "P10", "P13"),
     "blocks": ("P1", "P9", "P10", "P11"),
     "computing": ("P1", "P15", "P5", "P6"),
-    "delivery": ("P1", "P4", "P13", "P14"),
+    # Each with P1: some cannot be stepped, and P13 and P14 have nothing for those.
+    "delivery": ("P1", "P4", "P1", "P13", "P1", "P14"),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "waves": ("P1", "P4"),
 }
