@@ -340,7 +340,8 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     assert found == [0, 4, 0]
     verdict = VERDICT.read(folder / "static" / "verdict.json")
     assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
-    assert "Run again alone: reproduced." in (folder / "static" / "verdict.md").read_text()
+    page = (folder / "static" / "verdict.md").read_text()
+    assert re.search(r"Run again alone: \[\S+\.json\]\(failures/\S+\.json\), reproduced\.", page)
     assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from batchproof.campaign.hunt import hunt
-from batchproof.campaign.shelter import torch_restored
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.campaign.shared_laboratory import torch_restored
+from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
 from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
@@ -25,6 +25,7 @@ from batchproof.findings.finding import Rule, found
 from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.models.catalogue import load_model
 from batchproof.promises import Promise
+from batchproof.records.journal import entries
 from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.run.failures import ConformanceFailure
@@ -71,7 +72,7 @@ def written(engine: str, test: str, directory: Path) -> Path:
     """The failure file of the first failure that the hunt finds."""
     arguments = ["-x", "-k", test, f"--model={MODEL}", f"--engine-time-limit={TIME_LIMIT_S}"]
     arguments += ["--hypothesis-seed=0", f"--repro={directory}", "--diagnose-for=0"]
-    findings = hunt(engine, arguments)
+    findings = run_suite(engine, arguments)
     assert findings.catches, findings.output
     assert "replay: python -m batchproof replay " in findings.catches[0].report
     (path,) = directory.glob("*.json")
@@ -282,16 +283,15 @@ def test_nothing_is_written_over_and_the_record_names_the_file(tmp_path: Path) -
         journal = tmp_path / f"journal-{number}"
         arguments = ["-x", "-k", "exactly_its_own_cap", f"--model={MODEL}", "--hypothesis-seed=0"]
         arguments += ["--diagnose-for=300"]  # it takes a second, but the machine may be busy
-        hunt("fault:cap_off_by_one", [*arguments, f"--repro={tmp_path}", f"--journal={journal}"])
-        failures = [
-            json.loads(line)["record"].get("failure") for line in journal.read_text().splitlines()
-        ]
-        (failure,) = filter(None, failures)
-        assert (failure["promise"], failure["rule"], failure["cause"]) == ("P2", "cap", "CAP")
-        assert failure["headline"].startswith("P2 caps is broken: request ")
-        assert failure["case"] is None
-        assert failure["facts"]["num_tokens"] == failure["facts"]["cap"] + 1
-        names.append(Path(failure["replay"]))
+        run_suite("fault:cap_off_by_one", [*arguments, f"--repro={tmp_path}", f"--journal={journal}"])
+        records = [each.record for each in entries(journal)]
+        (failure,) = [each.failure for each in records if each and each.failure]
+        assert (failure.promise, failure.rule, failure.cause) == ("P2", "cap", "CAP")
+        assert failure.headline.startswith("P2 caps is broken: request ")
+        assert failure.case is None
+        assert failure.facts["num_tokens"] == int(str(failure.facts["cap"])) + 1
+        assert failure.replay is not None
+        names.append(Path(failure.replay))
     assert names[1].stem == f"{names[0].stem}-2"
     assert all(name.is_file() for name in names)
 

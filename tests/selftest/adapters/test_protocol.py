@@ -12,7 +12,7 @@ import pytest
 from batchproof.places import ROOT
 from batchproof_engines.adapters.piped import protocol
 
-PAGE = (ROOT / "docs" / "piped_engine.md").read_text()
+PAGE = (ROOT / "docs" / "piped_engines.md").read_text()
 EXAMPLE = (ROOT / "docs" / "examples" / "piped_engine.py").read_text()
 MESSAGES = {
     "request": protocol.Request,

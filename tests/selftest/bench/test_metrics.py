@@ -84,4 +84,4 @@ def test_the_median_gap_is_a_decode_step_where_tpot_holds_a_neighbours_prompt() 
 
 @pytest.mark.parametrize("spec", DECODE.values(), ids=list(DECODE))
 def test_a_decode_workload_names_the_figure_that_is_a_step(spec: BenchSpec) -> None:
-    assert "the median itl is the time of a decode step" in " ".join(spec.why.split())
+    assert "The median itl is the time of a decode step" in " ".join(spec.why.split())
