@@ -139,7 +139,7 @@ def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         )
         if is_decode
     }
-    text = "decodes are fed the token of whoever had their row in the step before"
+    text = "decodes are fed the token of the sequence that had their row in the step before"
     yield suspect.fed(Cause.FEED, text, _of_the_row_before(table))
     for offset, words in ((1, "the next row"), (-1, "the row before")):
         token = table.token.clone()

@@ -24,7 +24,7 @@ def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
         calls = rerunner.run([replace(each, aborts=()) for each in runs])
         if calls is not None:
             facts = (text, "with nothing aborted it ends")
-            return Diagnosis(Cause.CANCEL, "after an abort it comes to no end", facts)
+            return Diagnosis(Cause.CANCEL, "after an abort it does not end", facts)
     broken = rerunner.conduct_up_to_hang(runs)
     if broken is not None and broken.promise in BY_PROMISE:
         first = headline(broken)
@@ -38,9 +38,9 @@ def _who_waits(rerunner: Rerunner, workload: Workload) -> list[str]:
     alone = [workload.together().with_requests([request]) for request in workload.requests]
     stuck = [each for each in alone if rerunner.run([each], HANG_TIME_LIMIT_S) is None]
     if not stuck:
-        return ["each of its requests alone comes to an end"]
+        return ["each of its requests alone ends"]
     names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
-    facts.append(f"alone on a fresh engine these come to no end either: {names}")
+    facts.append(f"alone on a fresh engine these do not end either: {names}")
     given, roomy = workload.config, EngineConfig()
     limits: dict[str, dict[str, int | None]] = {
         "max_num_seqs": {

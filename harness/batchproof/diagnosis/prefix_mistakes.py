@@ -23,7 +23,7 @@ def prefix_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     unseen = suspect.honest.visible & ~(reused & (table.step < table.step[:, None]))
     yield suspect.seeing(Cause.STALE, "the keys taken over are not seen", unseen)
     zeros = kept_as(suspect.honest, table, reused, zeroed=True)
-    yield Mistake(Cause.STALE, "the keys taken over are zeros: nobody has computed them", zeros)
+    yield Mistake(Cause.STALE, "the keys taken over are zeros: they were never computed", zeros)
     for block in (table.index[reused] // size).unique().tolist():
         yield from _other_blocks(suspect, reused, block)
 
