@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    FinishReason,
-    StepRecord,
-)
+from batchproof.api import Capability, Completion, FinishReason, StepRecord
 from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
