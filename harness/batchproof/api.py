@@ -1,14 +1,14 @@
-"""The contract between Batchproof and an inference engine: read this file, nothing else.
+"""The contract between Batchproof and an inference engine; an author needs no other file.
 
 A *factory* is called with a model and an `EngineConfig` and returns an *engine*. The only method an
 engine must have is `generate`; there is no base class. Everything else is a *capability*: its tests
-run if the engine has it and are skipped, by name, if it has not.
+run if the engine has it and are skipped, by name, if not.
 
     def factory(model: PreTrainedModel, config: EngineConfig) -> Engine: ...
 
 Decoding is greedy: the next token is the argmax of the logits at the sequence's last position (of
-exact equals, any). The suite owns the model, so engine and reference cannot differ by accident. The
-sixteen promises every engine is held to are listed in `batchproof.promises`.
+exact equals, any). The suite provides the model, so engine and reference cannot differ in weights by
+accident. The sixteen promises every engine is held to are listed in `batchproof.promises`.
 
 This module imports no torch at run time, so that a scheduler may import it and stay free of tensors.
 """
@@ -40,8 +40,11 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for. Never altered by an engine, and never validated here: refusing a bad
-    request is the engine's duty (promise P12)."""
+    """A prompt, a limit on new tokens, and the tokens that end the answer.
+
+    An engine never alters it. It is not validated here: refusing a bad request is the engine's duty
+    (promise P12).
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -51,11 +54,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What comes back for one request.
+    """The answer to one request.
 
-    `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch scalars.
-    `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of shape
-    `(len(token_ids), vocab_size)`: row i is what token i was chosen from.
+    `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch
+    scalars. `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of
+    shape `(len(token_ids), vocab_size)`: token i was chosen from row i.
     """
 
     request_id: str
@@ -66,7 +69,7 @@ class Completion:
 
     @classmethod
     def refused(cls, request_id: str, error: str) -> Completion:
-        """The answer to a bad request: no tokens, and the reason in words."""
+        """Returns the answer to a bad request: no tokens, and the reason in `error`."""
         return cls(request_id, (), FinishReason.ERROR, error)
 
 
@@ -74,10 +77,10 @@ class Completion:
 class EngineConfig:
     """Limits an engine works under. It ignores a field it has no use for.
 
-    `prefix_caching` off: every request computes all its keys, so that what others have asked moves no
-    bit of its logits. On, an engine with the capability may let one begin behind an equal beginning
-    that it has computed before: of others, or its own before a preemption. The last token
-    is always fed.
+    With `prefix_caching` off, every request computes all its keys, so that earlier requests change
+    no bit of its logits. With it on, an engine with the capability may let a request begin behind an
+    equal beginning computed before, by another request or by itself before a preemption. The last
+    known token is always fed.
 
     Raises `ConfigError` if a value is out of range.
     """
@@ -109,13 +112,13 @@ class EngineConfig:
 
 
 class Engine(Protocol):
-    """The one must."""
+    """The one required method."""
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answer every request: one completion each, in input order.
+        """Answers every request: returns one completion each, in input order.
 
-        May be called any number of times on one engine, and never while requests given by `add` are
-        still unfinished. A bad request gets `FinishReason.ERROR`; it raises nothing.
+        May be called any number of times on one engine, but never while requests given by `add` are
+        unfinished. A bad request gets `FinishReason.ERROR`; no exception is raised.
         """
         ...
 
@@ -124,12 +127,12 @@ EngineFactory = Callable[["PreTrainedModel", EngineConfig], Engine]
 
 
 class Capability(StrEnum):
-    """What an engine may have beyond `generate`.
+    """What an engine may offer beyond `generate`.
 
-    An engine that says nothing is held to what its methods show: STEPPING, TRACING, MASKING and
+    Without a declaration an engine is held to what its methods show: STEPPING, TRACING, MASKING and
     CLOSING by their methods, SCHEDULING if it has both of the first two, LOGITS if a first answer
-    carries them. An engine with an attribute `capabilities: frozenset[Capability]` is held to exactly
-    that set, and it is an error to name one there without having its methods.
+    contains them. An engine with an attribute `capabilities: frozenset[Capability]` is held to
+    exactly that set; naming one without having its methods is an error.
     """
 
     STEPPING = "stepping"  # `add`, `step`, `abort`, `has_unfinished`
@@ -147,11 +150,12 @@ class Capability(StrEnum):
 
 
 class TokenEvent(NamedTuple):
-    """One token of one request, as it is produced: a tuple, for an engine makes one for each row of
-    each step, and a frozen dataclass takes more than twice as long to make.
+    """One token of one request, as it is produced.
 
-    The event that carries the last token also carries the `finish_reason`; the others have None.
-    `token_id` is None only for ERROR and ABORTED, which produce no token.
+    It is a tuple, because an engine makes one for each row of each step, and a frozen dataclass
+    takes more than twice as long to make. The event of the last token also carries the
+    `finish_reason`; the others have None. `token_id` is None only for ERROR and ABORTED, which
+    produce no token.
     """
 
     request_id: str
@@ -161,46 +165,47 @@ class TokenEvent(NamedTuple):
 
     @classmethod
     def refused(cls, request_id: str, error: str) -> TokenEvent:
-        """The one event of a bad request, as `Completion.refused` is its answer."""
+        """Returns the single event of a bad request, with the reason in `error`."""
         return cls(request_id, None, FinishReason.ERROR, error)
 
 
 @runtime_checkable
 class SteppingEngine(Protocol):
-    """Lets requests arrive and leave while others run."""
+    """An engine whose requests can arrive and leave while others run."""
 
     @property
     def has_unfinished(self) -> bool:
-        """A property: true while a call of `step` has work to do or an event to deliver."""
+        """Whether a call of `step` has work to do or an event to deliver. A property."""
         ...
 
     def add(self, request: Request) -> None:
-        """Queue a request. A bad one is refused by one ERROR event of a later `step`.
+        """Queues a request. A bad one is refused by one ERROR event of a later `step`.
 
-        Raises `ValueError` if the id is live (added and not yet finished): no event could tell the
-        two apart. The live one is not disturbed. An id may be used again once it has finished.
+        Raises `ValueError` if the id is live (added and not yet finished), because events could not
+        distinguish the two; the live request is not disturbed. An id may be used again once it has
+        finished.
         """
         ...
 
     def step(self) -> list[TokenEvent]:
-        """Do one iteration, usually one forward pass, and return its events.
+        """Performs one iteration, usually one forward pass, and returns its events.
 
-        With nothing to do it returns an empty list.
+        Returns an empty list if there is nothing to do.
         """
         ...
 
     def abort(self, request_id: str) -> None:
-        """End a request at once, in whatever state it is, and free what it holds.
+        """Ends a request at once, in whatever state it is, and frees what it holds.
 
-        It yields no token afterwards; one event with ABORTED may still come. Unknown and finished
-        ids are ignored.
+        No token follows; one event with ABORTED may still come. Unknown and finished ids are
+        ignored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowRecord:
-    """One sequence's share of a step. `context_len + query_len` keys are visible to its last query."""
+    """One sequence's share of a step. Its last query sees `context_len + query_len` keys."""
 
     request_id: str
     context_len: int  # keys cached before the step, those taken over from others included
@@ -213,9 +218,10 @@ class RowRecord:
 class StepRecord:
     """One forward pass, or one `step` of an engine that makes several.
 
-    Ids in the order the engine holds them; blocks counted when it is over. A block that several share
-    counts once; one that only a prefix cache remembers is free. A request stands in `finished` of the
-    step that sampled its last token; only `DelayedEngine` has another one.
+    Ids are in the order the engine holds them; blocks are counted after the step. A block shared by
+    several requests counts once; one that only a prefix cache remembers is free. A request is in
+    `finished` of the step that sampled its last token; only for a `DelayedEngine` it may be a later
+    one.
     """
 
     rows: tuple[RowRecord, ...]
@@ -229,79 +235,82 @@ class StepRecord:
 
 @runtime_checkable
 class TracingEngine(Protocol):
-    """Shows what the scheduler did."""
+    """An engine that records what its scheduler does."""
 
     @property
     def trace(self) -> Sequence[StepRecord]:
-        """One record a forward pass, oldest first, since the engine was built."""
+        """One record for each forward pass since the engine was built, oldest first."""
         ...
 
 
 @runtime_checkable
 class DelayedEngine(Protocol):
-    """Reads its tokens late, to plan a step while the device is busy with the one before.
+    """An engine that reads its tokens late, to plan a step while the device runs the one before.
 
-    Then it learns of an EOS late as well. What it declares, and no more, is granted under P9, P11 and
-    P14. Let an EOS before the cap be sampled in step s, and d be the `scheduling_delay`:
+    So it learns of an EOS late, too. What it declares, and no more, is granted under P9, P11 and P14.
+    Let an EOS before the cap be sampled in step s, and d be the `scheduling_delay`:
 
-    * The request stands in `finished` of one of the steps s ... s + d. Until then its slot and blocks
-      are used; a slot freed by step t is filled in step t + 1, as ever.
-    * In the steps after s, up to that one, it may have a row each: query_len 1, going on where its
+    * The request is in `finished` of one of the steps s ... s + d. Until then its slot and blocks are
+      used; a slot freed by step t is filled in step t + 1, as ever.
+    * In the steps after s, up to that one, it may have a row each: query_len 1, continuing where its
       cache ends, is_sampled True. What such a surplus row samples is in no event and no completion,
       and the step feeds it within `max_num_seqs` and `max_num_batched_tokens`.
     * It may be preempted in these steps, and finish while it waits. It is never admitted again.
 
-    Every other end is known beforehand and never late: one by the cap, an EOS exactly at the cap
-    included. What an abort ends is not fed again at all.
+    Every other end is known in advance and never late: an end by the cap, including an EOS exactly at
+    the cap. An aborted request is not fed again at all.
     """
 
     @property
     def scheduling_delay(self) -> int:
-        """Steps, 0 or 1; an engine without the attribute has none. The same for all engines that a
-        factory builds. A 1 without `Capability.SCHEDULING` is refused: nothing else is measured by it,
-        and its author might think that surplus rows are granted."""
+        """Steps by which the engine reads its tokens late, 0 or 1; without the attribute 0.
+
+        It is the same for all engines that a factory builds. A delay of 1 without
+        `Capability.SCHEDULING` is refused: nothing else is measured by it, and its author might
+        assume that surplus rows are granted.
+        """
         ...
 
 
 @runtime_checkable
 class MaskingEngine(Protocol):
-    """Shows the attention mask it would use."""
+    """An engine that shows the attention mask it would use."""
 
     def attention_mask(self, rows: Sequence[RowRecord]) -> Tensor:
-        """Bool tensor `(total_q, total_kv)` for one step with these rows; True: may attend.
+        """Returns the mask of one step with these rows, bool `(total_q, total_kv)`; True: may attend.
 
         Queries: the fed tokens, row after row. Keys: the cached tokens of all rows, row after row,
-        then the fed tokens, row after row. If the model's layers differ in window, the mask of the
-        first layer that has one.
+        then the fed tokens, row after row. If the model's layers differ in window, the mask is that
+        of the first layer that has one.
         """
         ...
 
 
 @runtime_checkable
 class ClosableEngine(Protocol):
-    """Holds something that must be given back: a process, a connection, a pool."""
+    """An engine that holds a resource: a process, a connection, a pool."""
 
     def close(self) -> None:
-        """Give everything back. The suite calls it once, after the last use."""
+        """Releases everything. The suite calls it once, after the last use."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may ask (promise P12), for engines that do not check that themselves already."""
+    """What a request may ask for (promise P12), for engines that have no check of their own."""
 
     vocab_size: int
     max_model_len: int  # prompt + new tokens
 
     @classmethod
     def of(cls, model: PreTrainedModel, config: EngineConfig) -> Limits:
-        """The model's own limits, narrowed by `config.max_model_len`."""
+        """Returns the model's own limits, narrowed by `config.max_model_len`."""
         text_config = model.config.get_text_config()
         positions = getattr(text_config, "max_position_embeddings", None) or sys.maxsize
         return cls(text_config.vocab_size, min(positions, config.max_model_len or sys.maxsize))
 
     def refusal(self, request: Request) -> str | None:
-        """Why the request cannot be served, naming value and rule; None if it can."""
+        """Returns why the request cannot be served, naming value and rule; None if it can."""
         prompt, cap = request.prompt_token_ids, request.max_new_tokens
         if not len(prompt):
             return "the prompt is empty, but must hold at least one token"
@@ -323,7 +332,8 @@ class Limits:
         return None
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
-        """`refusal` for a whole call; of two good requests with one id the later is refused."""
+        """Returns `refusal` for each request of a call; of two good requests with one id the later
+        is refused."""
         live: set[str] = set()
         reasons: list[str | None] = []
         for request in requests:
@@ -337,5 +347,5 @@ class Limits:
 
 
 def duplicate_id(request_id: str) -> str:
-    """The words for an id that is live already."""
+    """Returns the message for an id that is live already."""
     return f"request_id {request_id!r} is live already; ids must be unique until they finish"

@@ -1,18 +1,18 @@
-"""What can go wrong, by who has to act.
+"""All exceptions, grouped by who can remedy the cause.
 
 BatchproofError
-├── UsageError            the person at the keyboard: a flag, a file, a path, an option
-│   └── CaseError         a YAML case, with file and line
-├── OracleError           this project: it has no right answer to hold an engine against
-├── ConfigError           whoever made an EngineConfig out of range
-└── UnsupportedModelError an engine that cannot serve this model says so when it is built
+├── UsageError            the user: a flag, a file, a path, an option
+│   └── CaseError         the author of a YAML case; the message names file and line
+├── OracleError           this project: it has no right answer to compare with
+├── ConfigError           the caller that built an `EngineConfig` out of range
+└── UnsupportedModelError the author of the engine, which cannot serve this model
 
-AssertionError
+AssertionError            the author of the engine
 ├── BrokenPromise         a check found a promise broken (see `batchproof.checks.broken`)
 └── ConformanceFailure    the same, with all that is known of the run (see `batchproof.run.failures`)
 
-BaseException
-└── EngineHang            the engine ran into the time limit; nothing may swallow that
+BaseException             the author of the engine
+└── EngineHang            a call exceeded its time limit; no `except Exception` may swallow that
     └── HangFailure       the same, with all that is known of the run (see `batchproof.run.failures`)
 """
 
@@ -22,23 +22,24 @@ from collections.abc import Sequence
 
 
 class BatchproofError(Exception):
-    """Anything this project raises about itself."""
+    """Base class of the exceptions that are no verdict on an engine."""
 
 
 class UsageError(BatchproofError):
-    """Wrong input of a person; the message is one sentence naming value, rule and choices."""
+    """Raised for wrong input by the user; the message is one sentence naming value, rule and
+    choices."""
 
 
 class CaseError(UsageError):
-    """A case file that breaks the schema; the message starts with `file:line`."""
+    """Raised for a case file that breaks the schema; the message starts with `file:line`."""
 
 
 class OracleError(BatchproofError):
-    """There is no right answer: a failure of the harness, never of the engine under test."""
+    """Raised if there is no right answer: a failure of the harness, never of the engine under test."""
 
 
 class ConfigError(BatchproofError, ValueError):
-    """A value out of range in an `EngineConfig`."""
+    """Raised for a value out of range in an `EngineConfig`."""
 
 
 class UnsupportedModelError(BatchproofError):
@@ -46,10 +47,11 @@ class UnsupportedModelError(BatchproofError):
 
 
 class EngineHang(BaseException):
-    """An engine call that outlasted its time limit or its step bound; `evidence`: lines about it.
+    """Raised if an engine call exceeds its time limit or its step bound; `evidence` holds lines
+    about it.
 
-    Not an `Exception`: an engine's own `except Exception` must not swallow it, and Hypothesis must
-    not spend the limit again on each shrink attempt.
+    It is no `Exception`: an engine's own `except Exception` must not swallow it, and Hypothesis must
+    not spend the limit again on each attempt to shrink.
     """
 
     def __init__(self, what: str, evidence: Sequence[str] = ()) -> None:

@@ -1,4 +1,5 @@
-"""The numbered standard: what batching must keep. Every test, fault and case names one of these."""
+"""The numbered standard: what batching must preserve. Every test, fault and case names one of these
+promises."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ class Promise(Enum):
 
     @property
     def id(self) -> str:
+        """The number, as `P1`."""
         return self.name
 
     def __str__(self) -> str:

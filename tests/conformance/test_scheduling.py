@@ -1,6 +1,7 @@
 """P9, P10 and P11, from the trace: who runs when, that it ends, and that the blocks add up.
 
-`trial.check` judges every trace by the rules of `batchproof.checks.trace`: here workloads make it hard.
+`trial.check` judges every trace by the rules of `batchproof.checks.scheduling`: here workloads make
+it hard.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from batchproof.api import (
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.diagnosis import diagnose
-from batchproof.diagnosis.stage import Call
-from batchproof.diagnosis.tape import plain_schedule, tape_of
-from batchproof.diagnosis.twin import honest_view, logits_of
+from batchproof.diagnosis.cell_table import cell_table_of, plain_schedule
+from batchproof.diagnosis.counterfactual import honest_view, logits_of
+from batchproof.diagnosis.rerunner import Call
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.oracle.oracle import centred
@@ -155,26 +155,28 @@ def test_a_hang_says_which_request_waits(laboratory: Laboratory) -> None:
 
 
 @pytest.mark.parametrize("model", EMBEDDED)
-def test_the_twin_without_a_mistake_is_the_reference(laboratory: Laboratory, model: str) -> None:
+def test_the_counterfactual_without_a_mistake_is_the_reference(
+    laboratory: Laboratory, model: str
+) -> None:
     """Chunks, two rows a step and former tenants included."""
     trial = trial_of(laboratory, resolve_engine("ragged"), model)
     asked = workload(max_num_batched_tokens=4)
     with trial.engine(asked.config) as engine:
         outcome = trial.check(asked, engine)
         call = Call(asked, outcome.completions, tuple(trial.trace_of(engine)))
-    tape = tape_of([(call.workload, call.completions, call.schedule())])
-    assert tape is not None
+    table = cell_table_of([(call.workload, call.completions, call.schedule())])
+    assert table is not None
     window = 6 if model == "mistral-window" else None
-    view = honest_view(tape, torch.tensor([sample.cell for sample in tape.samples]), window)
+    view = honest_view(table, torch.tensor([sample.cell for sample in table.samples]), window)
     logits = centred(logits_of(trial.subject, view))
-    for sample, found in zip(tape.samples, logits, strict=True):
-        request = tape.sequences[sample.seq].request
+    for sample, found in zip(table.samples, logits, strict=True):
+        request = table.sequences[sample.seq].request
         tokens = outcome.completions[sample.seq].token_ids
         exact = centred(trial.oracle.score(request.prompt_token_ids, tokens))[sample.output]
         assert (found - exact).abs().max() < 1e-9
 
 
-def test_the_twin_is_the_reference_behind_prefixes_that_were_taken_over(laboratory: Laboratory) -> None:
+def test_the_counterfactual_is_the_reference_behind_reused_prefixes(laboratory: Laboratory) -> None:
     trial = trial_of(laboratory, resolve_engine("paged"))
     asked = workload(max_num_batched_tokens=5, prefix_caching=True)
     calls = []
@@ -183,13 +185,13 @@ def test_the_twin_is_the_reference_behind_prefixes_that_were_taken_over(laborato
             num_before = len(trial.trace_of(engine))
             completions = trial.check(asked, engine).completions
             calls.append((asked, completions, tuple(trial.trace_of(engine))[num_before:]))
-    tape = tape_of(calls)
-    assert tape is not None
-    assert 0 < int(tape.is_adopted.sum()) < tape.num_cells / 2
-    view = honest_view(tape, torch.tensor([sample.cell for sample in tape.samples]), None)
+    table = cell_table_of(calls)
+    assert table is not None
+    assert 0 < int(table.is_reused.sum()) < table.num_cells / 2
+    view = honest_view(table, torch.tensor([sample.cell for sample in table.samples]), None)
     logits = centred(logits_of(trial.subject, view))
-    for sample, found in zip(tape.samples, logits, strict=True):
-        fed = tape.sequences[sample.seq]
+    for sample, found in zip(table.samples, logits, strict=True):
+        fed = table.sequences[sample.seq]
         answer = fed.token_ids[fed.num_prompt_tokens :]
         exact = centred(trial.oracle.score(fed.request.prompt_token_ids, answer))[sample.output]
         assert (found - exact).abs().max() < 1e-9
@@ -252,10 +254,10 @@ def test_without_a_trace_the_plainest_schedule_is_assumed(laboratory: Laboratory
     asked = workload()
     assert Capability.TRACING not in trial.capabilities
     completions = trial.run(asked).completions
-    tape = tape_of([(asked, completions, plain_schedule(asked, completions))])
-    assert tape is not None
-    assert len(tape.samples) == sum(len(each.token_ids) for each in completions)
-    assert tape.num_cells == sum(n + 4 for n in LENGTHS)
+    table = cell_table_of([(asked, completions, plain_schedule(asked, completions))])
+    assert table is not None
+    assert len(table.samples) == sum(len(each.token_ids) for each in completions)
+    assert table.num_cells == sum(n + 4 for n in LENGTHS)
 
 
 def test_a_diagnosis_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

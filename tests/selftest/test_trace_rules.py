@@ -33,13 +33,8 @@ from batchproof.checks.happened import (
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.masks import brute_force_mask, require_mask
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
-from batchproof.checks.trace import (
-    check_accounting,
-    check_ends,
-    check_limits,
-    check_positions,
-    check_scheduling,
-)
+from batchproof.checks.scheduling import check_limits, check_scheduling
+from batchproof.checks.trace import check_accounting, check_ends, check_positions
 from batchproof.findings.finding import Rule
 from batchproof.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload
@@ -117,7 +112,7 @@ BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
     "a stranger is served": (
         Promise.P7,
         lambda: replaced(0, step([("z", 0, 2)], "abc", "z")),
-        "the trace names 'z', but nobody asked for it",
+        "the trace names 'z', which was not requested",
     ),
     "three rows in two slots": (
         Promise.P9,
@@ -129,7 +124,7 @@ BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
         lambda: replaced(2, step([("c", 2, 7)])),
         "7 tokens were fed",
     ),
-    "a slot stays empty while somebody waits": (
+    "a slot stays empty while a request waits": (
         Promise.P9,
         lambda: replaced(1, step([("a", 3, 1)], "c", "", "a", free=8)),
         "1 of 2 slots are used, but 'c' waits",
@@ -282,7 +277,7 @@ def test_a_request_may_begin_behind_what_somebody_has_computed(trace: list[StepR
     [
         pytest.param(
             [D_IS_COMPUTED, step([("g", 2, 2)], admitted="g")],
-            "step 1, request 'g': it begins behind 2 tokens that nobody has computed",
+            "step 1, request 'g': it begins behind 2 tokens that were never computed",
             id="other content",
         ),
         pytest.param(
@@ -302,7 +297,7 @@ def test_a_request_may_begin_behind_what_somebody_has_computed(trace: list[StepR
         pytest.param(
             [step([("d", 4, 1), ("e", 4, 1)], admitted="de")],
             "step 0, request 'd': it begins behind 4 tokens",
-            id="each other's, which nobody computes",
+            id="each other's, which are never computed",
         ),
         pytest.param(
             [D_IS_COMPUTED, step([("e", 4, 0)], admitted="e")],
@@ -332,7 +327,7 @@ def test_what_earlier_workloads_have_computed_counts_as_far_as_it_was_fed() -> N
     begins(trace, [Computed((1, 2, 3, 4, 8), 4)])
     begins(trace, [Computed((1, 2, 3), 5)])  # the rest is not known: an abort has hidden it
     for too_little in (Computed((1, 2, 3, 4, 8), 3), Computed((1, 2, 4, 3), 4)):
-        with pytest.raises(BrokenPromise, match="that nobody has computed"):
+        with pytest.raises(BrokenPromise, match="that were never computed"):
             begins(trace, [too_little])
 
 

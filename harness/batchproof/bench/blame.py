@@ -1,4 +1,4 @@
-"""What an engine does wrong while it is measured ends its own part, and nobody else's."""
+"""Attributes a problem during a measurement to one engine, so that the others go on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from batchproof.run.failures import ConformanceFailure
 
 
 class NoRightAnswer(OracleError):
-    """Raised while answers were judged: no fault of an engine."""
+    """Raised if there is no right answer while answers are judged: no fault of an engine."""
 
 
 @contextmanager
 def blaming(accuse: Callable[[str], None]) -> Iterator[None]:
-    """What the engine raises inside is told to `accuse`. An `EngineHang` is for the caller: it may be
-    slow and right, and the conformance tests tell a hang."""
+    """Passes what the engine raises inside the block to `accuse`, as text.
+
+    `EngineHang` is raised again, because the engine may be slow and right; `KeyboardInterrupt` and
+    `NoRightAnswer` are raised again as well.
+    """
     try:
         yield
     except (KeyboardInterrupt, EngineHang, NoRightAnswer):
@@ -33,7 +36,8 @@ def blaming(accuse: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def judging() -> Iterator[None]:
-    """Around the harness's own work: a right answer that is missing here is not the engine's doing."""
+    """Raises `NoRightAnswer` for an `OracleError` inside the block, so that no engine is blamed for
+    it."""
     try:
         yield
     except OracleError as error:

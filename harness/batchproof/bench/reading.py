@@ -1,7 +1,7 @@
-"""Reading a result file: whatever is wrong with it is said in a sentence that names the file.
+"""Reads result files; every error is one sentence that names the file.
 
-What readers rely on is in `batchproof.records.benchmark`, and is checked when a file is loaded. Tables
-and pictures print figures by their names, so they are given the whole document.
+Fields that readers rely on are in `batchproof.records.benchmark` and are checked when a file is
+loaded. Tables and pictures print figures by their names, so they get the whole document.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ Document: TypeAlias = dict[str, Any]  # a result file as it was written: figures
 
 
 def load(path: Path | str) -> Document:
-    """A result as it was written. Raises `UsageError` if it is not there, is none, or is damaged."""
+    """Returns the result in a file. Raises `UsageError` if it does not exist, is no result, or is
+    damaged."""
     return checked(Path(path), parsed(Path(path)))
 
 
 def checked(path: Path, document: object) -> Document:
-    """What `parsed` has read, if it is a result. Raises `UsageError` as `load` does."""
+    """Returns the parsed document if it is a result. Raises `UsageError` as `load` does."""
     BENCHMARK.of(path, document)
     return cast(Document, document)
 
 
 def is_complete(result: Mapping[str, Any]) -> bool:
-    """Without a footer the run was stopped, and what it had is there."""
+    """Returns whether the file has a footer; without one the run was stopped early."""
     return "footer" in result
 
 
 def clock_of(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    """`process` or `wall`: the clock of the ratios of this comparison. Where it names none: a workload
-    with arrivals is on the wall clock in a file whose other comparisons are on process time, even if
-    too few of its rows are VALID for a ratio."""
+    """Returns "process" or "wall", the clock of the ratios of this comparison.
+
+    Where the comparison names none, a workload with arrivals is on the wall clock in a file whose
+    other comparisons are on process time, even if too few of its rows are VALID for a ratio.
+    """
     if "clock" in comparison:
         return str(comparison["clock"])
     clocks = {each["clock"] for each in comparison["ratios"]}

@@ -1,8 +1,8 @@
-"""The result file: raw rounds and what was made of them, one JSON object.
+"""Writes a result file: raw rounds and the figures made of them, as one JSON object.
 
-It is rewritten as a whole after each addition, into a temporary file that takes the place of the old
-one, so at any moment it is valid JSON. Only `finish` adds the footer: without it the run was stopped.
-What reads it is in `reading.py`.
+The file is rewritten as a whole after each addition, through a temporary file that replaces it, so
+it is valid JSON at any moment. Only `finish` adds the footer: without it the run was stopped.
+`reading.py` reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["SCHEMA", "ResultFile", "clock_of", "is_complete", "load", "save"]
 
 
 class ResultFile:
-    """`with ResultFile(path) as file:` finishes it if nothing was raised.
+    """A result file as a context manager, which calls `finish` unless the block raises.
 
     Nothing is written before `write`: a run that fails to start leaves an older file as it is.
     """
@@ -40,18 +40,21 @@ class ResultFile:
             self.finish()
 
     def write(self, header: Mapping[str, object]) -> None:
-        """Begin. Raises `UsageError` if the file cannot be written."""
+        """Writes the file without entries. Raises `UsageError` if it cannot be written."""
         self._result |= {"header": dict(header), "comparisons": [], "growth": []}
         self._save()
 
     def add_comparison(self, comparison: Mapping[str, object]) -> None:
+        """Appends a comparison and writes the file. Raises `ValueError` for NaN or infinity."""
         self._add("comparisons", comparison)
 
     def add_growth(self, growth: Mapping[str, object]) -> None:
+        """Appends an entry of cost growth and writes the file. Raises `ValueError` for NaN or
+        infinity."""
         self._add("growth", growth)
 
     def finish(self) -> None:
-        """Say that the run came to its end; a second call changes nothing."""
+        """Adds the footer; a second call changes nothing."""
         assert "header" in self._result, "`write` comes before `finish`"
         if is_complete(self._result):
             return
@@ -65,7 +68,7 @@ class ResultFile:
     def _add(self, part: str, entry: Mapping[str, object]) -> None:
         assert part in self._result, "`write` comes before the first addition"
         assert not is_complete(self._result), "nothing is added after `finish`"
-        content = json.loads(json.dumps(entry, allow_nan=False))  # later changes are not ours
+        content = json.loads(json.dumps(entry, allow_nan=False))  # a copy: later changes do not count
         self._result[part].append(content)
         self._save()
 
@@ -74,14 +77,14 @@ class ResultFile:
 
 
 def save(path: Path, result: Mapping[str, object]) -> None:
-    """Put it in place of what is there, all at once. NaN and infinity are a `ValueError`: what is not
-    defined is null."""
+    """Replaces the file in one step. Raises `ValueError` for NaN or infinity: an undefined figure is
+    null."""
     text = "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in result.items()) + "\n}\n"
     replace_text(path, text)
 
 
 def _lines(value: object) -> str:
-    """A line for each entry of a list: git shows what changed, and a round costs no line of its own."""
+    """Returns JSON with one line for each entry of a list, so that a diff shows what changed."""
     if not isinstance(value, list):
         return json.dumps(value, allow_nan=False)
     return "[" + ",".join(f"\n{json.dumps(each, allow_nan=False)}" for each in value) + "]"

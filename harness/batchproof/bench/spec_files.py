@@ -66,7 +66,7 @@ def load_spec(path: Path, *, on_cpu: bool) -> BenchSpec:
             f"name is {name!r}, but must be that of the file, {path.stem!r}"
         )
     if not found["why"].text().strip():
-        raise found["why"].place.error("why is empty, but must tell what the workload shows")
+        raise found["why"].place.error("why is empty, but must say what the workload shows")
     on_cpu_node = found.pop("on_cpu")
     changes = on_cpu_node.mapping([key for key in KEYS if key not in ("name", "why")])
     full, scaled = _spec(root, found), _spec(on_cpu_node, {**found, **changes})

@@ -67,7 +67,7 @@ def _case(item: YamlNode) -> Case:
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise found["name"].place.error(f"name {name!r} must be kebab-case, such as long-row-first")
     if not found["why"].text().strip():
-        raise found["why"].place.error("why is empty, but must tell which bug the case remembers")
+        raise found["why"].place.error("why is empty, but must say which bug the case guards against")
     if ("requests" in found) == ("calls" in found):
         raise item.place.error(f"case {name!r} must have either the key 'requests' or the key 'calls'")
     if "abort_unknown" in found and "calls" in found:

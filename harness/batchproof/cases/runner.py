@@ -1,8 +1,8 @@
 """Runs a curated case: one engine for all its calls, every answer judged.
 
-Good requests are judged by the oracle, bad ones must be refused in the words the case names, aborted
-ones must hold a beginning of the right answer. The trace must obey its invariants and show the events
-the case was written for: a case whose event did not happen has proved nothing, and fails.
+Good requests are judged by the oracle, bad ones must be refused in the words the case names, and
+aborted ones must return a beginning of the right answer. The trace must obey its invariants and show
+the events the case was written for: a case whose event did not happen proves nothing, and fails.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
-# Promises about what is answered: a wrong token in a case of theirs breaks them, not P1 alone.
+# Promises about the content of answers: a wrong token in their cases breaks them, too, not P1 alone.
 ABOUT_ANSWERS = {Promise.P5, Promise.P6, Promise.P7, Promise.P8, Promise.P12, Promise.P13, Promise.P16}
 
 
 def run_case(trial: Trial, case: Case) -> None:
-    """Run a curated case, symbolic prompts and all.
+    """Runs a curated case, with its symbolic prompts made concrete for this model.
 
-    Raises `ConformanceFailure` if the engine breaks a promise, `HangFailure`, and `CaseError` if the
-    case does not hold on this model.
+    Raises `ConformanceFailure` if the engine breaks a promise, `HangFailure` if it hangs, and
+    `CaseError` if the case does not hold on this model.
     """
     # A constructed model shows a lost key in its tokens; the others show more in their logits.
     wants_logits = trial.has_logits and not case.needs_stepping and trial.subject.oracle is None
@@ -57,7 +57,8 @@ def run_case(trial: Trial, case: Case) -> None:
 
 
 def run_calls(trial: Trial, case: Case, workloads: Sequence[Workload]) -> None:
-    """Give one engine these workloads, one a call of the case, and judge them as the case says.
+    """Gives one engine these workloads, one for each call of the case, and judges them as the case
+    says.
 
     Raises `ConformanceFailure` and `HangFailure`.
     """
@@ -95,8 +96,11 @@ def _judge_calls(trial: Trial, case: Case, workloads: Sequence[Workload], engine
 
 
 def _check_case_holds(trial: Trial, case: Case) -> None:
-    """The right answers must end as the case expects. A foreign checkpoint may repeat a token where the
-    case thinks of two, which is no fault of the engine: there it is noted."""
+    """Raises `CaseError` unless the right answers end as the case expects.
+
+    A foreign checkpoint may repeat a token where the case expects two different ones, which is no
+    fault of the engine: there it is only noted.
+    """
     for spec, ending in slips(case, trial.oracle):
         text = (
             f"request {spec.request_id!r} cannot end as expected: its right answer on "
@@ -109,7 +113,7 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
 
 @contextmanager
 def _noting(case: CaseNote) -> Iterator[None]:
-    """A failure inside names the case."""
+    """Adds the name of the case to a failure inside the block."""
     try:
         yield
     except ConformanceFailure as error:
@@ -141,7 +145,8 @@ def _judge(
 
 
 def _counted(finding: Finding, case: Case) -> Finding:
-    """For the promise of the case, where a wrong answer or a refusal of a good request breaks that."""
+    """Counts a wrong answer, or a refusal of a good request, for the promise of the case if it
+    breaks that promise."""
     is_answer = finding.promise is Promise.P1 and case.promise in ABOUT_ANSWERS
     is_refusal = finding.promise is Promise.P12
     return finding.under(case.promise) if is_answer or is_refusal else finding
@@ -173,13 +178,14 @@ def _check_trace(
     records: Sequence[StepRecord],
     earlier: Sequence[Computed],
 ) -> None:
-    """`batchproof.checks.conduct`; with aborts, which leave no mark in a trace, only the end."""
+    """Checks the trace by `batchproof.checks.conduct`; with aborts, which leave no mark in a trace,
+    only its end."""
     if workload.aborts:
         last_abort = max(step for _, step in workload.aborts)
         has_token_since = any(
             step >= last_abort and event.token_id is not None for step, event in outcome.events
         )
-        # An engine may deliver late: a pass that fed the aborted one was made before the abort.
+        # An engine may deliver late: the pass that fed the aborted request came before the abort.
         aborted = {c.request_id for c in outcome.completions if c.finish_reason is FinishReason.ABORTED}
         is_idle_at_end = has_token_since and not any(
             row.request_id in aborted for row in records[-1].rows
@@ -193,7 +199,7 @@ def _check_trace(
 
 
 def _num_late_steps(trial: Trial, workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> int:
-    """Steps by which a declared scheduling delay can make the calls longer."""
+    """Returns the steps by which a declared scheduling delay can make the calls longer."""
     ends = (
         is_unforeseen(request, completion)
         for workload, outcome in zip(workloads, outcomes, strict=True)
@@ -223,7 +229,7 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_s
 
 
 def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -> None:
-    """P16: calls that ask the same are answered the same, near-ties included."""
+    """Checks P16: calls with the same requests get the same answers, near-ties included."""
     seen: dict[object, object] = {}
     for workload, outcome in zip(workloads, outcomes, strict=True):
         asked = tuple(

@@ -1,4 +1,4 @@
-"""The verdict: is this completion the right answer to this request?
+"""Decides whether a completion is the right answer to its request.
 
 Rules O0-O4, strictest first; the relations (O5) are in `relations.py`.
 
@@ -35,7 +35,10 @@ def check_completions(
     oracle: Oracle,
     ledger: Ledger,
 ) -> None:
-    """All requests are good ones. Raises `BrokenPromise` at the first wrong answer."""
+    """Checks the answers to good requests, and counts them in the ledger.
+
+    Raises `BrokenPromise` at the first wrong answer, and `OracleError` if there is no right one.
+    """
     check_order(requests, completions)
     _score_together(requests, completions, oracle)
     for request, completion in zip(requests, completions, strict=True):
@@ -54,7 +57,7 @@ def check_completions(
 def _score_together(
     requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle
 ) -> None:
-    """One float64 pass for the whole batch; the checks below find its results remembered."""
+    """Scores the whole batch in one float64 pass; the oracle keeps the results for the checks below."""
     pairs = zip(requests, completions, strict=True)
     vocab_size = oracle.subject.vocab_size
     oracle.score_all(
@@ -70,7 +73,7 @@ def _score_together(
 
 
 def check_order(requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-    """One completion per request, in input order."""
+    """Checks that there is one completion per request, in input order. Raises `BrokenPromise`."""
     got = [completion.request_id for completion in completions]
     expected = [request.request_id for request in requests]
     if got == expected:
@@ -91,7 +94,7 @@ def check_order(requests: Sequence[Request], completions: Sequence[Completion]) 
 
 
 def check_structure(request: Request, completion: Completion) -> None:
-    """Caps, EOS and finish reason, which no rounding excuses. Needs no reference."""
+    """Checks caps, EOS and finish reason, which rounding cannot change. Raises `BrokenPromise`."""
     name, tokens, cap = request.request_id, completion.token_ids, request.max_new_tokens
     if completion.finish_reason is FinishReason.ERROR:
         raise broken(Rule.GOOD_REFUSED, name, error=completion.error)
@@ -118,7 +121,10 @@ def check_structure(request: Request, completion: Completion) -> None:
 
 
 def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
-    """Rules O1 to O3."""
+    """Checks the tokens by rules O1 to O3, and counts near-ties in the ledger.
+
+    Raises `BrokenPromise`, and `OracleError` if there is no right answer.
+    """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
     for step, token_id in enumerate(tokens):
@@ -137,8 +143,11 @@ def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledge
 
 
 def check_choices(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
-    """Rule O3 alone, for answers too long to be generated again: each token, given the engine's own
-    tokens before it, is within rounding of the best in float64."""
+    """Checks tokens by rule O3 alone, for answers too long to be generated again.
+
+    Each token, given the engine's own tokens before it, must be within rounding of the best in
+    float64. Raises `BrokenPromise`.
+    """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
     if num_near_ties is None:
@@ -150,12 +159,13 @@ def check_choices(request: Request, completion: Completion, oracle: Oracle, ledg
 def _explained_steps(
     prompt: tuple[int, ...], tokens: tuple[int, ...], oracle: Oracle, is_flipped: bool = True
 ) -> int | None:
-    """Rule O3: the number of proven near-ties in the answer; None if rounding does not explain it.
+    """Returns the number of proven near-ties in the answer (rule O3); None if rounding does not
+    explain it.
 
-    `is_flipped`: it is known to differ from the reference, so that one at least is counted.
+    `is_flipped`: the answer is known to differ from the reference, so at least one is counted.
     """
     if not all(0 <= token < oracle.subject.vocab_size for token in tokens):
-        return None  # a later one; the first wrong token is told first
+        return None  # a later token is outside the vocabulary; the first wrong one is reported
     exact = oracle.score(prompt, tokens)
     chosen = exact.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
     regret = exact.max(dim=-1).values - chosen
@@ -182,7 +192,11 @@ def _wrong_token(
 
 
 def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
-    """Rule O3, second half: an honest engine flips only some of the steps that could flip."""
+    """Checks the second half of rule O3: an honest engine flips only some of the steps that could
+    flip.
+
+    Raises `BrokenPromise`.
+    """
     if not ledger.num_near_ties:
         return
     budget = binomial_bound(ledger.num_steps, oracle.error.near_tie_share, NEAR_TIE_RISK)
@@ -197,7 +211,12 @@ def check_near_tie_budget(oracle: Oracle, ledger: Ledger) -> None:
 
 
 def check_logits(request: Request, completion: Completion, oracle: Oracle) -> None:
-    """Rule O4: within kappa E of float64 over the engine's own tokens, at worst and on average."""
+    """Checks rule O4: logits are within kappa E of float64 over the engine's own tokens.
+
+    The largest error is compared with that of the reference, and the rms error with its rms. Raises
+    `BrokenPromise` for logits of another shape than `(num_tokens, vocab)`, too, and for NaN or
+    infinity.
+    """
     if completion.logits is None:
         return
     name, shape = request.request_id, tuple(completion.logits.shape)

@@ -1,4 +1,4 @@
-"""The one exception of a check."""
+"""The exception that all checks raise."""
 
 from __future__ import annotations
 
@@ -27,5 +27,6 @@ def broken(
     promise: Promise | None = None,
     **facts: Any,
 ) -> BrokenPromise:
-    """What a check raises: see `batchproof.findings.finding.found`."""
+    """Returns the exception for a finding; arguments and errors are those of
+    `batchproof.findings.finding.found`."""
     return BrokenPromise(found(rule, request_id, step, promise, **facts))

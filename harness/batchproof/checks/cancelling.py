@@ -1,4 +1,4 @@
-"""What a run with cancelled requests must come to (promise P13)."""
+"""What a run with cancelled requests must show (promise P13)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ def require_all_free(final: StepRecord) -> None:
 
 
 def require_one_row(final: StepRecord) -> None:
-    """Raises `BrokenPromise` if others than the one that came afterwards are fed."""
+    """Raises `BrokenPromise` if the last step feeds more than the one request that was added
+    afterwards."""
     if len({row.request_id for row in final.rows}) != 1:
         raise broken(Rule.CANCELLED_ROW)
 
 
 def require_not_fed(workload: Workload, outcome: Outcome, trace: Sequence[StepRecord]) -> None:
-    """From the step of its abort on, nothing is fed for a request. Raises `BrokenPromise`."""
+    """Raises `BrokenPromise` if a request is fed in the step of its abort, or later."""
     for request_id, step in workload.aborts:
         if step >= len(outcome.trace_lens):
             continue

@@ -1,7 +1,7 @@
 """How an engine behaved, whatever it answered: its trace and its events (P7, P9-P11, P14).
 
-Every judged workload goes through here, so a lost step or a leaked block shows in whichever test
-makes it happen.
+Every judged workload is checked here, so a lost step or a leaked block shows in every test that
+causes it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,12 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    FinishReason,
-    StepRecord,
-)
+from batchproof.api import Capability, Completion, FinishReason, StepRecord
 from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
-from batchproof.checks.trace import (
-    check_accounting,
-    check_ends,
-    check_limits,
-    check_positions,
-    check_scheduling,
-)
+from batchproof.checks.scheduling import check_limits, check_scheduling
+from batchproof.checks.trace import check_accounting, check_ends, check_positions
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -38,9 +28,12 @@ def check_conduct(
     earlier: Sequence[Computed] = (),
     delay: int = 0,
 ) -> None:
-    """`records`: what this workload added to the trace; `earlier`: what workloads before it have
-    computed on the same engine; `delay`: the `scheduling_delay` that it declares, in steps. Aborts
-    leave no mark in a trace, so workloads with aborts are judged by the tests of P13."""
+    """Checks trace and events of one workload. Raises `BrokenPromise`.
+
+    `records` is what this workload added to the trace; `earlier` what workloads before it have
+    computed on the same engine; `delay` the declared `scheduling_delay`, in steps. Workloads with
+    aborts are not checked: aborts leave no mark in a trace, so the tests of P13 judge them.
+    """
     if workload.aborts:
         return
     served, answers = _served(workload, outcome.completions)
@@ -58,7 +51,8 @@ def check_trace(
     earlier: Sequence[Computed] = (),
     delay: int = 0,
 ) -> None:
-    """All rules of `batchproof.checks.trace` that the engine's capabilities call for."""
+    """Checks the rules of a trace that the capabilities call for. Raises `BrokenPromise`; arguments
+    as for `check_conduct`."""
     has_scheduling = Capability.SCHEDULING in capabilities
     can_share = may_share(workload.config, capabilities)
     prefixes = ComputedPrefixes(workload, completions, earlier) if can_share else None
@@ -72,7 +66,11 @@ def check_trace(
 
 
 def check_stream(workload: Workload, outcome: Outcome) -> None:
-    """P14: the finish reason on the last event and nowhere else; a token in each, none too many."""
+    """Checks P14: the finish reason is on the last event only, each event has a token, none is
+    surplus.
+
+    Raises `BrokenPromise`.
+    """
     for request in workload.requests:
         own = [event for _, event in outcome.events if event.request_id == request.request_id]
         name, reasons = request.request_id, [event.finish_reason for event in own]
@@ -86,7 +84,7 @@ def check_stream(workload: Workload, outcome: Outcome) -> None:
 
 
 def _served(workload: Workload, completions: Sequence[Completion]) -> tuple[Workload, list[Completion]]:
-    """Without the refused requests, which no trace shows."""
+    """Returns workload and completions without the refused requests, which no trace shows."""
     kept = [i for i, each in enumerate(completions) if each.finish_reason is not FinishReason.ERROR]
     arrivals = workload.arrivals and tuple(workload.arrivals[i] for i in kept)
     requests = tuple(workload.requests[i] for i in kept)

@@ -1,4 +1,4 @@
-"""Is what an engine gave of the types the contract names? Checked before anything is compared."""
+"""Checks that values of an engine have the types of the contract, before anything is compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Slip = tuple[str, str]  # what a field is, and what it should be
 
 
 def checked_completions(given: object) -> tuple[Completion, ...]:
-    """Raises `BrokenPromise` for anything but an iterable of well-typed completions."""
+    """Returns the completions as a tuple. Raises `BrokenPromise` for anything but an iterable of
+    well-typed completions."""
     kind = type(given).__name__
     if not isinstance(given, Iterable):
         raise broken(Rule.RETURN_TYPE, got=kind)
@@ -45,7 +46,8 @@ def _slip(request_id: object, token_ids: object, reason: object, logits: object)
 
 
 def checked_events(given: object) -> list[TokenEvent]:
-    """Raises `BrokenPromise` for anything but a list of well-typed events."""
+    """Returns the events as a list. Raises `BrokenPromise` for anything but a list of well-typed
+    events."""
     if isinstance(given, TokenEvent) or not isinstance(given, list | tuple):  # an event is a tuple
         raise broken(Rule.STEP_TYPE, got=type(given).__name__)
     for each in given:

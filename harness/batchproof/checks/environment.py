@@ -1,4 +1,4 @@
-"""Rule P15: what an engine may borrow while it works and must leave as it was."""
+"""What an engine may use while it works and must leave as it was (promise P15)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ World = Mapping[str, Any]  # name of a thing -> a value that compares
 
 
 def settings_of(model: PreTrainedModel) -> dict[str, Any]:
-    """The part that is cheap to look at: switches of the model and of torch."""
+    """Returns what is cheap to read: switches of the model and of torch."""
     return {
         "attention implementation": model.config._attn_implementation,
         "training mode": model.training,
@@ -29,7 +29,7 @@ def settings_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def model_of(model: PreTrainedModel) -> dict[str, Any]:
-    """What belongs to the model, the sums over all weights included."""
+    """Returns what belongs to the model, sums over all weights included."""
     return {
         "weights and buffers": {
             name: (
@@ -48,22 +48,22 @@ def model_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
-    """Exact, so that it does not hang on the number of threads, as a sum of large floats does."""
+    """Returns an exact sum: one of large floats would depend on the number of threads."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().view(integers[tensor.element_size()])
     return int(bits.sum(dtype=torch.int64))
 
 
 def shared_of(model: PreTrainedModel) -> dict[str, Any]:
-    """What engines that take turns on one model are all measured with, but for the number of threads,
-    which a run chooses after it has loaded the model."""
+    """Returns what all engines on one model share, except the number of threads, which a run chooses
+    after it has loaded the model."""
     found = model_of(model) | settings_of(model)
     del found["number of threads"]
     return found
 
 
 def world_of(model: PreTrainedModel) -> dict[str, Any]:
-    """All of it."""
+    """Returns the model, the settings, and the states of all random generators."""
     return (
         model_of(model)
         | {
@@ -79,7 +79,7 @@ def world_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def require_same(before: World, after: World, when: str) -> None:
-    """Raises `BrokenPromise` at the first thing that differs."""
+    """Raises `BrokenPromise` at the first thing that differs; `when` is part of the message."""
     for name, value in before.items():
         if after[name] != value:
             changes = _difference(value, after[name])

@@ -1,4 +1,4 @@
-"""Did it happen? A test of preemption, chunking or slot reuse proves nothing if it did not."""
+"""Whether a trace shows what a test is about: a test of preemption proves nothing if there was none."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from batchproof.api import StepRecord
 
 
 def has_preemption(trace: Sequence[StepRecord]) -> bool:
+    """Returns whether a request was preempted."""
     return any(record.preempted for record in trace)
 
 
 def has_chunk(trace: Sequence[StepRecord]) -> bool:
-    """Was some prompt fed in parts?"""
+    """Returns whether a prompt was fed in parts."""
     return any(not row.is_sampled for record in trace for row in record.rows)
 
 
 def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
-    """Did a prompt ride with somebody's decode?"""
+    """Returns whether a prompt was fed in one step with a decode."""
     return any(
         any(row.context_len == 0 for row in record.rows)
         and any(row.context_len > 0 and row.query_len == 1 and row.is_sampled for row in record.rows)
@@ -27,7 +28,8 @@ def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
 
 
 def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
-    """Did some request, newly admitted or come back, begin behind keys that it had not to compute?"""
+    """Returns whether a request, admitted anew or again, began behind keys that were not computed
+    for it."""
     begun: set[str] = set()
     for record in trace:
         begun -= {*record.admitted, *record.preempted}
@@ -39,7 +41,8 @@ def has_prefix_hit(trace: Sequence[StepRecord]) -> bool:
 
 
 def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
-    """Were fewer blocks used than all sequences together have filled? Not for runs with aborts."""
+    """Returns whether fewer blocks were used than all sequences together have filled. Not for runs
+    with aborts."""
     cached: dict[str, int] = {}
     for record in trace:
         gone = {*record.preempted, *record.finished}
@@ -54,5 +57,5 @@ def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
 
 
 def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
-    """Were more requests admitted than there are slots?"""
+    """Returns whether more requests were admitted than there are slots."""
     return len({each for record in trace for each in record.admitted}) > max_num_seqs

@@ -1,7 +1,7 @@
-"""Ends that no scheduler can foresee, and how late it may learn of them (promise P9).
+"""Ends that no scheduler can foresee, and how late an engine may learn of them (promise P9).
 
-An engine that reads its tokens late (`batchproof.api.DelayedEngine`) may let an EOS before the cap take
-effect as late as it declares. Nothing else may be late, and nothing may hide behind it.
+An engine that reads its tokens late (`batchproof.api.DelayedEngine`) may let an EOS before the cap
+take effect as late as it declares. Nothing else may be late.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NONE_GRANTED = "no delay is granted: only an EOS before the cap may be late, if 
 
 
 def is_unforeseen(request: Request, completion: Completion) -> bool:
-    """Did an EOS end it before its cap?"""
+    """Returns whether an EOS ended the request before its cap."""
     is_short = len(completion.token_ids) < request.max_new_tokens
     return is_short and completion.finish_reason is FinishReason.STOP
 
@@ -34,9 +34,9 @@ def is_unforeseen(request: Request, completion: Completion) -> bool:
 class LateEnds:
     """When each request's last token was sampled in a trace, and how late that may take effect.
 
-    `sampled_in`: request id -> the step that sampled it. `granted`: request id -> how many steps later
-    it may finish: the declared delay for an unforeseen end; else it has no entry. `num_surplus`:
-    request id -> samples that may be discarded, being none too late.
+    `sampled_in`: request id -> the step that sampled its last token. `granted`: request id -> steps
+    by which it may finish later, which is the declared delay for an unforeseen end; others have no
+    entry. `num_surplus`: request id -> later samples that may be discarded.
     """
 
     sampled_in: Mapping[str, int] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class LateEnds:
         completions: Sequence[Completion],
         delay: int,
     ) -> LateEnds:
-        """`delay`: in steps, as declared. Who has fewer samples than tokens is left out: a finding of
-        others."""
+        """Returns the ends in this trace; `delay` is the declared one, in steps. A request with
+        fewer samples than tokens has no entry: other rules judge it."""
         requests = {request.request_id: request for request in workload.requests}
         due = {each.request_id: len(each.token_ids) for each in completions}  # samples to come
         granted = {
@@ -74,15 +74,16 @@ class LateEnds:
         return cls(sampled_in, granted, num_surplus)
 
     def is_late(self, request_id: str, step: int) -> bool:
-        """Is this a step in which the engine need not know yet that the request has ended?"""
+        """Returns whether the request has ended before this step, but the engine need not know it
+        yet."""
         return self.has_ended(request_id, step) and step <= self._latest(request_id)
 
     def has_ended(self, request_id: str, step: int) -> bool:
-        """Was its last token sampled before this step?"""
+        """Returns whether its last token was sampled before this step."""
         return self.sampled_in.get(request_id, step) < step
 
     def finishes_in_time(self, request_id: str, step: int) -> bool:
-        """Who is not known is in time."""
+        """Returns whether it may finish in this step; True for a request without an entry."""
         sampled_in = self.sampled_in.get(request_id)
         return sampled_in is None or sampled_in <= step <= self._latest(request_id)
 
@@ -90,8 +91,14 @@ class LateEnds:
         return self.sampled_in[request_id] + self.granted.get(request_id, 0)
 
 
+IN_TIME = LateEnds()  # every end takes effect at once
+
+
 def check_late_ends(trace: Sequence[StepRecord], ends: LateEnds) -> None:
-    """P9: an end takes effect in its own step, or an EOS before the cap as late as declared."""
+    """Checks P9: an end takes effect in its own step, or an EOS before the cap as late as declared.
+
+    Raises `BrokenPromise`.
+    """
     for step, record in enumerate(trace):
         for each in record.finished:
             if not ends.finishes_in_time(each, step):

@@ -1,4 +1,4 @@
-"""What was compared while one test ran; it ends up in the summary."""
+"""Counts of what was compared while one test ran, for the summary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ledger:
-    """Filled in by the trial and the checks it makes."""
+    """Counters and notes, filled in by the trial and its checks."""
 
     num_runs: int = 0  # workloads given to an engine, judged or not
     num_workloads: int = 0  # judged

@@ -1,4 +1,4 @@
-"""The definition of the attention mask, in loops a person can check (promise P6)."""
+"""The definition of the attention mask, as plain loops that are easy to verify (promise P6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from batchproof.findings.finding import Facts, Rule
 
 
 def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list[bool]]:
-    """`mask[q][k]`: may query q attend to key k? In the order of `MaskingEngine.attention_mask`."""
+    """Returns `mask[q][k]`, whether query q may attend to key k, in the order of
+    `MaskingEngine.attention_mask`."""
     queries = [
         (index, row.context_len + offset)
         for index, row in enumerate(rows)
@@ -33,7 +34,7 @@ def brute_force_mask(rows: Sequence[RowRecord], window: int | None) -> list[list
 
 
 def require_mask(got: Tensor, rows: Sequence[RowRecord], window: int | None) -> None:
-    """Raises `BrokenPromise` unless the mask, `(queries, keys)`, is that of the definition."""
+    """Raises `BrokenPromise` unless the mask, bool `(queries, keys)`, equals the definition."""
     layout = [(row.context_len, row.query_len) for row in rows]
     asked: Facts = {"layout": layout, "window": window}
     expected = torch.tensor(brute_force_mask(rows, window))
@@ -58,8 +59,13 @@ def require_mask(got: Tensor, rows: Sequence[RowRecord], window: int | None) -> 
 def require_moves(
     query: int, position: int, moved: float, should_move: bool | None, bound: float, allowed: float
 ) -> None:
-    """Raises `BrokenPromise` if a query's logits move by more than `allowed` although it cannot see the
-    changed position, or by `bound` at most although it must. None: either is right."""
+    """Raises `BrokenPromise` if a query's logits move although they must not, or stay although they
+    must move.
+
+    `moved` is the largest change of a logit. A query that cannot see the changed position may move
+    by `allowed` at most; one that must see it moves by more than `bound`. With `should_move` None
+    both are right.
+    """
     name = f"prefix-{query + 1}"
     facts: Facts = {"query": query, "position": position, "bound": bound}
     if should_move is False and moved > allowed:

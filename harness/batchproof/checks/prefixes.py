@@ -1,8 +1,8 @@
 """What a prefix cache may hold: the tokens that an engine has really computed (promise P7).
 
 An engine with the capability may let a request begin behind the keys of an equal beginning, its own
-before a preemption included. Which of them it still has is its own affair; that somebody has computed
-them is not.
+before a preemption included. Which keys it keeps is its own choice; that they were computed is
+checked.
 """
 
 from __future__ import annotations
@@ -23,26 +23,31 @@ from batchproof.workload.workloads import Workload
 
 
 def may_share(config: EngineConfig, capabilities: AbstractSet[Capability]) -> bool:
-    """May a request begin behind keys that another one has computed?"""
+    """Returns whether a request may begin behind keys that another one has computed."""
     return config.prefix_caching and Capability.PREFIX_CACHING in capabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The first `num_computed` tokens of one request. An abort, or a hang, may hide the last of them:
-    what is not known is taken to be whatever the engine says."""
+    """The first `num_computed` tokens of one request.
+
+    After an abort or a hang the last of them may be unknown; an unknown token counts as equal to any
+    other.
+    """
 
     token_ids: tuple[int, ...]  # prompt and answer, as far as they are known
     num_computed: int
 
     def begins_with(self, token_ids: tuple[int, ...], length: int) -> bool:
-        """Do `length` tokens, of which those given are known, stand at its beginning?"""
+        """Returns whether this begins with `length` tokens that equal `token_ids`, as far as both
+        are known."""
         known = zip(self.token_ids, token_ids, strict=False)
         return length <= self.num_computed and all(mine == theirs for mine, theirs in known)
 
 
 class ComputedPrefixes:
-    """Follows one workload's trace row by row; `earlier` is what workloads before it have computed."""
+    """Follows the trace of one workload row by row; `earlier` is what workloads before it have
+    computed."""
 
     def __init__(
         self,
@@ -59,23 +64,25 @@ class ComputedPrefixes:
         self._num_computed: dict[str, int] = {}
 
     def note(self, row: RowRecord) -> None:
-        """Its tokens are computed; names that nobody knows are a finding of others."""
+        """Notes the tokens of a row as computed. An unknown id is ignored: another rule judges it."""
         if row.request_id in self._token_ids:
             end = max(row.context_len + row.query_len, self._num_computed.get(row.request_id, 0))
             self._num_computed[row.request_id] = end
 
     def note_all(self, records: Iterable[StepRecord]) -> ComputedPrefixes:
+        """Notes the rows of all records, and returns itself."""
         for record in records:
             for row in record.rows:
                 self.note(row)
         return self
 
     def hold(self, request_id: str, length: int) -> bool:
-        """Has anybody computed the first `length` tokens of this request?"""
+        """Returns whether the first `length` tokens of this request have been computed by any
+        request."""
         prefix = self._token_ids[request_id][:length]
         return any(each.begins_with(prefix, length) for each in (*self._earlier, *self.computed))
 
     @property
     def computed(self) -> tuple[Computed, ...]:
-        """By this workload so far."""
+        """What this workload has computed so far."""
         return tuple(Computed(self._token_ids[name], n) for name, n in self._num_computed.items())

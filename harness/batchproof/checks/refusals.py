@@ -1,4 +1,4 @@
-"""Rule P12, the answer to a bad request: an error without tokens that names value and rule."""
+"""The answer to a bad request: an error without tokens that names value and rule (promise P12)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from batchproof.findings.finding import Rule
 def require_refused(
     completion: Completion, request: Request, wanted: Iterable[tuple[str, ...]], ledger: Ledger
 ) -> None:
-    """Of each group of words in `wanted` the message must hold one, in whatever case.
+    """Raises `BrokenPromise` unless the request is refused in words that name what is wrong.
 
-    Counts the answer in the ledger. Raises `BrokenPromise`.
+    The message must contain one word of each group in `wanted`, in upper or lower case. Counts the
+    answer in the ledger.
     """
     name, wanted = request.request_id, list(wanted)
     if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:

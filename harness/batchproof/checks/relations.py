@@ -1,9 +1,9 @@
 """Rule O5: relations between two runs of one engine, which need no reference.
 
-The strongest are bit for bit in every dtype, because all kernel shapes stay the same: rewriting the
-neighbours' contents, or what the engine served before, must not move a single bit of a request's
-logits. An engine that is not repeatable at all (rule O0) is held to the tolerance of rule O4 instead,
-and the summary says so.
+The strongest hold bit for bit in every dtype, because all kernel shapes stay the same: rewriting the
+neighbours' contents, or what the engine served before, must not change a single bit of a request's
+logits. An engine that is not repeatable (rule O0) is held to the tolerance of rule O4 instead, and
+the summary says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from batchproof.promises import Promise
 
 
 def require_same_tokens(promise: Promise, relation: str, old: Completion, new: Completion) -> None:
-    """Raises `BrokenPromise` with `promise`; `relation` says what was changed between the runs."""
+    """Raises `BrokenPromise` under `promise` unless tokens and finish reasons are equal.
+
+    `relation` says what was changed between the runs.
+    """
     if (old.token_ids, old.finish_reason) != (new.token_ids, new.finish_reason):
         raise broken(
             Rule.RELATION,
@@ -33,7 +36,10 @@ def require_same_tokens(promise: Promise, relation: str, old: Completion, new: C
 def require_same_logits(
     promise: Promise, relation: str, allowed: float, old: Completion, new: Completion
 ) -> None:
-    """The centred logits differ by no more than `allowed`; 0: not by a bit. Raises `BrokenPromise`."""
+    """Raises `BrokenPromise` if centred logits differ by more than `allowed`; 0: by a single bit.
+
+    Nothing is compared where one of the answers has no logits.
+    """
     if old.logits is None or new.logits is None or torch.equal(old.logits, new.logits):
         return
     # Without repeatable bits tokens may part at a near-tie; only what led to it can be compared.

@@ -1,7 +1,7 @@
-"""torch's switches that say what it computes with, and how exactly: one table for all who look at them.
+"""torch's switches for what it computes with, and how exactly, as one table.
 
-An engine leaves them as they were (P15), a hunt sets them back, and comparisons need some of them in
-one position.
+An engine must leave them as they were (P15), planted faults must not leak through them, and
+comparisons need some of them in one position.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ MIXED = "set by the old way and by the new"
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """`place`: an attribute, or a call that reads it; `setter`: a function or attribute that sets it,
-    where the place does not. `exact`: its position for comparisons; None: any."""
+    """One switch of torch.
+
+    `place` is an attribute, or a call that reads it; `setter` a function or attribute that sets it
+    where the place does not. `exact` is its position for comparisons; None: any.
+    """
 
     name: str
     place: str
@@ -27,7 +30,8 @@ class Switch:
     exact: Any = None
 
     def read(self) -> Any:
-        """torch refuses to read an old switch of TF32 where a new one says otherwise."""
+        """Returns the position; `MIXED` where torch refuses to read an old switch of TF32 because a
+        new one disagrees."""
         try:
             value = _at(self.place.removesuffix("()"))
             return value() if self.place.endswith("()") else value
@@ -35,6 +39,7 @@ class Switch:
             return MIXED
 
     def write(self, value: Any) -> None:
+        """Sets the switch."""
         if self.setter is not None and callable(setter := _at(self.setter)):
             setter(value)
         else:
@@ -43,14 +48,14 @@ class Switch:
 
     @property
     def exact_statement(self) -> str:
-        """A line of a script that puts it where comparisons need it."""
+        """A line of Python that sets the switch as comparisons need it."""
         target = self.setter or self.place
         is_call = callable(_at(target)) if self.setter else False
         return f"{target}({self.exact!r})" if is_call else f"{target} = {self.exact!r}"
 
     @property
     def is_here(self) -> bool:
-        """Does this torch have it?"""
+        """Whether this torch has the switch."""
         try:
             self.read()
         except AttributeError:
@@ -75,8 +80,11 @@ def _usual() -> Iterator[Switch]:
 
 
 def _rounding() -> Iterator[Switch]:
-    """An old switch of TF32 sets new ones as well, so it is set back before them, and of those the
-    general one before the special ones."""
+    """Yields the switches of rounding.
+
+    An old switch of TF32 sets new ones as well, so it is set back before them; of those the general
+    one comes before the special ones.
+    """
     precision = "float32_matmul_precision"
     yield Switch(
         "float32 matmul precision", f"torch.get_{precision}()", f"torch.set_{precision}", "highest"
@@ -87,8 +95,8 @@ def _rounding() -> Iterator[Switch]:
     for where in ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"):
         yield Switch(f"float32 precision of {_backend(where)}", _backend(where, "fp32_precision"))
     for dtype in ("bf16", "fp16"):
-        # A long sum may be cut in parts; what they come to is not added in 16 bits, for a batch is cut
-        # elsewhere than a row alone, by which rounding is measured.
+        # A long sum may be split into parts, but these are not added in 16 bits: a batch is split
+        # differently from a single row, with which rounding is measured.
         option = f"allow_{dtype}_reduced_precision_reduction"
         place, setter = f"torch._C._get_cublas_{option}()", _backend("cuda.matmul", option)
         yield Switch(f"reductions in {dtype}", place, setter, exact=(False, True))
@@ -99,7 +107,7 @@ def _rounding() -> Iterator[Switch]:
 
 
 def _libraries() -> Iterator[Switch]:
-    """Who computes it."""
+    """Yields the switches that choose the library that computes."""
     for kind in ("flash", "mem_efficient", "math", "cudnn"):
         place = _backend("cuda", f"{kind}_sdp_enabled()")
         yield Switch(f"SDPA backend {kind}", place, _backend("cuda", f"enable_{kind}_sdp"))
@@ -124,18 +132,20 @@ EXACT = tuple(each for each in SWITCHES if each.exact is not None)
 
 
 def positions() -> dict[str, Any]:
-    """By name, the special before the general: whoever tells the first difference tells the most."""
+    """Returns all positions by name, the special before the general: the first difference found
+    should be the most specific."""
     return {each.name: each.read() for each in reversed(SWITCHES)}
 
 
 def set_back(before: Mapping[str, Any]) -> None:
-    """To `positions()` of before."""
+    """Restores the positions that `positions()` returned."""
     for each in SWITCHES:
         if each.read() != before[each.name]:
             each.write(before[each.name])
 
 
 def compute_exactly() -> None:
-    """Comparisons are made in the dtype that was asked for, and a batch rounds no more than a row."""
+    """Sets the switches so that torch computes in the dtype asked for, and a batch rounds no more
+    than a row."""
     for each in EXACT:
         each.write(each.exact)

@@ -1,4 +1,4 @@
-"""Why did it fail? The most likely cause of a failure, named from evidence."""
+"""Names the most likely cause of a failure, from evidence."""
 
 from batchproof.diagnosis.diagnose import diagnose
 from batchproof.findings.causes import Diagnosis

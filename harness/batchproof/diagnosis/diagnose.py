@@ -1,4 +1,4 @@
-"""From a failure to its most likely cause, with the evidence. Never changes a verdict.
+"""Names the most likely cause of a failure, with the evidence. It never changes a verdict.
 
 Three sources, the strongest first:
 
@@ -13,16 +13,13 @@ from collections.abc import Iterator, Sequence
 
 from batchproof.api import FinishReason
 from batchproof.diagnosis.by_promise import BY_PROMISE
-from batchproof.diagnosis.explain import Explanation, explain, rounding_explains
-from batchproof.diagnosis.hangs import hang_explained
+from batchproof.diagnosis.explain import explain, rounding_explains
+from batchproof.diagnosis.explanation import Explanation
+from batchproof.diagnosis.hangs import explain_hang
+from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
 from batchproof.diagnosis.reruns import Reruns, cause_by_reruns, rerun
-from batchproof.diagnosis.shown import fed_too_early, streamed_wrongly, whose_eos
-from batchproof.diagnosis.stage import (
-    Call,
-    OutOfTimeError,
-    Stage,
-    Symptom,
-)
+from batchproof.diagnosis.symptoms import Symptom, symptoms_of
+from batchproof.diagnosis.trace_evidence import fed_too_early, streamed_wrongly, whose_eos
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure, Scene
 from batchproof.findings.finding import Rule
@@ -33,7 +30,7 @@ from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
 
-# What no wrong token can explain away.
+# Promises about behaviour, which wrong tokens cannot break.
 ABOUT_BEHAVIOUR = {
     Promise.P3,
     Promise.P4,
@@ -46,13 +43,16 @@ ABOUT_BEHAVIOUR = {
 
 
 def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> Diagnosis:
-    """The most likely cause of the failure, within `seconds`, give or take one engine call."""
-    stage = Stage(trial, seconds)
+    """Returns the most likely cause of the failure, found within about `seconds`.
+
+    An engine call that has begun is not cut short, so the limit may be exceeded by one call.
+    """
+    rerunner = Rerunner(trial, seconds)
     is_hang = failure.rule is Rule.HANG
     try:
         if is_hang:
-            return hang_explained(stage, failure)
-        return _by_rule(failure) or _investigate(stage, failure)
+            return explain_hang(rerunner, failure)
+        return _by_rule(failure) or _investigate(rerunner, failure)
     except OutOfTimeError:
         if is_hang:
             return Diagnosis(Cause.LIVENESS, headline(failure.finding))
@@ -60,7 +60,7 @@ def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> D
 
 
 def _by_rule(failure: Failure) -> Diagnosis | None:
-    """The cause, where the broken rule names it without a rerun."""
+    """Returns the cause where the broken rule names it without a rerun, else None."""
     cause = failure.finding.cause
     if cause is None and failure.promise in ABOUT_BEHAVIOUR:
         cause = BY_PROMISE[failure.promise]
@@ -70,34 +70,35 @@ def _by_rule(failure: Failure) -> Diagnosis | None:
     return None if cause is None else Diagnosis(cause, headline(failure.finding))
 
 
-def _investigate(stage: Stage, failure: Failure) -> Diagnosis:
-    found = _wrong_answer(stage, failure)
+def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
+    found = _wrong_answer(rerunner, failure)
     if found is None:
-        return _without_a_wrong_answer(failure, stage.trial.promise)
+        return _without_a_wrong_answer(failure, rerunner.trial.promise)
     calls, symptom = found
     call = calls[symptom.call]
-    right, _ = stage.trial.oracle.expected(symptom.request)
-    delay = stage.trial.scheduling_delay
+    right, _ = rerunner.trial.oracle.expected(symptom.request)
+    delay = rerunner.trial.scheduling_delay
     at_once = streamed_wrongly(call, symptom, right, delay) or fed_too_early(call, symptom)
     if at_once is not None:
         return at_once
     if not symptom.is_content or failure.promise in (Promise.P3, Promise.P14):
-        return _wrong_end(stage, failure, calls, symptom)
-    reruns = rerun(stage, calls, symptom)
+        return _wrong_end(rerunner, failure, calls, symptom)
+    reruns = rerun(rerunner, calls, symptom)
     if reruns.is_repeatable is False:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
-    explanation = explain(stage, calls, symptom, bool(reruns.is_right_alone))
-    rounding = None if explanation else rounding_explains(stage, calls, symptom)
+    explanation = explain(rerunner, calls, symptom, bool(reruns.is_right_alone))
+    rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
     return _named(failure, calls, symptom, reruns, explanation, rounding)
 
 
-def _wrong_answer(stage: Stage, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
-    """The scene played again, and the wrong answer in it: of the failed request, if it has one."""
-    for runs in _plays(failure.scene):
-        calls = stage.play(runs)
+def _wrong_answer(rerunner: Rerunner, failure: Failure) -> tuple[Sequence[Call], Symptom] | None:
+    """Reruns the failure. Returns the calls and a wrong answer, preferably one of the failed request;
+    None if every answer is right."""
+    for runs in _workloads_to_rerun(failure.scene):
+        calls = rerunner.run(runs)
         if calls is None:
             continue
-        symptoms = stage.symptoms(calls)
+        symptoms = symptoms_of(calls, rerunner.trial.oracle)
         symptoms.sort(
             key=lambda s: (not s.is_content, s.request.request_id != failure.finding.request_id)
         )
@@ -106,9 +107,9 @@ def _wrong_answer(stage: Stage, failure: Failure) -> tuple[Sequence[Call], Sympt
     return None
 
 
-def _plays(scene: Scene) -> Iterator[list[Workload]]:
-    """The failed runs, first through `generate`, which can show logits; then what they were held
-    against."""
+def _workloads_to_rerun(scene: Scene) -> Iterator[list[Workload]]:
+    """Yields the failed runs, first through `generate`, which can return logits, then the runs that
+    they were compared with."""
     for runs in (scene.runs, scene.other):
         workloads = [run.workload for run in runs]
         if not workloads:
@@ -121,20 +122,22 @@ def _plays(scene: Scene) -> Iterator[list[Workload]]:
 
 
 def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
-    """All answers are within rounding of the right one, or nothing could be played again."""
-    told = headline(failure.finding)
+    """Names a cause when all answers are within rounding of the right one, or no rerun succeeded."""
+    what = headline(failure.finding)
     if tested is Promise.P15:
         text = "it answers rightly while no other engine is alive"
-        return Diagnosis(Cause.SIDE_EFFECT, text, (told,))
+        return Diagnosis(Cause.SIDE_EFFECT, text, (what,))
     if failure.promise in (Promise.P1, Promise.P5, Promise.P8) and failure.rule is Rule.NEAR_TIES:
-        return Diagnosis(Cause.NEAR_TIE, told)
+        return Diagnosis(Cause.NEAR_TIE, what)
     if failure.promise in (Promise.P1, Promise.P5, Promise.P8, Promise.P16):
-        return Diagnosis(Cause.RACE, "played again on fresh engines, every answer is right")
-    return Diagnosis(BY_PROMISE.get(failure.promise, Cause.UNKNOWN), told)
+        return Diagnosis(Cause.RACE, "rerun on fresh engines, every answer is right")
+    return Diagnosis(BY_PROMISE.get(failure.promise, Cause.UNKNOWN), what)
 
 
-def _wrong_end(stage: Stage, failure: Failure, calls: Sequence[Call], symptom: Symptom) -> Diagnosis:
-    """Right tokens, but too many, too few, or the wrong reason."""
+def _wrong_end(
+    rerunner: Rerunner, failure: Failure, calls: Sequence[Call], symptom: Symptom
+) -> Diagnosis:
+    """Names a cause for right tokens that are too many or too few, or have the wrong finish reason."""
     cause = BY_PROMISE.get(failure.promise, Cause.CAP)
     if failure.promise in (Promise.P1, Promise.P5, Promise.P8):
         cause = Cause.CAP
@@ -153,8 +156,8 @@ def _wrong_end(stage: Stage, failure: Failure, calls: Sequence[Call], symptom: S
         if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
             cause = Cause.EOS
             evidence += whose_eos(calls[symptom.call], symptom.request, completion.token_ids[-1:])
-    found = rerun(stage, calls, symptom)
-    found.movers.clear()  # an end moves with the tokens, whoever moves those
+    found = rerun(rerunner, calls, symptom)
+    found.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
     by_reruns = cause_by_reruns(found, symptom, calls)
     if by_reruns is not None and by_reruns[0] in (Cause.PREEMPTION, Cause.STALE, Cause.RACE):
         return Diagnosis(*by_reruns, (*evidence, *found.facts))
@@ -162,7 +165,7 @@ def _wrong_end(stage: Stage, failure: Failure, calls: Sequence[Call], symptom: S
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
-    """What goes wrong only with chunks, or after preemptions, is to be looked for there."""
+    """Replaces a general cause by chunks or preemption if the answer is wrong only with those."""
     if cause not in (Cause.ADDRESSING, Cause.FEED):
         return cause
     if reruns.is_right_with_large_pool:
@@ -190,6 +193,6 @@ def _named(
     if by_reruns is not None:
         return Diagnosis(*by_reruns, (none, *reruns.facts))
     if failure.promise in (Promise.P2, Promise.P12, Promise.P13):
-        told = headline(failure.finding)
-        return Diagnosis(BY_PROMISE[failure.promise], told, (none, *reruns.facts))
+        text = headline(failure.finding)
+        return Diagnosis(BY_PROMISE[failure.promise], text, (none, *reruns.facts))
     return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))

@@ -1,4 +1,4 @@
-"""Why does it not end?"""
+"""Finds why a run does not end."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ from dataclasses import replace
 
 from batchproof.api import EngineConfig
 from batchproof.diagnosis.by_promise import BY_PROMISE
-from batchproof.diagnosis.stage import HANG_TIME_LIMIT_S, Stage
+from batchproof.diagnosis.rerunner import HANG_TIME_LIMIT_S, Rerunner
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding_text import headline
 from batchproof.workload.workloads import Workload
 
 
-def hang_explained(stage: Stage, hang: Failure) -> Diagnosis:
-    """Does it end without the aborts? Was a rule of the trace broken on the way?"""
+def explain_hang(rerunner: Rerunner, hang: Failure) -> Diagnosis:
+    """Returns the cause of a hang: an abort, a rule of the trace broken before it, or the limits.
+
+    Raises `OutOfTimeError`.
+    """
     text = headline(hang.finding)
     runs = [run.workload for run in hang.scene.runs]
     if any(each.aborts for each in runs):
-        calls = stage.play([replace(each, aborts=()) for each in runs])
+        calls = rerunner.run([replace(each, aborts=()) for each in runs])
         if calls is not None:
             facts = (text, "with nothing aborted it ends")
-            return Diagnosis(Cause.CANCEL, "after an abort it comes to no end", facts)
-    broken = stage.conduct_up_to_hang(runs)
+            return Diagnosis(Cause.CANCEL, "after an abort it does not end", facts)
+    broken = rerunner.conduct_up_to_hang(runs)
     if broken is not None and broken.promise in BY_PROMISE:
         first = headline(broken)
         return Diagnosis(BY_PROMISE[broken.promise], first, (text, f"before that: {first}"))
-    return Diagnosis(Cause.LIVENESS, text, tuple(_who_waits(stage, runs[-1])))
+    return Diagnosis(Cause.LIVENESS, text, tuple(_who_waits(rerunner, runs[-1])))
 
 
-def _who_waits(stage: Stage, workload: Workload) -> list[str]:
-    """Which requests hang alone, and under which limits."""
+def _who_waits(rerunner: Rerunner, workload: Workload) -> list[str]:
+    """Returns lines that name the requests that hang alone, and the limits without which they end."""
     facts: list[str] = []
     alone = [workload.together().with_requests([request]) for request in workload.requests]
-    stuck = [each for each in alone if stage.play([each], HANG_TIME_LIMIT_S) is None]
+    stuck = [each for each in alone if rerunner.run([each], HANG_TIME_LIMIT_S) is None]
     if not stuck:
-        return ["each of its requests alone comes to an end"]
+        return ["each of its requests alone ends"]
     names = ", ".join(repr(each.requests[0].request_id) for each in stuck)
-    facts.append(f"alone on a fresh engine these come to no end either: {names}")
+    facts.append(f"alone on a fresh engine these do not end either: {names}")
     given, roomy = workload.config, EngineConfig()
     limits: dict[str, dict[str, int | None]] = {
         "max_num_seqs": {
@@ -50,6 +53,6 @@ def _who_waits(stage: Stage, workload: Workload) -> list[str]:
     }
     for limit, changes in limits.items():
         was, value = getattr(given, limit), changes[limit]
-        if was != value and stage.play([stuck[0].with_config(**changes)], HANG_TIME_LIMIT_S):
+        if was != value and rerunner.run([stuck[0].with_config(**changes)], HANG_TIME_LIMIT_S):
             facts.append(f"with {limit} {value} instead of {was} it ends")
     return facts

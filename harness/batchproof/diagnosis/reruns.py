@@ -1,4 +1,4 @@
-"""What changes the wrong answer? Alone, on a fresh engine, with other neighbours, other limits."""
+"""Finds what changes a wrong answer: a fresh engine, no neighbours, other neighbours, other limits."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from dataclasses import dataclass, field, replace
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.prefixes import may_share
-from batchproof.diagnosis.stage import (
-    Call,
-    Stage,
-    Symptom,
-    same_answer,
-)
+from batchproof.diagnosis.rerunner import Call, Rerunner, same_answer
+from batchproof.diagnosis.symptoms import Symptom, is_bad, symptoms_of
 from batchproof.findings.causes import Cause
 from batchproof.workload.workloads import Workload
 
 ROOMY = EngineConfig()
-NUM_REWRITTEN = 6  # neighbours
+NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
 
 
 @dataclass
 class Reruns:
-    """Facts, each with the words for a report. None: could not be tried, or does not apply."""
+    """What the reruns show, as values and as `facts` for the report.
+
+    A value of None means that the rerun does not apply or did not finish.
+    """
 
     is_repeatable: bool | None = None
     is_right_alone: bool | None = None
@@ -36,12 +35,15 @@ class Reruns:
     facts: list[str] = field(default_factory=list)
 
 
-def rerun(stage: Stage, calls: Sequence[Call], symptom: Symptom) -> Reruns:
-    """Every rerun is a fresh engine; the first asks whether the failure can be repeated at all."""
+def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns:
+    """Reruns the calls, each time on a fresh engine, first unchanged and then with one thing changed.
+
+    Raises `OutOfTimeError`.
+    """
     found = Reruns()
     workloads = [call.workload for call in calls]
-    case = _Case(stage, calls, symptom, found)
-    again = stage.play(workloads)
+    case = _Case(rerunner, calls, symptom, found)
+    again = rerunner.run(workloads)
     if again is not None:
         was, now = (
             each[symptom.call].completion(symptom.request.request_id) for each in (calls, again)
@@ -61,7 +63,7 @@ def rerun(stage: Stage, calls: Sequence[Call], symptom: Symptom) -> Reruns:
         found.is_right_without_aborts = case.is_right(
             "with nothing aborted", _swapped(workloads, symptom, without)
         )
-    good = [r for r in here.requests if not stage.is_bad(r)]
+    good = [r for r in here.requests if not is_bad(r, rerunner.trial.oracle)]
     if len(good) < len(here.requests):
         found.is_right_without_bad_requests = case.is_right(
             "without the bad request", _swapped(workloads, symptom, here.with_requests(good))
@@ -74,18 +76,20 @@ def rerun(stage: Stage, calls: Sequence[Call], symptom: Symptom) -> Reruns:
 
 @dataclass(frozen=True)
 class _Case:
-    stage: Stage
+    rerunner: Rerunner
     calls: Sequence[Call]
     symptom: Symptom
     found: Reruns
 
     def is_right(self, words: str, workloads: Sequence[Workload]) -> bool | None:
-        """Is the request answered rightly here? In the last of the calls with its id."""
-        calls = self.stage.play(workloads)
+        """Returns whether the request is answered rightly in its call, or in the last one if there are
+        fewer calls."""
+        calls = self.rerunner.run(workloads)
         if calls is None:
             return None
         number = min(self.symptom.call, len(calls) - 1)
-        wrong = [s for s in self.stage.symptoms(calls) if s.call == number]
+        symptoms = symptoms_of(calls, self.rerunner.trial.oracle)
+        wrong = [symptom for symptom in symptoms if symptom.call == number]
         is_right = all(s.request.request_id != self.symptom.request.request_id for s in wrong)
         self.found.facts.append(f"{words}: {'right' if is_right else 'wrong as well'}")
         return is_right
@@ -101,8 +105,9 @@ def _swapped(workloads: Sequence[Workload], symptom: Symptom, new: Workload) -> 
 
 
 def _limits(case: _Case, workloads: Sequence[Workload], found: Reruns) -> None:
-    """With the prefix cache, then the pool, then the token budget out of the way."""
-    capabilities = case.stage.trial.capabilities
+    """Reruns without the prefix cache, with a large pool, and with a token budget above every
+    prompt."""
+    capabilities = case.rerunner.trial.capabilities
     config = workloads[-1].config
     if may_share(config, capabilities):
         unshared = [each.with_config(prefix_caching=False) for each in workloads]
@@ -121,8 +126,8 @@ def _limits(case: _Case, workloads: Sequence[Workload], found: Reruns) -> None:
 
 
 def _rewrite(case: _Case, workloads: Sequence[Workload], here: Workload, found: Reruns) -> None:
-    """Whose contents move the answer, lengths kept?"""
-    symptom, vocab_size = case.symptom, case.stage.trial.subject.vocab_size
+    """Rewrites each neighbour at the same length and notes whose contents change the answer."""
+    symptom, vocab_size = case.symptom, case.rerunner.trial.subject.vocab_size
     was = case.calls[symptom.call].completion(symptom.request.request_id)
     for number, request in enumerate(here.requests[:NUM_REWRITTEN]):
         if request is symptom.request or not request.prompt_token_ids:
@@ -130,7 +135,7 @@ def _rewrite(case: _Case, workloads: Sequence[Workload], here: Workload, found: 
         shifted = tuple((token + 1) % vocab_size for token in request.prompt_token_ids)
         rewritten = list(here.requests)
         rewritten[number] = replace(request, prompt_token_ids=shifted, eos_token_ids=frozenset())
-        calls = case.stage.play(_swapped(workloads, symptom, here.with_requests(rewritten)))
+        calls = case.rerunner.run(_swapped(workloads, symptom, here.with_requests(rewritten)))
         now = calls and calls[symptom.call].completion(symptom.request.request_id)
         if calls is not None and not same_answer(was, now or None):
             found.movers.append(request.request_id)
@@ -142,7 +147,10 @@ def _rewrite(case: _Case, workloads: Sequence[Workload], here: Workload, found: 
 
 
 def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> tuple[Cause, str] | None:
-    """What the reruns alone say, where no mistake of the list explains the answer."""
+    """Returns the cause that the reruns alone suggest, and why, or None.
+
+    Used where no mistake of the list explains the answer.
+    """
     verdicts = (
         (found.is_repeatable is False, Cause.RACE, "the same calls give different answers"),
         (
@@ -157,7 +165,7 @@ def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> t
             Cause.INPUT,
             "a bad request beside it changes the answer",
         ),
-        (found.is_right_with_large_pool, Cause.PREEMPTION, "it is right while nobody is preempted"),
+        (found.is_right_with_large_pool, Cause.PREEMPTION, "it is right while nothing is preempted"),
         (found.is_right_with_whole_prompts, Cause.CHUNK, "it is right while no prompt is fed in parts"),
     )
     for applies, cause, words in verdicts:
@@ -169,7 +177,7 @@ def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> t
 
 
 def _leak_or_stale(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> tuple[Cause, str]:
-    """By the trace: did they share a step, or had the neighbour left before?"""
+    """Decides by the trace whether they shared a step or the neighbour had left before."""
     own = symptom.request.request_id
     together = {
         row.request_id

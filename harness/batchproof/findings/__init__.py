@@ -1,1 +1,1 @@
-"""What a check finds, as values, and the one place where they become text."""
+"""Findings, failures and causes as values, and the one place where they become text."""

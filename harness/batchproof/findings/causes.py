@@ -1,6 +1,6 @@
-"""What a failure is most likely due to: the words of a diagnosis.
+"""Causes of a failure, and the diagnosis that names one.
 
-A promise says what is broken for the user; a cause says where its engineer should look.
+A promise says what is broken for the user; a cause says where the engine's author should look.
 """
 
 from __future__ import annotations
@@ -10,44 +10,46 @@ from enum import Enum
 
 
 class Cause(Enum):
-    """Each with the mistake in a few words."""
+    """A cause, with the mistake in a few words."""
 
     LEAK = "keys of another live sequence are visible"
-    STALE = "what an earlier tenant, call or step left behind is read"
+    STALE = "state of an earlier request, call or step is read"
     MASK = "a query sees the wrong keys of its own sequence"
-    POSITION = "tokens stand at the wrong positions"
-    PADDING = "padding takes part: it is attended, or counted"
-    ADDRESSING = "a key or value is stored to, or read from, the wrong place of the cache"
-    FEED = "the wrong tokens are fed: one twice, one left out, an old one"
-    CHUNK = "what a prompt's chunk boundary should carry over is lost or doubled"
-    PREEMPTION = "a preempted request does not go on where it was"
+    POSITION = "tokens have the wrong positions"
+    PADDING = "padding is attended or counted"
+    ADDRESSING = "a key or value is written to, or read from, the wrong place in the cache"
+    FEED = "the wrong tokens are fed: one twice, one missing, an old one"
+    CHUNK = "state that a chunk boundary should carry over is lost or doubled"
+    PREEMPTION = "a preempted request does not resume where it stopped"
     ROUTING = "tokens or logits are given to the wrong request"
-    ORDER = "completions stand in the wrong order"
+    ORDER = "completions are in the wrong order"
     DROPPED = "a request gets no completion, or more than one"
-    STREAM = "events are missing, doubled or misnamed"
-    CAP = "the limit on new tokens is not kept"
+    STREAM = "events are missing, doubled or mislabelled"
+    CAP = "the limit on new tokens is exceeded or not reached"
     EOS = "the end-of-sequence token, or the finish reason, is mishandled"
-    PRECISION = "numbers are kept or computed in lower precision than the model's"
+    PRECISION = "values are stored or computed in lower precision than the model's"
     NEAR_TIE = "two tokens are equally good within rounding"
-    SCHEDULING = "who runs when: a slot idle, a step lost, a place in the queue taken, a limit passed"
-    LIVENESS = "it does not come to an end"
-    ACCOUNTING = "cache blocks are lost, counted twice or given out twice"
-    INPUT = "a bad request is let in, altered, or taken out on others"
+    SCHEDULING = (
+        "a slot stays idle, a step is lost, a request overtakes another, or a limit is exceeded"
+    )
+    LIVENESS = "a run does not end"
+    ACCOUNTING = "cache blocks are lost, counted twice or assigned twice"
+    INPUT = "a bad request is accepted, altered, or harms others"
     CANCEL = "an abort does nothing, too much, or leaves something behind"
-    SIDE_EFFECT = "something that is not the engine's own is changed"
+    SIDE_EFFECT = "the engine changes something outside itself"
     RACE = "the same call gives different answers"
-    CRASH = "the engine raised"
-    UNKNOWN = "none of the mistakes tried explains it"
+    CRASH = "the engine raised an exception"
+    UNKNOWN = "no mistake that was tried explains it"
 
     @property
     def word(self) -> str:
-        """As reports print it: NEAR-TIE, SIDE EFFECT."""
+        """The name as reports print it: NEAR-TIE, SIDE EFFECT."""
         return {"NEAR_TIE": "NEAR-TIE"}.get(self.name, self.name.replace("_", " "))
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`text`: the most likely cause in a sentence; `evidence`: a few lines that led there."""
+    """The most likely cause: `text` is a sentence, `evidence` the lines that support it."""
 
     cause: Cause
     text: str

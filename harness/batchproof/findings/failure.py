@@ -1,4 +1,4 @@
-"""A failure: a finding, the runs that show it, and what was under test. Complete when it is made."""
+"""A failure: a finding, the runs that show it, and what was under test."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from batchproof.workload.workloads import Workload
 
 @dataclass(frozen=True)
 class Run:
-    """One workload that an engine was given; `serial` tells the engines of a test apart."""
+    """One workload that an engine was given; `serial` distinguishes the engines of a test."""
 
     serial: int
     workload: Workload
-    completions: tuple[Completion, ...] = ()  # empty if it did not come to an end
+    completions: tuple[Completion, ...] = ()  # empty if the run did not end
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What must be done again to see a failure again: the runs on one engine, the failed one last."""
+    """The runs that reproduce a failure on one engine, the failed one last."""
 
     runs: tuple[Run, ...]
-    other: tuple[Run, ...] = ()  # the runs it was held against, where two were compared
+    other: tuple[Run, ...] = ()  # the runs compared with those, if any
 
     @property
     def workload(self) -> Workload:
+        """The workload of the failed run."""
         return self.runs[-1].workload
 
 
@@ -56,8 +57,11 @@ class CaseNote:
 
 @dataclass(frozen=True)
 class Failure:
-    """`case`: the curated case it was found by, if any; `is_repeatable`: not if the same example went
-    otherwise when it was played once more."""
+    """A finding with all that is known of it.
+
+    `case` is the curated case that found it, if any; `is_repeatable` is False if the same example
+    gave another result when it was run again.
+    """
 
     finding: Finding
     scene: Scene
@@ -67,15 +71,19 @@ class Failure:
 
     @property
     def promise(self) -> Promise:
+        """The promise that is broken."""
         return self.finding.promise
 
     @property
     def rule(self) -> Rule:
+        """The rule that shows it."""
         return self.finding.rule
 
     def in_case(self, case: CaseNote) -> Self:
+        """Returns the same failure, found by a curated case."""
         return replace(self, case=case)
 
     def under(self, promise: Promise, appeared: str) -> Self:
-        """The same failure, counted for the promise of a relation; `appeared`: what was changed."""
+        """Returns the same failure, counted for the promise of a relation; `appeared` is what was
+        changed."""
         return replace(self, finding=self.finding.under(promise, appeared))

@@ -1,4 +1,4 @@
-"""Renders a failure as the page of text that a test prints."""
+"""Renders a failure as the text that a test prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ WORKLOAD = "workload, to paste into a file of cases/:"
 
 
 def failure_text(failure: Failure, diagnosis: Diagnosis | None = None) -> str:
-    """First line, evidence, most likely cause, engine and model, and the workload as YAML."""
+    """Returns the first line, evidence, most likely cause, engine and model, and the workload as
+    YAML."""
     return "\n".join(_lines(failure, diagnosis))
 
 
@@ -39,11 +40,11 @@ def _evidence(failure: Failure) -> Iterator[str]:
 
 
 def subject_words(subject: Subject) -> str:
-    """The model, its dtype and its device."""
+    """Returns the model, its dtype and its device."""
     return f"{subject.model} ({subject.dtype}, {subject.device})"
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
-    """The cause in a line, its evidence below."""
+    """Returns a line with the cause, then its evidence."""
     head = f"most likely cause: {diagnosis.cause.word}: {diagnosis.text}"
     return [head, *(f"  {line}" for line in diagnosis.evidence)]

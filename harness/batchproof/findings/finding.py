@@ -1,4 +1,5 @@
-"""What a check finds: a broken promise, the rule that shows it, and the facts. Values, no words.
+"""What a check finds: a broken promise, the rule that shows it, and the facts, as values without
+text.
 
 `findings.finding_text` renders a finding; nothing reads the rendered text back.
 """
@@ -19,8 +20,8 @@ Fact = None | bool | int | float | str | tuple["Fact", ...]
 
 
 class Rule(Enum):
-    """Every rule a check can find broken: its id, the promise it belongs to unless a finding states
-    another, and the cause it names by itself, if any."""
+    """Every rule that a check can find broken: its id, its promise unless a finding states another,
+    and the cause that it names by itself, if any."""
 
     # the answers of one call (`checks.answers`, `checks.contract_types`)
     RETURN_TYPE = ("return-type", Promise.P4)
@@ -61,7 +62,7 @@ class Rule(Enum):
     MASK_LEAK = ("mask-leak", Promise.P6, Cause.LEAK)
     UNSEEN_MOVES = ("unseen-moves", Promise.P6)
     SEEN_STAYS = ("seen-stays", Promise.P6)
-    # the trace (`checks.trace`, `checks.late_ends`)
+    # the trace (`checks.trace`, `checks.scheduling`, `checks.late_ends`)
     NAMES = ("names", Promise.P7)
     POSITIONS = ("positions", Promise.P7)
     QUERY_LEN = ("query-len", Promise.P7)
@@ -115,7 +116,7 @@ class Rule(Enum):
     NEVER_HAPPENED = ("never-happened", Promise.P1)
     CASE_EVENT = ("case-event", Promise.P1)
     MAX_STEPS = ("max-steps", Promise.P9)
-    # a test of somebody else's, in its own words: the fact `what`
+    # a user's own test, in its own words: the fact `what`
     STATED = ("stated", Promise.P1)
 
     def __init__(self, rule_id: str, promise: Promise, cause: Cause | None = None) -> None:
@@ -128,15 +129,18 @@ class Rule(Enum):
 
     @classmethod
     def by_id(cls, rule_id: str) -> Rule:
-        """Raises `KeyError` for an id that no rule has."""
+        """Returns the rule. Raises `KeyError` for an id that no rule has."""
         return {rule.id: rule for rule in cls}[rule_id]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A broken promise. `request_id` and `step`: where it shows first, where that is known (an output
-    step of the request, or an engine step, as the rule has it). `facts` hold JSON values only.
-    `appeared`: what was changed beforehand, where a relation between runs put it down to that."""
+    """A broken promise.
+
+    `request_id` and `step` say where it shows first, if that is known; the rule decides whether
+    `step` is an output step of the request or a step of the engine. `facts` hold JSON values only.
+    `appeared` is what was changed before, where a relation between runs found it.
+    """
 
     promise: Promise
     rule: Rule
@@ -151,10 +155,11 @@ class Finding:
 
     @property
     def cause(self) -> Cause | None:
+        """The cause that the rule names by itself, if any."""
         return self.rule.cause
 
     def under(self, promise: Promise, appeared: str | None = None) -> Self:
-        """The same finding, counted for another promise."""
+        """Returns the same finding, counted for another promise."""
         return replace(self, promise=promise, appeared=appeared or self.appeared)
 
 
@@ -165,7 +170,7 @@ def found(
     promise: Promise | None = None,
     **facts: Any,
 ) -> Finding:
-    """A finding of the rule's own promise, unless another is given.
+    """Returns a finding of the rule's own promise, unless another is given.
 
     Raises `TypeError` for a fact that is no JSON value.
     """
@@ -173,7 +178,7 @@ def found(
 
 
 def thawed(fact: Fact) -> Any:
-    """The fact with lists in place of tuples, as JSON and people write it."""
+    """Returns the fact with lists in place of tuples."""
     return [thawed(each) for each in fact] if isinstance(fact, tuple) else fact
 
 

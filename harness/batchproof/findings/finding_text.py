@@ -9,17 +9,17 @@ from batchproof.findings.rule_texts import TEMPLATES
 
 
 def headline(finding: Finding) -> str:
-    """What was got and what should be, in one line."""
+    """Returns one line: what was found and what should be."""
     return TEMPLATES[finding.rule][0].format_map(_values(finding))
 
 
 def first_line(finding: Finding) -> str:
-    """The promise and the headline."""
+    """Returns the promise and the headline."""
     return f"{finding.promise} is broken: {headline(finding)}"
 
 
 def evidence(finding: Finding) -> Iterator[str]:
-    """The lines below the headline."""
+    """Yields the lines below the headline."""
     values = _values(finding)
     for template in TEMPLATES[finding.rule][1:]:
         if template.startswith("*"):
@@ -33,7 +33,7 @@ def evidence(finding: Finding) -> Iterator[str]:
 
 
 def finding_text(finding: Finding) -> str:
-    """First line and evidence."""
+    """Returns the first line and the evidence."""
     return "\n".join([first_line(finding), *(f"  {line}" for line in evidence(finding))])
 
 

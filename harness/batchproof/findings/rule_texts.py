@@ -1,7 +1,7 @@
-"""What each rule says when it is broken: a headline, and the lines of evidence below it.
+"""The text of each rule when it is broken: a headline, and the lines of evidence below it.
 
-Templates are filled with the finding's facts, its `request_id` and its `step`. A line `*name` stands
-for each line of the fact `name`.
+Templates are filled with the facts of the finding, its `request_id` and its `step`. A line `*name`
+stands for each line of the fact `name`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ANSWERS: dict[Rule, tuple[str, ...]] = {
     Rule.COMPLETION_FIELD: ("the completion of " + REQUEST + " has {got}, but should be {should_be}",),
     Rule.COUNT: ("{num_requests} requests, but {num_completions} completions",),
     Rule.ORDER: ("the completions are not in input order", "*ids"),
-    Rule.STRANGER: ("{stranger!r} is answered, which nobody asked, and {lost!r} is not", "*ids"),
+    Rule.STRANGER: ("{stranger!r} is answered, which was not requested, and {lost!r} is not", "*ids"),
     Rule.TWICE: ("{twice!r} is answered twice, and {lost!r} is not", "*ids"),
     Rule.MISSING: ("request {lost!r} has no completion", "*ids"),
     Rule.SURPLUS: ("there are too many completions", "*ids"),
     Rule.GOOD_REFUSED: (REQUEST + " is a good request, but was answered with an error: {error}",),
-    Rule.ABORTED_UNASKED: (REQUEST + " was aborted, but nobody asked for that",),
+    Rule.ABORTED_UNASKED: (REQUEST + " was aborted without a call of abort",),
     Rule.CAP: (REQUEST + " got {num_tokens} tokens, but its cap is {cap}", *GOT_AND_CAP),
     Rule.SHORT: (
         REQUEST + " got {num_tokens} tokens without an EOS, but should get {cap}",
@@ -107,7 +107,7 @@ REFUSALS_AND_RELATIONS: dict[Rule, tuple[str, ...]] = {
 REFUSALS_AND_RELATIONS[Rule.MASK_LEAK] = REFUSALS_AND_RELATIONS[Rule.MASK]
 
 TRACE: dict[Rule, tuple[str, ...]] = {
-    Rule.NAMES: ("step {step}: the trace names {name!r}, but nobody asked for it",),
+    Rule.NAMES: ("step {step}: the trace names {name!r}, which was not requested",),
     Rule.POSITIONS: (
         "step {step}, "
         + REQUEST
@@ -121,7 +121,7 @@ TRACE: dict[Rule, tuple[str, ...]] = {
         "are fed",
     ),
     Rule.PREFIX: (
-        "step {step}, " + REQUEST + ": it begins behind {num_tokens} tokens that nobody has computed",
+        "step {step}, " + REQUEST + ": it begins behind {num_tokens} tokens that were never computed",
     ),
     Rule.TWO_ROWS: ("step {step}: a request has two rows: {ids}",),
     Rule.SLOTS: ("step {step}: {num_rows} rows, but max_num_seqs is {max_num_seqs}",),
@@ -174,7 +174,7 @@ EVENTS: dict[Rule, tuple[str, ...]] = {
     ),
     Rule.EMPTY_EVENT: (REQUEST + ": an event carries no token",),
     Rule.NUM_EVENTS: (REQUEST + ": {num_events} events, but its cap is {cap}",),
-    Rule.STRANGE_EVENT: ("an event is of " + REQUEST + ", which nobody asked for",),
+    Rule.STRANGE_EVENT: ("an event is of " + REQUEST + ", which was not requested",),
     Rule.REFUSAL_EVENT: ("a refused request must yield one ERROR event with a message, got {got}",),
     Rule.CANCELLED_TOKEN: (
         REQUEST + " was cancelled before step {cancelled_at}, but got a token in step {step}",
@@ -211,8 +211,8 @@ RUNS: dict[Rule, tuple[str, ...]] = {
     Rule.UNREADABLE: ("judging what the engine gave raised {error}: {message}", "*frames"),
     Rule.HANG: ("{what}", "*evidence"),
     Rule.NEVER_HAPPENED: (
-        "no example of this test shows a {what} in its trace, though an engine that declares the "
-        "capability comes to it there",
+        "no example of this test shows a {what} in its trace, which an engine that declares the "
+        "capability would show",
     ),
     Rule.CASE_EVENT: ("{what} did not happen in {num_steps} steps: this case proves nothing",),
     Rule.MAX_STEPS: ("it took {num_steps} steps, but {most} are enough",),

@@ -1,1 +1,1 @@
-"""One engine on one model: found, built, run within limits, judged."""
+"""Resolves an engine, builds it, runs it on a model within limits, and judges it."""

@@ -19,9 +19,9 @@ AFTERWARDS = Request("afterwards", (2, 7, 1), 2)
 
 
 def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> Outcome:
-    """Run it, then one more request on the same engine; judge survivors and leftovers.
+    """Runs the workload, then one more request on the same engine; judges survivors and leftovers.
 
-    Raises `ConformanceFailure`.
+    Raises `ConformanceFailure`, `HangFailure` and `OracleError`, as `Trial.run` does.
     """
     has_trace = Capability.TRACING in trial.capabilities
     with blame(Promise.P13, "beside a cancelled request"):

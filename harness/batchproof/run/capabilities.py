@@ -1,4 +1,4 @@
-"""Which capabilities an engine has: what it says, or else what its methods show; how late it reads."""
+"""The capabilities of an engine: those it declares, or else those its methods show."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ NEEDS = {
     Capability.PREEMPTION: {Capability.TRACING},
     Capability.PREFIX_CACHING: {Capability.TRACING},
 }
-DELAYS = (0, 1)  # steps; no engine that is known to us reads later
+DELAYS = (0, 1)  # steps; no known engine reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
 
 def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> frozenset[Capability]:
-    """Builds one engine and looks at it; without a declaration it also answers one short prompt.
+    """Builds one engine and returns its capabilities; without a declaration it also answers one
+    short prompt.
 
-    Raises `UsageError` if it has no `generate`, has only a part of a capability's methods, declares
-    a capability without having its methods, or a `scheduling_delay` that there is not.
+    Raises `UsageError` if the engine has no `generate`, has only a part of a capability's methods,
+    declares a capability without having its methods, or declares an invalid `scheduling_delay`.
     """
     engine = build(EngineConfig(return_logits=True))
     if not callable(getattr(engine, "generate", None)):
@@ -51,7 +52,10 @@ def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> froze
 
 
 def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]) -> int:
-    """What `batchproof.api.DelayedEngine` says of it, in steps; 0 of an engine that says nothing."""
+    """Returns the declared delay in steps (`batchproof.api.DelayedEngine`); 0 without a declaration.
+
+    Raises `UsageError` if it is no property, not 0 or 1, or 1 without the capability SCHEDULING.
+    """
     try:
         declared: object = getattr(engine, "scheduling_delay", 0)
     except Exception as error:
@@ -90,7 +94,7 @@ def _capabilities(name: str, engine: Engine) -> frozenset[Capability]:
         (answer,) = engine.generate([PROBE])
         if answer.logits is not None:
             found.add(Capability.LOGITS)
-    except Exception:  # whatever is wrong, the tests will tell it better
+    except Exception:  # the tests report better what is wrong
         pass
     return frozenset(found)
 

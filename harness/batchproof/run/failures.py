@@ -1,4 +1,4 @@
-"""What a trial raises: a failure with all that is known of it, complete when it is made."""
+"""The exceptions that a trial raises: each holds a complete failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batchproof.findings.failure_text import failure_text
 
 
 class ConformanceFailure(AssertionError):
-    """The engine broke a promise."""
+    """Raised if the engine broke a promise."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -21,7 +21,7 @@ class ConformanceFailure(AssertionError):
 
 
 class HangFailure(EngineHang):
-    """The engine came to no end (promise P10)."""
+    """Raised if the engine does not end (promise P10)."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure.finding.facts["what"]))
@@ -32,6 +32,6 @@ class HangFailure(EngineHang):
 
 
 def last_frames(error: BaseException, count: int = 3) -> list[str]:
-    """The innermost frames of its traceback, a line each."""
+    """Returns the innermost `count` frames of the traceback, one line each."""
     frames = traceback.extract_tb(error.__traceback__)[-count:]
     return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]

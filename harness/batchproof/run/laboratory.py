@@ -1,4 +1,4 @@
-"""What is expensive and lives for a session: models, oracles, what engines can do."""
+"""What is expensive and kept for a session: models, oracles, capabilities of engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUILD_TIME_LIMIT_S = 120.0
 
 @dataclass
 class Laboratory:
-    """Models, oracles and engine facts of one session, each made once and when first needed."""
+    """Models, oracles and facts about engines, each computed once, when first needed."""
 
     device: torch.device
     dtype: torch.dtype
@@ -40,10 +40,11 @@ class Laboratory:
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def subject(self, model_name: str) -> ModelUnderTest:
-        """Raises `UsageError` if there is no such model."""
+        """Returns the model, loaded at the first call. Raises `UsageError` if there is no such
+        model."""
         if model_name not in self._subjects:
             subject = load_model(model_name, self.device, self.dtype)
-            # Looked at before any engine can alter the model's config.
+            # Read before any engine can alter the model's config.
             assert subject.context_len > 0, f"{model_name} has no positions"
             assert subject.vocab_size > 0, f"{model_name} has no tokens"
             self._subjects[model_name] = subject
@@ -52,10 +53,11 @@ class Laboratory:
         return self._subjects[model_name]
 
     def as_loaded(self, model_name: str) -> World:
-        """The model and torch's switches before any engine had it."""
+        """Returns the model's state and torch's switches from before any engine used it."""
         return self._worlds[model_name]
 
     def oracle(self, model_name: str) -> Oracle:
+        """Returns the oracle of the model. Raises `UsageError` if there is no such model."""
         if model_name not in self._oracles:
             self._oracles[model_name] = Oracle(
                 self.subject(model_name), reference_factory(), self.precision
@@ -63,7 +65,7 @@ class Laboratory:
         return self._oracles[model_name]
 
     def adequacy(self, subject: ModelUnderTest) -> Adequacy | None:
-        """Of a model the user brought; the embedded ones are known to show faults."""
+        """Returns how well a user's model shows faults; None for an embedded one, which is known to."""
         if subject.is_embedded:
             return None
         if subject.name not in self._adequacy:
@@ -71,7 +73,11 @@ class Laboratory:
         return self._adequacy[subject.name]
 
     def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
-        """Raises `UnsupportedModelError` if the engine refuses the model."""
+        """Returns the capabilities of the engine on this model.
+
+        Raises `UnsupportedModelError` if the engine refuses the model, and what `capabilities_of`
+        raises.
+        """
         key = (spec.name, subject.name)
         if key not in self._capabilities:
             try:
@@ -89,7 +95,8 @@ class Laboratory:
         return known
 
     def is_bitwise(self, spec: EngineSpec, subject: ModelUnderTest, probe: Callable[[], bool]) -> bool:
-        """Rule O0, probed once for an engine and a model (see `batchproof.run.repeatable`)."""
+        """Returns the result of `probe`, called once for each engine and model (rule O0,
+        `batchproof.run.repeatable`)."""
         key = (spec.name, subject.name)
         if key not in self._is_bitwise:
             self._is_bitwise[key] = probe()

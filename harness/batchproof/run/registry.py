@@ -1,6 +1,8 @@
-"""From what a person types behind `--engine` to a factory. The only room that looks into
-`implementations/`, and the one that finds engines of other packages: each names its factories in the
-entry-point group `batchproof.engines`."""
+"""Resolves the text behind `--engine` to a factory.
+
+This is the only module that imports from `implementations/`. It also finds the engines of other
+packages: each names its factories in the entry-point group `batchproof.engines`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ BUILT_IN = {
     "onnxruntime": "batchproof_engines.adapters.released:onnxruntime",
     "transformers-serve": "batchproof_engines.adapters.released:transformers_serve",
 }
-# Other people's engines: they run when they are named.
+# Adapters to released engines: they run only when they are named.
 PEERS = {
     "transformers-cb",
     "openai",
@@ -57,14 +59,14 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as it was asked for: the text that names it in reports, and how to build it."""
+    """An engine as it was requested: the text that names it in reports, and its factory."""
 
     name: str
     factory: EngineFactory = field(compare=False)
 
 
 def resolve_engine(text: str) -> EngineSpec:
-    """Raises `UsageError` naming what is wrong and what there is to choose from."""
+    """Returns the engine of this text. Raises `UsageError` that names what is wrong and the choices."""
     if text.startswith(COMMAND_PREFIX):
         piped = importlib.import_module("batchproof_engines.adapters.piped")
         return EngineSpec(text, piped.command_line(text.removeprefix(COMMAND_PREFIX)))
@@ -108,29 +110,30 @@ def _target_of(text: str, name: str) -> str:
 
 
 def faults() -> Mapping[str, Any]:
-    """The planted faults by name (see `batchproof_engines.faulty`)."""
+    """Returns the planted faults by name (see `batchproof_engines.faulty`)."""
     module = importlib.import_module("batchproof_engines.faulty")
     return dict(module.FAULTS)
 
 
 def oddities() -> Mapping[str, Any]:
-    """The honest oddities by name (see `batchproof_engines.odd`)."""
+    """Returns the honest oddities by name (see `batchproof_engines.odd`)."""
     module = importlib.import_module("batchproof_engines.odd")
     return dict(module.ODDITIES)
 
 
 def reference_factory() -> EngineFactory:
-    """The engine whose answers are the specification."""
+    """Returns the factory of the engine whose answers are the specification."""
     return resolve_engine(REFERENCE).factory
 
 
 def released_engines() -> Any:
-    """Other people's engines that are installed on their own."""
+    """Returns the module that describes the released engines of others, installed in environments of
+    their own."""
     return importlib.import_module("batchproof_engines.adapters.released.libraries")
 
 
 def words_tokenizer(vocab_size: int) -> Any:
-    """A tokenizer of one word a token, for a model on disk."""
+    """Returns a tokenizer with one word for each token, for a model on disk."""
     return importlib.import_module("batchproof_engines.adapters.word_tokenizer").words_tokenizer(
         vocab_size
     )
@@ -200,7 +203,7 @@ def _import_file(text: str, file_name: str) -> ModuleType:
 
 
 def parse_options(text: str, query: str) -> dict[str, Any]:
-    """`a=1&b=true` as keyword arguments; values are read as YAML scalars."""
+    """Returns `a=1&b=true` as keyword arguments; values are YAML scalars. Raises `UsageError`."""
     options: dict[str, Any] = {}
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
@@ -218,13 +221,13 @@ def parse_options(text: str, query: str) -> dict[str, Any]:
 
 
 def _scalar(value: str) -> Any:
-    """As YAML reads it, and 1e6, which YAML 1.1 takes for a word, as the number it is."""
+    """Returns the YAML scalar; 1e6, which YAML 1.1 reads as a string, is a number."""
     read = yaml.safe_load(value)
     return float(value) if re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE) else read
 
 
 def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:
-    """A factory's options are its parameters after model and config."""
+    """Raises `UsageError` unless all options are parameters of the factory after model and config."""
     parameters = list(inspect.signature(factory).parameters.values())
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return

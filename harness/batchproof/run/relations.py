@@ -1,4 +1,4 @@
-"""Two runs of one engine held against each other, and failures that a relation explains."""
+"""Compares two runs of one engine, and attributes failures to what was changed between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
 
-# What a request alone would keep as well: if it breaks once something is changed, that broke it.
+# Promises about one request: if one breaks after a change elsewhere, the change broke it.
 ABOUT_ONE_ANSWER = {Promise.P1, Promise.P2, Promise.P3, Promise.P7}
 
 
@@ -24,10 +24,10 @@ def require_same_bits(
     before: Sequence[Completion],
     after: Sequence[Completion],
 ) -> None:
-    """Compare answers and logits of the same requests in two runs with the same shapes.
+    """Compares answers and logits of the same requests in two runs with the same shapes.
 
-    Raises a failure of `promise` at the first difference; `relation` says what was changed between
-    the runs.
+    `relation` says what was changed between the runs. Raises `ConformanceFailure` of `promise` at
+    the first difference, or `BrokenPromise` if the runs of the answers are unknown.
     """
     is_exact = not trial.has_logits or is_bitwise(trial)
     allowed = 0.0 if is_exact else 2 * trial.oracle.kappa * trial.oracle.error.max_abs
@@ -46,11 +46,15 @@ def require_same_bits(
 
 @contextmanager
 def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
-    """A failure inside has the runs of both answers as its scene, where they are known."""
+    """Turns a `BrokenPromise` inside the block into a `ConformanceFailure` with the runs of both
+    answers.
+
+    It stays a `BrokenPromise` if these runs are unknown.
+    """
     try:
         yield
     except BrokenPromise as error:
-        scene = trial.scene_of(new, old)
+        scene = trial.history.scene_of_answers(new, old)
         if scene is None:
             raise
         raise ConformanceFailure(trial.failure(error.finding, scene=scene)) from None
@@ -58,7 +62,8 @@ def comparing(trial: Trial, old: Completion, new: Completion) -> Iterator[None]:
 
 @contextmanager
 def blame(promise: Promise, relation: str) -> Iterator[None]:
-    """A wrong answer found inside counts as a break of `promise`: it appeared `relation`."""
+    """Counts a wrong answer found inside the block as a break of `promise`, which appeared
+    `relation`."""
     try:
         yield
     except ConformanceFailure as error:

@@ -1,4 +1,4 @@
-"""Rule O0: is an engine repeatable bit for bit?"""
+"""Rule O0: whether an engine is repeatable bit for bit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batchproof.workload.workloads import Workload
 
 
 def is_bitwise(trial: Trial) -> bool:
-    """Do a fresh engine, a second one, and one that has served the same before give the same bits for
-    the same workload? Probed once in a session, by a trial of its own: that of the caller counts
-    nothing of it.
+    """Returns whether a fresh engine, a second one, and one that has served the same before agree in
+    every bit.
 
-    If they differ within rounding (a reused prefix changes the shapes, say), the bit-level relations
-    hold "within the bound" only, and the summary says so.
+    It is probed once in a session by a separate trial, so the counts of `trial` do not change. If
+    the answers differ within rounding, for instance because a reused prefix changes the shapes,
+    bit-level relations hold within the bound of rule O4 only, and the summary says so.
     """
     return trial.lab.is_bitwise(trial.spec, trial.subject, lambda: _probe(trial))
 
@@ -31,12 +31,13 @@ def _probe(trial: Trial) -> bool:
         first, again = (own.run(workload, engine).completions for _ in range(2))
     second = own.run(workload).completions
     bound = 2 * own.oracle.kappa * own.oracle.error.max_abs
-    # Beyond the bound it is no rounding: the relations shall say so, to the bit.
+    # A difference beyond the bound is no rounding: the bit-level relations must report it.
     return _moved(first, second) == 0.0 and not 0.0 < _moved(first, again) <= bound
 
 
 def _moved(before: Sequence[Completion], after: Sequence[Completion]) -> float:
-    """The largest difference of the logits of two runs; infinite where they cannot be compared."""
+    """Returns the largest difference of the logits of two runs; infinite where they cannot be
+    compared."""
     largest = 0.0
     for old, new in zip(before, after, strict=True):
         if old.logits is None or new.logits is None or old.logits.shape != new.logits.shape:

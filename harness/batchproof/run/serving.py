@@ -1,6 +1,6 @@
 """Gives a workload to an engine, at once or step by step, within a time limit and a step bound.
 
-An engine that raises or hangs is reported as that, not as a wrong answer.
+An engine that raises or hangs is reported as such, not as a wrong answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Outcome, Workloa
 
 
 def serve(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> Outcome:
-    """Give the workload to the engine.
+    """Gives the workload to the engine, through `generate` or step by step, and returns the outcome.
 
-    Raises what the engine raises, `EngineHang`, and `BrokenPromise` for values of the wrong type.
+    Raises what the engine raises, `EngineHang` after `time_limit_s` seconds or too many steps, and
+    `BrokenPromise` for values of the wrong type.
     """
     if workload.needs_stepping:
         return serve_steps(cast(SteppingEngine, engine), workload, time_limit_s)
@@ -36,7 +37,11 @@ def serve(engine: Engine, workload: Workload, time_limit_s: float = DEFAULT_TIME
 def serve_steps(
     engine: SteppingEngine, workload: Workload, time_limit_s: float = DEFAULT_TIME_LIMIT_S
 ) -> Outcome:
-    """The same through `add`, `step` and `abort`; completions are put together from the events."""
+    """Gives the workload to the engine through `add`, `step` and `abort`; assembles completions from
+    the events.
+
+    Raises as `serve` does.
+    """
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     last_action = max([*arrivals, *(step for _, step in workload.aborts)], default=0)
     events: list[tuple[int, TokenEvent]] = []

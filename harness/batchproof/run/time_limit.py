@@ -14,13 +14,13 @@ from batchproof.errors import EngineHang
 
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
-    """Raises `EngineHang` inside the block once it has run for `seconds`.
+    """Raises `EngineHang` inside the block once it has run for `seconds`; `what` names the call.
 
-    A warning of the engine's own stays a warning: only those of the harness are errors.
+    Warnings of the engine stay warnings; only those of the harness are errors.
 
-    Uses the process's interval timer, which exists on POSIX and reaches the main thread only;
-    elsewhere there is no limit. Native code that never returns to the interpreter is out of its
-    reach: pytest's `faulthandler_timeout` shows where that hangs.
+    It uses the interval timer of the process, which exists on POSIX and reaches the main thread
+    only; elsewhere there is no limit. Native code that never returns to the interpreter is out of
+    reach: pytest's `faulthandler_timeout` shows where it hangs.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -1,22 +1,12 @@
-"""One engine on one model, as a test sees it: a `Trial` builds engines, runs workloads, judges answers,
-and raises every failure with engine, model and workload.
-"""
+"""One engine on one model, as a test uses it: a `Trial` builds engines, runs workloads and judges
+answers."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    Engine,
-    EngineConfig,
-    Request,
-    StepRecord,
-)
+from batchproof.api import Capability, Engine, EngineConfig, Request, StepRecord
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.conduct import check_conduct
@@ -31,19 +21,19 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.promises import Promise
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
+from batchproof.run.history import RunHistory
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import time_limit
 from batchproof.workload.workloads import Outcome, Workload
 
-NUM_KEPT_RUNS = 32  # more than any example makes
-
 
 class Trial:
-    """An engine, a model, the right answers, and what has been compared so far.
+    """An engine, a model, the right answers, and counts of what has been compared.
 
-    `promise`: the one the running test is about.
+    Every failure it raises names engine, model and workload. `promise` is the one that the running
+    test is about.
     """
 
     # No dataclass: Hypothesis would print all fields, models included, for each failing example.
@@ -62,8 +52,8 @@ class Trial:
         self.promise = promise
         self.scheduling_delay = 0  # steps, as the engine that was built last declares
         self.ledger = Ledger(precision=str(oracle.precision))
-        self.has_happened: dict[str, bool] = {}  # what the test is about -> did a trace show it
-        self._runs: deque[Run] = deque(maxlen=NUM_KEPT_RUNS)
+        self.has_happened: dict[str, bool] = {}  # what the test is about -> whether a trace showed it
+        self.history = RunHistory()
         self._serials: dict[int, int] = {}  # id of an engine -> its serial
         self._computed: dict[int, list[tuple[Computed, ...]]] = {}  # serial -> prefixes of each run
 
@@ -72,14 +62,20 @@ class Trial:
 
     @property
     def subject(self) -> ModelUnderTest:
+        """The model under test."""
         return self.oracle.subject
 
     @property
     def has_logits(self) -> bool:
+        """Whether the engine returns logits."""
         return Capability.LOGITS in self.capabilities
 
     def build(self, config: EngineConfig) -> Engine:
-        """A fresh engine; whoever builds one closes it (`run` and `check` do)."""
+        """Returns a fresh engine, which the caller must `close` (`run` and `check` close theirs).
+
+        Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds, what the
+        factory raises, and `UsageError` for an invalid `scheduling_delay`.
+        """
         with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
         self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
@@ -90,8 +86,10 @@ class Trial:
         return engine
 
     def _note_delay(self, engine: Engine) -> None:
-        """A declaration is part of the verdict, so it is told. Raises `UsageError` if it is none, or is
-        not that of the engine built before."""
+        """Records the declared delay in the ledger, because it affects the verdict.
+
+        Raises `UsageError` if it is invalid, or differs from that of an engine built before.
+        """
         before = self.scheduling_delay
         delay = scheduling_delay_of(self.spec.name, engine, self.capabilities)
         if self._serials[id(engine)] > 1 and delay != before:
@@ -108,12 +106,13 @@ class Trial:
                 self.ledger.notes.append(note)
 
     def close(self, engine: Engine) -> None:
+        """Closes the engine, if it has the capability."""
         if Capability.CLOSING in self.capabilities:
             engine.close()  # type: ignore[attr-defined]
 
     @contextmanager
     def engine(self, config: EngineConfig) -> Iterator[Engine]:
-        """A fresh engine for several calls."""
+        """Yields a fresh engine for several calls, and closes it. Raises as `build` does."""
         engine = self.build(config)
         try:
             yield engine
@@ -121,12 +120,21 @@ class Trial:
             self.close(engine)
 
     def run(self, workload: Workload, engine: Engine | None = None) -> Outcome:
-        """Run on the given engine, else on a fresh one. What the engine raises becomes a failure."""
+        """Runs a workload on the given engine, else on a fresh one, and returns its outcome
+        unjudged.
+
+        An engine for several calls comes from `engine` or `build`. The run counts as history of the
+        engine and appears in reports of later failures.
+
+        Raises `ConformanceFailure` if the engine raises, returns values of the wrong type, changes
+        settings of model or torch, or leaves out logits it was asked for. Raises `HangFailure` if it
+        exceeds the time limit or the step bound.
+        """
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.run(workload, fresh)
         serial = self._serials[id(engine)]
-        self._runs.append(Run(serial, workload))
+        self.history.begin(Run(serial, workload))
         self.ledger.num_runs += 1
         before = settings_of(self.subject.model)
         can_share = may_share(workload.config, self.capabilities)
@@ -139,13 +147,14 @@ class Trial:
             records = self.trace_of(engine)[num_records:]
             computed = ComputedPrefixes(workload, outcome.completions).note_all(records).computed
         self._computed.setdefault(serial, []).append(computed)
-        self._runs[-1] = Run(serial, workload, outcome.completions)
+        self.history.end(Run(serial, workload, outcome.completions))
         with self.reporting(workload):
             self._require_logits(workload, outcome)
         return outcome
 
     def _require_logits(self, workload: Workload, outcome: Outcome) -> None:
-        """An engine that has the capability fills them whenever it is asked to."""
+        """Raises `BrokenPromise` if an engine with the capability returns no logits although asked
+        to."""
         if not (workload.config.return_logits and self.has_logits) or workload.needs_stepping:
             return
         for completion in outcome.completions:
@@ -153,7 +162,14 @@ class Trial:
                 raise broken(Rule.LOGITS_MISSING, completion.request_id, promise=self.promise)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
-        """Run a workload of good requests; judge every answer against the oracle, and the conduct."""
+        """Runs a workload of good requests as `run` does, and judges every answer and the conduct.
+
+        Answers are compared with the oracle; events and trace are checked unless requests are
+        aborted. Returns the outcome.
+
+        Raises `ConformanceFailure` for the first broken promise, `HangFailure` as `run` does, and
+        `OracleError` if there is no right answer, which is no failure of the engine.
+        """
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
                 return self.check(workload, fresh)
@@ -167,28 +183,35 @@ class Trial:
         return outcome
 
     def computed_before(self, engine: Engine) -> tuple[Computed, ...]:
-        """By this engine, in the runs before its last: what that may have begun behind."""
+        """Returns the prefixes that this engine computed in the runs before its last one."""
         by_run = self._computed.get(self._serials[id(engine)], [])
         return tuple(each for computed in by_run[:-1] for each in computed)
 
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
-        """Since it was built; empty for an engine without the capability."""
+        """Returns the engine's records since it was built; empty without the capability."""
         has_trace = Capability.TRACING in self.capabilities
         return engine.trace if has_trace else ()  # type: ignore[attr-defined]
 
     def must_show(self, what: str, did_happen: bool) -> None:
-        """A test of preemption, chunks or slot reuse proves nothing if there was none: in one of its
-        examples at least the trace must show it, or the test fails."""
+        """Notes whether a trace shows `what`, the event that the test is about.
+
+        The test fails if none of its examples shows it, because then it proves nothing.
+        """
         self.has_happened[what] = self.has_happened.get(what, False) or did_happen
 
     def judge(self, requests: Sequence[Request], outcome: Outcome) -> None:
+        """Compares the completions with the right answers and counts them.
+
+        Raises `BrokenPromise` at the first wrong one, and `OracleError`.
+        """
         check_completions(requests, outcome.completions, self.oracle, self.ledger)
 
     @contextmanager
     def reporting(self, workload: Workload, rule: Rule = Rule.UNREADABLE) -> Iterator[None]:
-        """Whatever goes wrong inside is raised as a failure that names engine, model and workload.
+        """Turns everything that goes wrong inside the block into a failure that names engine, model
+        and workload.
 
-        `rule` is what an exception of any other kind breaks. Raises `ConformanceFailure`,
+        `rule` is the rule that an exception of any other kind breaks. Raises `ConformanceFailure`,
         `HangFailure`, and `OracleError`, which is no failure of the engine.
         """
         try:
@@ -209,10 +232,11 @@ class Trial:
     def failure(
         self, finding: Finding, workload: Workload | None = None, scene: Scene | None = None
     ) -> Failure:
-        """The finding with its scene: the given one, else that of the workload or of the last run."""
+        """Returns the failure of a finding. Its runs are those of `scene`, else those up to the
+        workload or the last run."""
         if workload is None:
-            workload = self._runs[-1].workload if self._runs else Workload(())
-        return Failure(finding, scene or self._scene(workload), self.under_test)
+            workload = self.history.last_workload
+        return Failure(finding, scene or self.history.scene_of_workload(workload), self.under_test)
 
     @property
     def under_test(self) -> Subject:
@@ -221,28 +245,3 @@ class Trial:
         device, dtype = subject.model.device.type, subject.dtype_name
         release = self.ledger.release
         return Subject(self.spec.name, release, subject.name, device, dtype, precision)
-
-    def _scene(self, workload: Workload) -> Scene:
-        """The last run of this workload and what its engine did before; at least the workload."""
-        at = next((run for run in reversed(self._runs) if run.workload == workload), None)
-        return Scene((Run(0, workload),) if at is None else self._up_to(at))
-
-    def _up_to(self, last: Run) -> tuple[Run, ...]:
-        """All runs of one engine up to this one."""
-        end = next(i for i, run in enumerate(self._runs) if run is last)
-        return tuple(run for run in islice(self._runs, end + 1) if run.serial == last.serial)
-
-    def scene_of(self, answer: Completion, other: Completion) -> Scene | None:
-        """Where two answers that were compared came from; None if they were made up from others."""
-        found = [self._origin(each) for each in (answer, other)]
-        if found[0] is None or found[1] is None:
-            return None
-        return Scene(self._up_to(found[0]), self._up_to(found[1]))
-
-    def _origin(self, answer: Completion) -> Run | None:
-        """The latest run that gave the answer, else one whose answer it is cut from."""
-        given = [(run, c) for run in reversed(self._runs) for c in run.completions]
-        whole = (run for run, c in given if c is answer)
-        tokens, name = answer.token_ids, answer.request_id
-        cut = (r for r, c in given if c.request_id == name and c.token_ids[: len(tokens)] == tokens)
-        return next(whole, None) or next(cut, None)

@@ -1,1 +1,1 @@
-"""What an engine is asked: workloads as values, generated, crossed, and written as YAML."""
+"""Workloads as values, and as YAML."""

@@ -1,4 +1,4 @@
-"""Workloads as YAML cases: what a failure prints, ready for a file in `cases/`."""
+"""Renders workloads as YAML cases, ready for a file in `cases/`: failures print them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Expectations = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Pasted:
-    """Calls to one engine as one list item in the schema of `batchproof.cases.files`."""
+    """The calls to one engine, as one list item in the schema of `batchproof.cases.files`."""
 
     workloads: Sequence[Workload]
     promise: str
@@ -45,7 +45,7 @@ class Pasted:
         return "\n".join(lines)
 
     def _call(self, call: int) -> tuple[list[str], list[str]]:
-        """Its requests, and the aborts of nobody."""
+        """Returns the call as YAML: its requests, and aborts of ids that no request has."""
         workload = self.workloads[call]
         aborts: dict[str, list[int]] = {}
         for request_id, step in workload.aborts:
@@ -60,8 +60,11 @@ class Pasted:
 
 
 def workload_as_yaml(workload: Workload, promise: str, name: str = Pasted.name) -> str:
-    """A reader must only say why it exists, and, for requests that are bad or aborted on purpose, what
-    to expect of them."""
+    """Returns the workloads as a YAML case.
+
+    Its author only adds why the case exists and, for requests that are bad or aborted on purpose,
+    what is expected.
+    """
     return str(Pasted([workload], promise, name))
 
 
@@ -93,13 +96,13 @@ def _request(
 
 
 def in_quotes(text: str) -> str:
-    """As YAML text on one line, whatever it holds."""
+    """Returns the text as YAML on one line, whatever it contains."""
     quoted: str = yaml.safe_dump(text, default_style='"', width=1 << 20, allow_unicode=True)
     return quoted.strip()
 
 
 def _text(text: str) -> str:
-    """As it is where YAML reads that back as the same text, else in quotes."""
+    """Returns the text plain where YAML reads that back unchanged, else in quotes."""
     is_plain = re.fullmatch(r"[A-Za-z][\w-]*", text, re.ASCII) and yaml.safe_load(text) == text
     return text if is_plain else in_quotes(text)
 

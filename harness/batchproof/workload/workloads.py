@@ -1,4 +1,4 @@
-"""What the suite asks of an engine, and what comes back.
+"""What the suite asks of an engine, and what the engine returns.
 
 A `Workload` is a value: requests, limits, and for stepping engines when each request arrives and
 which are aborted when. `batchproof.run.serving` gives it to an engine and returns an `Outcome`.
@@ -16,8 +16,11 @@ DEFAULT_TIME_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One thing to ask. `arrivals[i]` is the step before which request i is added (0: at the start);
-    None: all at once through `generate`. `aborts` are (request id, step before which)."""
+    """Requests and the limits they are served under.
+
+    `arrivals[i]` is the step before which request i is added (0: at the start); None: all at once
+    through `generate`. `aborts` holds pairs of a request id and the step before which it is aborted.
+    """
 
     requests: tuple[Request, ...]
     config: EngineConfig = EngineConfig()
@@ -26,39 +29,42 @@ class Workload:
 
     @property
     def needs_stepping(self) -> bool:
+        """Whether the workload needs `add` and `step`."""
         return self.arrivals is not None or bool(self.aborts)
 
     @property
     def num_tokens(self) -> int:
-        """Prompt tokens and caps together: what bounds the work."""
+        """The sum of prompt lengths and caps, which bounds the work."""
         return sum(len(r.prompt_token_ids) + max(r.max_new_tokens, 0) for r in self.requests)
 
     @property
     def step_bound(self) -> int:
-        """Steps within which every engine must be done (promise P10).
+        """The number of steps within which every engine must finish (promise P10).
 
-        One request at a time, one token a step, needs `num_tokens` steps. Preemption by recompute
-        can at worst repeat a request's tokens once for every token an older one gains; pools here
-        are small but hold the largest request, so eight times that is far beyond honest need.
+        One request at a time, one token a step, needs `num_tokens` steps. Preemption by recomputing
+        can at worst repeat a request's tokens once for each token that an older one gains; pools
+        here are small but hold the largest request, so eight times that is far beyond honest need.
         """
         last_arrival = max(self.arrivals or (0,), default=0)
         return 8 * self.num_tokens + last_arrival + len(self.requests) + 16
 
     def together(self) -> Workload:
-        """The same requests, all at once through `generate`."""
+        """Returns the same requests, all at once through `generate`."""
         return replace(self, arrivals=None, aborts=())
 
     def with_requests(self, requests: Sequence[Request]) -> Workload:
+        """Returns the workload with other requests."""
         return replace(self, requests=tuple(requests))
 
     def with_config(self, **changes: object) -> Workload:
+        """Returns the workload with changed fields of its limits. Raises `ConfigError`."""
         return replace(self, config=replace(self.config, **changes))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came back: one completion per request in input order, the events if it was stepped, and
-    the number of steps."""
+    """What an engine returned: one completion per request in input order, the events if it was
+    stepped, and the number of steps."""
 
     completions: tuple[Completion, ...]
     events: tuple[tuple[int, TokenEvent], ...] = ()  # (step, event)
@@ -67,7 +73,8 @@ class Outcome:
 
 
 def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = False) -> Completion:
-    """A request's completion from its events. One that never ended is an ERROR that says so."""
+    """Returns the completion of a request, from its events. One without a last event is an ERROR
+    that says so."""
     own = [event for event in events if event.request_id == request_id]
     token_ids = tuple(event.token_id for event in own if event.token_id is not None)
     ends = [event for event in own if event.finish_reason is not None]

@@ -241,7 +241,7 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
         ),
         ("{num_requests: 3}", "small", "8: on_cpu is 'small', a text, but must be a mapping"),
         ("name: small", "name: big", "1: name is 'big', but must be that of the file, 'small'"),
-        ("To see.", '" "', "2: why is empty, but must tell what the workload shows"),
+        ("To see.", '" "', "2: why is empty, but must say what the workload shows"),
         ("[3, 9]", "[3, 9", "5: this is no valid YAML:"),
         (GOOD, "", "1: the file is empty, but must hold a workload"),
         (GOOD, "- 1\n", "1: a workload is a list, but must be a mapping"),

@@ -520,7 +520,7 @@ def test_an_event_of_nobodys_request_is_invalid(compare: Compare, lab: Laborator
     ragged = resolve_engine("ragged")
     lab._capabilities[("greeter", MODEL)] = lab.capabilities(ragged, lab.subject(MODEL))
     row = compare(EngineSpec("greeter", Greeter))["rows"][0]
-    assert "'stranger', which nobody asked for" in row["reason"]
+    assert "'stranger', which was not requested" in row["reason"]
 
 
 def test_workloads_are_alike_only_if_everything_asked_is() -> None:

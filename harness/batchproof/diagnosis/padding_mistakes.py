@@ -1,4 +1,4 @@
-"""Pads that take part, and tokens taken for pads."""
+"""Mistakes of padding: pads that take part, and real tokens taken for pads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from batchproof.diagnosis.counterfactual import View
 from batchproof.diagnosis.mistake import Mistake, Suspect
-from batchproof.diagnosis.twin import View
 from batchproof.findings.causes import Cause
 
 
 def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Pads in front of the prompt, as many as the longest prompt of its first step is longer."""
-    tape, own = suspect.tape, suspect.is_own
-    first = tape.step == tape.step[own].min()
-    num_pads = int((tape.query_len[first].max() - tape.query_len[own & first].max()).item())
+    """Yields mistakes of left padding.
+
+    The prompt has as many pads in front as the longest prompt of its first step is longer.
+    """
+    table, own = suspect.table, suspect.is_own
+    first = table.step == table.step[own].min()
+    num_pads = int((table.query_len[first].max() - table.query_len[own & first].max()).item())
     if num_pads > 0:
         yield from _pads_counted(suspect, num_pads)
         yield from _pads_seen(suspect, num_pads)
@@ -26,31 +29,32 @@ def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
-    """Real tokens taken for pads: the first ones, or those that look like one."""
-    tape, right, own = suspect.tape, suspect.honest.visible, suspect.is_own
-    for num_hidden in range(1, suspect.tape.sequences[suspect.seq].num_prompt_tokens):
-        hidden = own & (tape.index < num_hidden)
+    """Yields mistakes in which real tokens are taken for pads: the first ones, or those equal to the
+    pad id."""
+    table, right, own = suspect.table, suspect.honest.visible, suspect.is_own
+    for num_hidden in range(1, suspect.table.sequences[suspect.seq].num_prompt_tokens):
+        hidden = own & (table.index < num_hidden)
         text = f"the first {num_hidden} tokens of the prompt are taken for padding"
         yield suspect.seeing(Cause.PADDING, text, right & ~hidden)
         moved = replace(
             suspect.honest,
             visible=right & ~hidden,
-            position=torch.where(own, (tape.index - num_hidden).clamp(min=0), tape.index),
+            position=torch.where(own, (table.index - num_hidden).clamp(min=0), table.index),
         )
         yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
-    alike = own & (tape.token == 0) & (tape.index < tape.num_prompt_tokens())
+    alike = own & (table.token == 0) & (table.index < table.num_prompt_tokens())
     text = "a prompt's own token 0 is taken for padding"
     yield suspect.seeing(Cause.PADDING, text, right & ~alike)
-    skipped = torch.stack([(alike & (tape.index <= index)).sum() for index in tape.index])
+    skipped = torch.stack([(alike & (table.index <= index)).sum() for index in table.index])
     moved = replace(
-        suspect.honest, visible=right & ~alike, position=(tape.index - skipped * own).clamp(min=0)
+        suspect.honest, visible=right & ~alike, position=(table.index - skipped * own).clamp(min=0)
     )
     yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
 
 
 def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
-    tape, own = suspect.tape, suspect.is_own
-    is_decode = (tape.context_len > 0) & own
+    table, own = suspect.table, suspect.is_own
+    is_decode = (table.context_len > 0) & own
     phases = {
         "attended": own,
         "attended in the prefill": own & ~is_decode,
@@ -68,13 +72,13 @@ def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
 
 
 def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
-    tape, own = suspect.tape, suspect.is_own
-    is_decode = (tape.context_len > 0) & own
+    table, own = suspect.table, suspect.is_own
+    is_decode = (table.context_len > 0) & own
     for words, where in (("", own), (" in decodes", is_decode)):
         text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
-        yield suspect.at(Cause.PADDING, text, torch.where(where, tape.index + num_pads, tape.index))
+        yield suspect.at(Cause.PADDING, text, torch.where(where, table.index + num_pads, table.index))
     text = f"its {num_pads} pads are taken off its positions"
-    yield suspect.at(Cause.PADDING, text, torch.where(own, tape.index - num_pads, tape.index))
+    yield suspect.at(Cause.PADDING, text, torch.where(own, table.index - num_pads, table.index))
 
 
 def _padded(
@@ -85,20 +89,21 @@ def _padded(
     pads_see_pads: bool,
     seen: Tensor | None = None,
 ) -> View:
-    """With pads in front, of token 0, seen by the `attended` queries.
+    """Returns the view with pads of token 0 in front, seen by the queries `attended`, bool
+    `(num_cells,)`.
 
     Where pads are masked in the prefill, they see nothing themselves.
     """
-    honest, tape = suspect.honest, suspect.tape
+    honest, table = suspect.honest, suspect.table
     pads = torch.zeros(num_pads, dtype=torch.long)
     among = torch.ones(num_pads, num_pads).tril().bool() & pads_see_pads
     keys = torch.ones(num_pads, dtype=torch.bool) if seen is None else seen
     of_cells = torch.cat([honest.visible, attended[:, None] & keys], dim=1)
-    of_pads = torch.cat([torch.zeros(num_pads, tape.num_cells, dtype=torch.bool), among], dim=1)
+    of_pads = torch.cat([torch.zeros(num_pads, table.num_cells, dtype=torch.bool), among], dim=1)
     shift = num_pads * suspect.is_own if is_counted else 0
     return replace(
         honest,
         token=torch.cat([honest.token, pads]),
-        position=torch.cat([tape.index + shift, torch.arange(num_pads) if is_counted else pads]),
+        position=torch.cat([table.index + shift, torch.arange(num_pads) if is_counted else pads]),
         visible=torch.cat([of_cells, of_pads]),
     )

@@ -1,16 +1,19 @@
-"""What the trace and the completions show by themselves, without a counterfactual."""
+"""Finds causes that the trace and the completions show by themselves, without a counterfactual
+reference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from batchproof.api import Request
-from batchproof.diagnosis.stage import Call, Symptom
+from batchproof.diagnosis.rerunner import Call
+from batchproof.diagnosis.symptoms import Symptom
 from batchproof.findings.causes import Cause, Diagnosis
 
 
 def fed_too_early(call: Call, symptom: Symptom) -> Diagnosis | None:
-    """Does the trace show that a token was taken before all that was there had been fed?"""
+    """Returns a diagnosis if the trace shows a token sampled before all known tokens were fed, else
+    None."""
     own, num_prompt = symptom.request.request_id, len(symptom.request.prompt_token_ids)
     rows = [row for record in call.trace for row in record.rows if row.request_id == own]
     num_outputs = 0
@@ -40,9 +43,11 @@ def _fed_too_little(
 def streamed_wrongly(
     call: Call, symptom: Symptom, right: Sequence[int], delay: int
 ) -> Diagnosis | None:
-    """Are the events of a stepped request too many, too few, or in the wrong order?
+    """Returns a diagnosis if the events of a stepped request are too many, too few, or in the wrong
+    order.
 
-    `delay`: samples behind its last token that the engine may discard."""
+    `delay` is the number of samples behind its last token that the engine may discard.
+    """
     completion = call.completion(symptom.request.request_id)
     if not call.workload.needs_stepping or completion is None or call.workload.aborts:
         return None
@@ -58,7 +63,7 @@ def streamed_wrongly(
 
 
 def whose_eos(call: Call, request: Request, last: Sequence[int]) -> list[str]:
-    """Who knows the token that stopped it, if not the request itself?"""
+    """Returns lines that name the requests whose EOS stopped this one; none if the EOS is its own."""
     if not last or last[0] in request.eos_token_ids:
         return []
     words = [f"it stopped at token {last[0]}, which is no EOS of its own"]

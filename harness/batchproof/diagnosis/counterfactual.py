@@ -1,7 +1,7 @@
-"""The reference, run over an edited tape: what would it have answered with this very mistake?
+"""Runs the reference over a changed table: what it would answer with a given mistake.
 
-One float64 pass over all cells at once, without a cache: who sees whom is a mask over cells, so
-chunks, batches, leaks and former tenants are all the same thing.
+One float64 pass covers all cells, without a cache. Which key a query sees is a mask over cells, so that
+chunks, batches, leaks and former tenants need no special treatment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from batchproof.diagnosis.tape import Tape
+from batchproof.diagnosis.cell_table import CellTable
 from batchproof.models.catalogue import ModelUnderTest, moved
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is fed in the pass, and what is read from it. Honest, or with one mistake."""
+    """What is fed in the pass, and what is read from it: the right computation, or one with a
+    mistake."""
 
     token: Tensor  # per cell
     position: Tensor  # per cell
@@ -33,7 +34,7 @@ class View:
     logits_dtype: torch.dtype | None = None
 
     def is_same(self, other: View) -> bool:
-        """Is nothing changed? Then the mistake cannot show on this tape."""
+        """Returns whether nothing differs, so that the mistake cannot show on this table."""
         return all(
             torch.equal(mine, theirs)
             if isinstance(mine := getattr(self, each.name), Tensor)
@@ -44,13 +45,14 @@ class View:
         )
 
 
-def honest_view(tape: Tape, samples: Tensor, window: int | None) -> View:
-    return View(tape.token, tape.index, tape.own_keys(window), samples)
+def honest_view(table: CellTable, samples: Tensor, window: int | None) -> View:
+    """Returns the right computation, whose logits are those of the cells `samples`, `(n,)`."""
+    return View(table.token, table.index, table.own_keys(window), samples)
 
 
 @torch.inference_mode()
 def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Float64 logits `(samples, vocab)` on the CPU, computed in `dtype`."""
+    """Returns float64 logits `(samples, vocab)` on the CPU, computed in `dtype`."""
     view = _pruned(view)
     model = subject.exact
     if dtype is not torch.float64:
@@ -67,7 +69,10 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
 
 
 def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
-    """As the model's attention takes it. SDPA gives zeros for a query that sees nothing."""
+    """Returns the mask in the form that the model's attention takes.
+
+    SDPA returns zeros for a query that sees nothing.
+    """
     if model.config._attn_implementation == "sdpa":
         return visible
     bias = torch.zeros(visible.shape, dtype=model.dtype)
@@ -75,7 +80,7 @@ def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
 
 
 def _pruned(view: View) -> View:
-    """Without the cells that no wanted one depends on."""
+    """Returns the view without the cells that no sampled cell depends on."""
     needed = torch.zeros(len(view.token), dtype=torch.bool)
     needed[view.samples] = True
     while True:
@@ -96,7 +101,7 @@ def _pruned(view: View) -> View:
 
 
 class _EditedCache(TorchFunctionMode):
-    """Hands the attention what a faulty cache would have kept, for as long as the block lasts."""
+    """Replaces keys and values by what a faulty cache would have kept, while the block runs."""
 
     def __init__(self, view: View) -> None:
         super().__init__()
@@ -109,7 +114,7 @@ class _EditedCache(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _edited(self, states: Tensor) -> Tensor:
-        """Of shape `(1, heads, cells, head_size)`."""
+        """Returns the states `(1, heads, cells, head_size)` as a faulty cache would return them."""
         view = self._view
         if view.rounded is not None:
             mark = view.rounded.to(states.device)[:, None]

@@ -1,4 +1,4 @@
-"""Wrong keys of one's own sequence."""
+"""Mistakes of the mask: wrong keys of a request's own sequence."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from batchproof.findings.causes import Cause
 
 
 def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    tape, right = suspect.tape, suspect.honest.visible
-    own, gap, by_then = among_own(tape), distance(tape), fed_by_then(tape)
-    query_len, context_len = tape.query_len[:, None], tape.context_len[:, None]
-    is_prefill = ~tape.is_decode()[:, None]
+    """Yields masks that are too wide, too narrow or shifted within the own sequence."""
+    table, right = suspect.table, suspect.honest.visible
+    own, gap, by_then = among_own(table), distance(table), fed_by_then(table)
+    query_len, context_len = table.query_len[:, None], table.context_len[:, None]
+    is_prefill = ~table.is_decode()[:, None]
     yield suspect.seeing(
         Cause.MASK, "a query also sees the key of the next token", right | (own & by_then & (gap == -1))
     )
@@ -30,7 +31,7 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         Cause.MASK, "the tokens of a prompt see each other in both directions", right | (own & by_then)
     )
     yield suspect.seeing(
-        Cause.MASK, "a query does not see its own key", right & ((gap > 0) | (tape.index == 0))
+        Cause.MASK, "a query does not see its own key", right & ((gap > 0) | (table.index == 0))
     )
     yield suspect.seeing(Cause.MASK, "a query does not see the key before its own", right & (gap != 1))
     top_left = torch.where(query_len > 1, context_len, 0)
@@ -40,7 +41,7 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         right & (gap >= top_left),
     )
     for pick in ("first", "last", "longest", "shortest"):
-        surplus = (tape.context_len - of_first_row(tape, tape.context_len, pick))[:, None]
+        surplus = (table.context_len - of_first_row(table, table.context_len, pick))[:, None]
         yield suspect.seeing(
             Cause.MASK,
             f"the mask ends by the context length of the {pick} row of the step",
@@ -66,12 +67,12 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     yield suspect.seeing(
         Cause.MASK,
         "the first key of the sequence is not seen",
-        right & ((tape.index != 0) | (gap == 0)),
+        right & ((table.index != 0) | (gap == 0)),
     )
     yield suspect.seeing(
         Cause.MASK,
         "decodes do not see the first key of the sequence",
-        right & ((tape.index != 0) | is_prefill),
+        right & ((table.index != 0) | is_prefill),
     )
     for width in (*range(1, 17), 32, 64):
         yield suspect.seeing(Cause.MASK, f"only the last {width} keys are seen", right & (gap < width))

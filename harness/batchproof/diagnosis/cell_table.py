@@ -1,9 +1,9 @@
-"""Who was fed what, when, and beside whom: every token an engine fed to its model, as one table.
+"""Every token that an engine fed to its model, as one table: which, when, and beside which others.
 
-Made from the engine's trace, or, without one, from the plainest schedule that its limits allow. A
-counterfactual (`mistakes`) edits a copy of it: another token, another position, another set of
-visible keys. One pass of the reference over the edited table gives the answer that this very mistake
-would have given.
+It is made from the engine's trace or, without one, from the simplest schedule that the limits allow. A
+counterfactual reference changes a copy of it: another token, another position, another set of visible
+keys. One pass of the reference over the changed table gives the answer that this mistake would have
+given.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from batchproof.workload.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """One request in one call: its tokens, the engine's own outputs included."""
+class FedSequence:
+    """One request of one call: its prompt and the engine's outputs."""
 
     request: Request
     call: int
@@ -33,12 +33,13 @@ class Fed:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt, the first of `token_ids`."""
         return len(self.request.prompt_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Output number `output` of sequence `seq` was chosen from the logits of cell `cell`."""
+    """Output number `output` of sequence `seq`, chosen from the logits of cell `cell`."""
 
     cell: int
     seq: int
@@ -46,16 +47,16 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Tape:
-    """One column a property, one entry a fed token ("cell"), all int64 of length `num_cells`.
+class CellTable:
+    """One cell for each fed token; each column is an int64 tensor `(num_cells,)`.
 
-    `index`: its place in its sequence, which is its right position; `step`: when it was fed; `row`:
-    of which row of that step; `packed`: its place in that step's packed row; `epoch`: how often its
-    sequence was preempted before; `context_len`, `query_len`: of its row; `is_adopted` (0 or 1): it was
-    not fed at all, but taken over from a prefix cache.
+    `seq`: number of the sequence; `index`: place in the sequence, which is the right position; `token`:
+    token id; `step`: when it was fed; `row`: number of its row in that step; `packed`: place in that
+    step's packed row; `epoch`: how often the sequence was preempted before; `context_len`, `query_len`:
+    those of its row; `is_reused` (0 or 1): not fed, but reused from a prefix cache.
     """
 
-    sequences: tuple[Fed, ...]
+    sequences: tuple[FedSequence, ...]
     samples: tuple[Sample, ...]
     seq: Tensor
     index: Tensor
@@ -66,21 +67,24 @@ class Tape:
     epoch: Tensor
     context_len: Tensor
     query_len: Tensor
-    is_adopted: Tensor
+    is_reused: Tensor
 
     @property
     def num_cells(self) -> int:
+        """Number of fed tokens, reused ones included."""
         return len(self.seq)
 
     def num_prompt_tokens(self) -> Tensor:
-        """Of each cell's sequence."""
+        """Returns the prompt length of each cell's sequence, `(num_cells,)`."""
         return torch.tensor([fed.num_prompt_tokens for fed in self.sequences])[self.seq]
 
     def is_decode(self) -> Tensor:
+        """Returns whether each cell is the single token of a decode row, bool `(num_cells,)`."""
         return (self.query_len == 1) & (self.context_len > 0)
 
     def own_keys(self, window: int | None) -> Tensor:
-        """The right mask, `(query cell, key cell)`: same sequence, same epoch, not later."""
+        """Returns the right mask, bool `(query cell, key cell)`: same sequence, same epoch, not
+        later."""
         same = (self.seq[:, None] == self.seq) & (self.epoch[:, None] == self.epoch)
         distance = self.index[:, None] - self.index
         mask = same & (distance >= 0)
@@ -90,11 +94,12 @@ class Tape:
 Columns = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
-def tape_of(
+def cell_table_of(
     calls: Sequence[tuple[Workload, Sequence[Completion], Sequence[StepRecord]]],
-) -> Tape | None:
-    """Of all calls to one engine, in order. None if a trace feeds what does not exist."""
-    sequences: list[Fed] = []
+) -> CellTable | None:
+    """Returns the table of all calls to one engine, in order; None if a trace feeds a token that does
+    not exist, or nothing is fed."""
+    sequences: list[FedSequence] = []
     cells: list[Columns] = []
     samples: list[Sample] = []
     step = 0
@@ -104,10 +109,10 @@ def tape_of(
             if request.request_id not in numbers:
                 numbers[request.request_id] = len(sequences)
                 tokens = request.prompt_token_ids + tuple(completion.token_ids)
-                sequences.append(Fed(request, call, tokens))
+                sequences.append(FedSequence(request, call, tokens))
         num_outputs = dict.fromkeys(numbers.values(), 0)
         epochs = dict.fromkeys(numbers.values(), 0)
-        for record, is_adopted in _with_what_was_adopted(trace, workload.config.prefix_caching):
+        for record, is_reused in _with_reused_keys(trace, workload.config.prefix_caching):
             for request_id in record.preempted:
                 if request_id in numbers:
                     epochs[numbers[request_id]] += 1
@@ -120,7 +125,7 @@ def tape_of(
                     index = row.context_len + offset
                     token = sequences[seq].token_ids[index]
                     lens = (row.context_len, row.query_len)
-                    cell = (seq, index, token, step, number, packed, epochs[seq], *lens, is_adopted)
+                    cell = (seq, index, token, step, number, packed, epochs[seq], *lens, is_reused)
                     cells.append(cell)
                     packed += 1
                 if row.is_sampled:
@@ -129,29 +134,31 @@ def tape_of(
             step += 1
     if not cells:
         return None
-    return Tape(tuple(sequences), tuple(samples), *torch.tensor(cells).unbind(-1))
+    return CellTable(tuple(sequences), tuple(samples), *torch.tensor(cells).unbind(-1))
 
 
-def _with_what_was_adopted(
+def _with_reused_keys(
     trace: Sequence[StepRecord], has_prefix_cache: bool
 ) -> Iterator[tuple[StepRecord, bool]]:
-    """Keys that came from a prefix cache, as a step of their own before the first that sees them."""
+    """Yields the records. Keys reused from a prefix cache form a step of their own before the first
+    that sees them; its flag is True."""
     begun: set[str] = set()
     for record in trace:
         begun -= {*record.admitted, *record.preempted}
-        adopted = tuple(
+        reused = tuple(
             RowRecord(row.request_id, 0, row.context_len, False)
             for row in record.rows
             if has_prefix_cache and row.context_len > 0 and row.request_id not in begun
         )
-        if adopted:
-            yield StepRecord(adopted, (), (), (), record.preempted), True
-        yield (replace(record, preempted=()) if adopted else record), False
+        if reused:
+            yield StepRecord(reused, (), (), (), record.preempted), True
+        yield (replace(record, preempted=()) if reused else record), False
         begun |= {row.request_id for row in record.rows}
 
 
 def plain_schedule(workload: Workload, completions: Sequence[Completion]) -> list[StepRecord]:
-    """For an engine without a trace: first come first served, prompts whole, a token each a step."""
+    """Returns the schedule assumed for an engine without a trace: first come first served, whole
+    prompts, one token of each sequence in each step."""
     waiting = [
         (request, len(completion.token_ids))
         for request, completion in zip(workload.requests, completions, strict=True)

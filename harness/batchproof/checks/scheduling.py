@@ -1,0 +1,137 @@
+"""What a trace must show of continuous batching: limits, order of arrival, filled slots (promise
+P9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from batchproof.api import StepRecord
+from batchproof.checks.broken import broken
+from batchproof.checks.late_ends import IN_TIME, LateEnds, check_late_ends
+from batchproof.checks.trace_replay import TraceReplay
+from batchproof.findings.finding import Facts, Rule
+from batchproof.workload.workloads import Workload
+
+
+def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budget: bool) -> None:
+    """Checks that slots and the token budget are never exceeded. Raises `BrokenPromise`.
+
+    `has_token_budget`: whether the engine schedules by `max_num_batched_tokens`.
+    """
+    config = workload.config
+    for step, record in enumerate(trace):
+        ids = [row.request_id for row in record.rows]
+        if len(set(ids)) < len(ids):
+            raise broken(Rule.TWO_ROWS, step=step, ids=ids)
+        if len(ids) > config.max_num_seqs:
+            facts: Facts = {"num_rows": len(ids), "max_num_seqs": config.max_num_seqs}
+            raise broken(Rule.SLOTS, step=step, **facts)
+        fed = sum(row.query_len for row in record.rows)
+        if has_token_budget and fed > config.max_num_batched_tokens:
+            limit = config.max_num_batched_tokens
+            raise broken(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
+
+
+def check_scheduling(
+    trace: Sequence[StepRecord], workload: Workload, can_chunk: bool, ends: LateEnds = IN_TIME
+) -> None:
+    """Checks that freed slots are filled, in order of arrival, and that every running decode is fed.
+
+    `can_chunk`: whether the engine feeds prompts in parts. Not for workloads with aborts, which
+    leave no mark in a trace. Raises `BrokenPromise`.
+    """
+    check_late_ends(trace, ends)
+    replay = TraceReplay(workload)
+    arrival_order = _arrival_order(workload)
+    previous: StepRecord | None = None
+    for step, record in enumerate(trace):
+        replay.begin(step, record)
+        _check_slots(step, replay, ends)
+        _check_first_come(step, record, replay, arrival_order)
+        _check_decodes(step, record, replay, ends)
+        _check_refill(step, record, replay, previous, can_chunk)
+        replay.end(record)
+        previous = record
+
+
+def _arrival_order(workload: Workload) -> list[str]:
+    arrivals = workload.arrivals or (0,) * len(workload.requests)
+    ordered = sorted(zip(arrivals, range(len(arrivals)), strict=True))
+    return [workload.requests[index].request_id for _, index in ordered]
+
+
+def _check_first_come(
+    step: int, record: StepRecord, replay: TraceReplay, arrival_order: list[str]
+) -> None:
+    """Checks that no request is admitted before an earlier one that waits, a preempted one included."""
+    for waiting in record.waiting:
+        for admitted in record.admitted:
+            if arrival_order.index(admitted) > arrival_order.index(waiting):
+                raise broken(Rule.FIRST_COME, admitted, step, waiting=waiting)
+    firsts = [arrival_order.index(each) for each in replay.ever_admitted]
+    if firsts != sorted(firsts):
+        should_be = arrival_order[: len(firsts)]
+        raise broken(Rule.ARRIVAL_ORDER, step=step, got=replay.ever_admitted, should_be=should_be)
+
+
+def _check_slots(step: int, replay: TraceReplay, ends: LateEnds) -> None:
+    """Checks that a request that ends late keeps its slot until then, with a row or without."""
+    num_slots = replay.workload.config.max_num_seqs
+    is_late = any(ends.is_late(each, step) for each in replay.running)
+    if is_late and len(replay.running) > num_slots:
+        facts: Facts = {"num_running": len(replay.running), "num_slots": num_slots}
+        raise broken(Rule.LATE_SLOTS, step=step, running=replay.running, **facts)
+
+
+def _check_decodes(step: int, record: StepRecord, replay: TraceReplay, ends: LateEnds) -> None:
+    """Checks that every running decode gets its token, also in a step that prefills others."""
+    fed = {row.request_id for row in record.rows}
+    for request_id in replay.running:
+        is_due = replay.is_decoding(request_id) and not ends.is_late(request_id, step)
+        if request_id not in fed and is_due:
+            raise broken(Rule.DECODES, request_id, step, rows=sorted(fed))
+
+
+def _check_refill(
+    step: int, record: StepRecord, replay: TraceReplay, previous: StepRecord | None, can_chunk: bool
+) -> None:
+    """Checks that a free slot is filled if a request waits and fits."""
+    config = replay.workload.config
+    if not record.waiting or record.preempted or len(replay.running) >= config.max_num_seqs:
+        return
+    head = record.waiting[0]
+    fed = sum(row.query_len for row in record.rows)
+    room = config.max_num_batched_tokens - fed
+    if room < (1 if can_chunk else replay.num_known(head)):
+        return
+    if not _surely_fits_pool(head, record, replay, previous):
+        return
+    raise broken(
+        Rule.REFILL,
+        head,
+        step,
+        num_running=len(replay.running),
+        max_num_seqs=config.max_num_seqs,
+        running=replay.running,
+        room=room,
+    )
+
+
+def _surely_fits_pool(
+    head: str, record: StepRecord, replay: TraceReplay, previous: StepRecord | None
+) -> bool:
+    """Returns whether the pool can certainly hold the head's whole life.
+
+    In the engine's favour, it counts all that the step fed, and all free blocks that a prefix cache
+    remembers and the step took over.
+    """
+    if record.num_total_blocks is None:
+        return True
+    free = record.num_total_blocks if previous is None else previous.num_free_blocks
+    size = replay.workload.config.block_size
+    request = replay.requests[head]
+    ends = {row.request_id: row.context_len + row.query_len for row in record.rows}
+    fed = sum(ceil((end - replay.num_cached.get(each, 0)) / size) + 1 for each, end in ends.items())
+    needed = ceil((len(request.prompt_token_ids) + request.max_new_tokens) / size)
+    return free is not None and free >= fed + needed
