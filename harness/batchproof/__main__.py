@@ -36,28 +36,29 @@ class Command:
 
 COMMANDS = {
     "test": Command("batchproof.cli.conformance", "run the conformance suite on engines"),
-    "bench": Command("batchproof.cli.benchmarks", "measure engines, counting only checked tokens"),
+    "bench": Command("batchproof.cli.bench_command", "measure engines, counting only checked tokens"),
     "judge": Command(
-        "batchproof.judgement.command", "run the whole suite on an engine and write a verdict page"
+        "batchproof.judgement.judge_command",
+        "run the whole suite on an engine and write a verdict page",
     ),
-    "replay": Command("batchproof.replay.command", "run a failure again that --repro has kept"),
+    "replay": Command("batchproof.replay.replay_command", "run a failure again that --repro has kept"),
     "report": Command("batchproof.report", "draw one HTML page from result files"),
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"
     ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "faults": Command(
-        "batchproof.campaign.faults",
+        "batchproof.campaign.faults_command",
         "run the suite on every planted fault and write the kill table",
         needs_checkout=True,
     ),
     "honest": Command(
-        "batchproof.campaign.honest",
+        "batchproof.campaign.honest_command",
         "look for false alarms: honest engines on many workloads",
         needs_checkout=True,
     ),
     "models": Command(
-        "batchproof.campaign.model_sweep.sweep",
+        "batchproof.campaign.model_sweep.sweep_command",
         "find the causal LMs of transformers that an engine serves",
     ),
     "install": Command(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchproof.campaign.findings import Effort
 from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
 from batchproof.places import ROOT
 from batchproof.run.registry import faults

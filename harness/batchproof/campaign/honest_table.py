@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, product
 
+from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.campaign.modules import conformance_functions
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.provenance import Provenance

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.campaign.findings import Effort
 from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.places import ROOT
 from batchproof.records.honest import HonestCounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from batchproof.campaign.judge import problems
+from batchproof.campaign.kill_table_problems import problems
 from batchproof.records.kills import (
     DiagnosisScore,
     FaultRow,

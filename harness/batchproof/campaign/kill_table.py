@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from batchproof.campaign.attempts import Attempt, Kill
+from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
-from batchproof.campaign.kills import Attempt, Kill
-from batchproof.campaign.modules import conformance_functions
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.promises import Promise

@@ -14,12 +14,12 @@ from pathlib import Path
 from batchproof.demo import logs, pages
 from batchproof.demo.experiment import (
     LETTERS,
-    Case,
+    Experiment,
     judge,
-    make_case,
+    make_experiment,
     run_timed,
 )
-from batchproof.demo.words import many, quoted
+from batchproof.demo.prose import many, quoted
 from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import Timeline
 from batchproof.drawing.timeline_svg import timeline_picture
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--slots {arguments.slots} is too many to draw: choose 1 to {len(LETTERS)}")
     device, dtype = resolve_device(arguments.device), resolve_dtype(arguments.dtype)
     make_current(device)
-    case = make_case(load_model(arguments.model, device, dtype), asked, arguments.slots)
+    case = make_experiment(load_model(arguments.model, device, dtype), asked, arguments.slots)
     return _show(case, arguments.svg, max(80, shutil.get_terminal_size().columns))
 
 
@@ -135,7 +135,7 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"--svg '{path}' cannot be written: there is no directory '{path.parent}'")
 
 
-def _show(case: Case, svg: Path | None, width: int) -> int:
+def _show(case: Experiment, svg: Path | None, width: int) -> int:
     """Print section after section, each as soon as it is known; return the exit code."""
     _say(pages.heading(case, width))
     runs = {STATIC: run_timed(STATIC, case, has_waves=True)}
@@ -155,7 +155,7 @@ def _show(case: Case, svg: Path | None, width: int) -> int:
     return 1 if any(each.failures for each in judgements.values()) else 0
 
 
-def _picture(case: Case, timelines: Mapping[str, Timeline]) -> str:
+def _picture(case: Experiment, timelines: Mapping[str, Timeline]) -> str:
     panels = [(f"{HEADINGS[name]} ({name})", each) for name, each in timelines.items()]
     sizes = {r.request_id: f"{len(r.prompt_token_ids)} + {r.max_new_tokens}" for r in case.requests}
     title = "The same requests in waves and in continuous batching"

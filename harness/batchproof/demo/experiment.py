@@ -30,7 +30,7 @@ LETTERS = ascii_uppercase  # each names one request, which limits requests and s
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Experiment:
     """The requests and the model. Request ids are letters; `texts` holds the prompt of each letter."""
 
     subject: ModelUnderTest
@@ -47,9 +47,11 @@ class Case:
         return {request.request_id: len(request.prompt_token_ids) for request in self.requests}
 
 
-def make_case(subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slots: int) -> Case:
+def make_experiment(
+    subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slots: int
+) -> Experiment:
     """Requests of the given prompts and caps. Raises `UsageError` for one the model cannot serve."""
-    case = Case(subject, (), {}, num_slots)
+    case = Experiment(subject, (), {}, num_slots)
     limits = Limits.of(subject.model, case.config)
     requests = []
     for letter, (prompt, cap) in zip(LETTERS, asked, strict=False):
@@ -62,7 +64,7 @@ def make_case(subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slo
             raise UsageError(f"--prompt {prompt!r} cannot be served: {refusal}")
         requests.append(request)
     texts = {letter: prompt for letter, (prompt, _) in zip(LETTERS, asked, strict=False)}
-    return Case(subject, tuple(requests), texts, num_slots)
+    return Experiment(subject, tuple(requests), texts, num_slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class TimedRun:
     wall_time_s: float
 
 
-def run_timed(name: str, case: Case, has_waves: bool) -> TimedRun:
+def run_timed(name: str, case: Experiment, has_waves: bool) -> TimedRun:
     """Build the engine, warm it up on the same requests, then time it once."""
     engine = resolve_engine(name).factory(case.subject.model, case.config)
     traced = cast(TracingEngine, engine)  # all engines of the demo have a trace
@@ -120,7 +122,7 @@ class Judgement:
     failures: tuple[str, ...]
 
 
-def judge(case: Case, completions: Sequence[Completion], oracle: Oracle) -> Judgement:
+def judge(case: Experiment, completions: Sequence[Completion], oracle: Oracle) -> Judgement:
     """Each answer by itself, so that one wrong answer does not hide the next."""
     ledger, num_equal = Ledger(), 0
     near_ties: list[str] = []

@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Sequence
 
 from batchproof.api import StepRecord
-from batchproof.demo.experiment import Case, TimedRun
-from batchproof.demo.words import listed, prose, span
+from batchproof.demo.experiment import Experiment, TimedRun
+from batchproof.demo.prose import listed, prose, span
 from batchproof.drawing.timeline import IDLE, Cell, num_refills, waves
 
 LOG_MARGIN = 11  # what stands in front of a step's cells
 
 
-def static_log(case: Case, run: TimedRun, width: int) -> list[str]:
+def static_log(case: Experiment, run: TimedRun, width: int) -> list[str]:
     """Wave by wave: the request in each slot, its padding, and for how many steps the slot idles."""
     lines = [
         f"2  STATIC BATCHING (engine `{run.name}`)",
@@ -32,7 +32,7 @@ def static_log(case: Case, run: TimedRun, width: int) -> list[str]:
     return lines
 
 
-def _wave_slots(case: Case, run: TimedRun, wave: range) -> list[str]:
+def _wave_slots(case: Experiment, run: TimedRun, wave: range) -> list[str]:
     longest = max(row.query_len for row in run.trace[wave.start].rows)
     lines = []
     for slot in range(case.num_slots):
@@ -60,7 +60,7 @@ def _barrier(run: TimedRun, wave: range, waiting: Sequence[str], width: int) -> 
     return lines
 
 
-def continuous_log(case: Case, run: TimedRun, width: int) -> list[str]:
+def continuous_log(case: Experiment, run: TimedRun, width: int) -> list[str]:
     """Step by step; steps in which no request enters or ends share a line."""
     num_wanted, num_filled = num_refills(run.trace)
     lines = [

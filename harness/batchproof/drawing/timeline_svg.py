@@ -39,7 +39,7 @@ class Rect:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class SpanBar:
     """One span; `ink` is the colour of its name, which stands at `middle`. None: no room for it."""
 
     words: str
@@ -59,14 +59,14 @@ class Panel:
     note: str
     slots: tuple[tuple[int, float], ...]  # numbers from 1, and tops of their rows
     width: float
-    bars: tuple[Bar, ...]
+    bars: tuple[SpanBar, ...]
     barriers: tuple[float, ...]
     bottom: float
     ticks: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LegendKey:
     """One mark of the legend with its meaning."""
 
     x: float
@@ -81,8 +81,8 @@ class TimelinePicture(Picture):
     """Panels above a legend."""
 
     panels: tuple[Panel, ...]
-    kinds: tuple[Key, ...]
-    requests: tuple[Key, ...]
+    kinds: tuple[LegendKey, ...]
+    requests: tuple[LegendKey, ...]
     row_height: float
 
     def body(self, paint: Paint, ids: str) -> str:
@@ -152,7 +152,7 @@ def _panel(name: str, timeline: Timeline, scale: _Scale, top: float) -> Panel:
     )
 
 
-def _bar(span: Span, y: float, scale: _Scale) -> Bar:
+def _bar(span: Span, y: float, scale: _Scale) -> SpanBar:
     """Prefill in full colour, its pads in grey above, decodes in a tint."""
     colour, num_prefills = scale.colours[span.request], len(span.prefill)
     parts = []
@@ -174,7 +174,9 @@ def _bar(span: Span, y: float, scale: _Scale) -> Bar:
     )
     outline = Rect(scale.x(span.start), y, span.num_steps * scale.step, scale.row, "paper")
     ink = None if is_tinted else ink_on(colour)
-    return Bar(words, span.request, tuple(parts), outline, left + room / 2 if has_room else None, ink)
+    return SpanBar(
+        words, span.request, tuple(parts), outline, left + room / 2 if has_room else None, ink
+    )
 
 
 def _ticks(num_steps: int, scale: _Scale) -> Iterator[tuple[int, float]]:
@@ -184,16 +186,16 @@ def _ticks(num_steps: int, scale: _Scale) -> Iterator[tuple[int, float]]:
         yield number, scale.x(number - 0.5)
 
 
-def _kinds(y: float, has_pads: bool) -> Iterator[Key]:
+def _kinds(y: float, has_pads: bool) -> Iterator[LegendKey]:
     x = 0.0
     for kind, words in KINDS.items():
         if kind != "pad" or has_pads:
-            yield Key(x, y, kind, words, "pad" if kind == "pad" else "r0")
+            yield LegendKey(x, y, kind, words, "pad" if kind == "pad" else "r0")
             x += 60 + 6 * len(words)
 
 
-def _requests(notes: Mapping[str, str], colours: Mapping[str, str], y: float) -> Iterator[Key]:
+def _requests(notes: Mapping[str, str], colours: Mapping[str, str], y: float) -> Iterator[LegendKey]:
     per_row = WIDTH // LEGEND_COLUMN
     for index, (name, words) in enumerate(notes.items()):
         x = index % per_row * LEGEND_COLUMN
-        yield Key(x, y + index // per_row * 24, name, words, colours[name])
+        yield LegendKey(x, y + index // per_row * 24, name, words, colours[name])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from batchproof.judgement.issues import KnownIssue
 from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
-from batchproof.records.trial import FailureRecord
+from batchproof.records.trial_record import FailureRecord
 from batchproof.records.verdict import FailureGroup
 
 Found = tuple[KnownIssue | None, tuple[JournalEntry, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.markdown import header, line
 from batchproof.records.verdict import VERDICT
 

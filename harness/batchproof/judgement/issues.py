@@ -34,7 +34,7 @@ import yaml
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.decode import DecodeError, decode
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 from batchproof.records.verdict import IssueKind, IssueRecord
 
 DEFAULT_ISSUES = ROOT / "results" / "engines" / "findings.yaml"

@@ -16,10 +16,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from batchproof.judgement.page import verdict_page
+from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.decode import decode, encode
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
 
 RUNNING = ".running"

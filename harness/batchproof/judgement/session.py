@@ -16,7 +16,7 @@ from pathlib import Path
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import entries
 
 ASKED = "asked.json"

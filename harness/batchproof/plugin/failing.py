@@ -19,7 +19,7 @@ from batchproof.findings.finding_text import first_line
 from batchproof.plugin.diagnosing import diagnosis_of
 from batchproof.plugin.repro import replay_file
 from batchproof.records.decode import encode
-from batchproof.records.trial import FailureRecord
+from batchproof.records.trial_record import FailureRecord
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 

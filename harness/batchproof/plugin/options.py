@@ -15,10 +15,10 @@ from batchproof.plugin import (
     bench_options,
     benchmarks,
     diagnosing,
-    journal,
+    journal_file,
     repro,
     spread,
-    tablefile,
+    table_file,
 )
 from batchproof.plugin.selection import (
     LAB,
@@ -89,8 +89,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     diagnosing.add_option(group)
     group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
-    group.addoption(tablefile.OPTION, metavar="FILE", help=tablefile.HELP)
-    group.addoption(journal.OPTION, metavar="FILE", help=journal.HELP)
+    group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
+    group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
     group.addoption(
         "--engine-time-limit",
         type=float,
@@ -126,8 +126,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LAB] = lab
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     repro.check_option(config)
-    tablefile.register(config)
-    journal.register(config)
+    table_file.register(config)
+    journal_file.register(config)
     if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     if selection.bench is not None and selection.bench.num_threads is not None:

@@ -11,7 +11,7 @@ from shlex import quote
 import pytest
 
 from batchproof.findings.failure import Failure
-from batchproof.replay.write import Origin, write
+from batchproof.replay.write import FailureOrigin, write
 from batchproof.run.trial import Trial
 
 OPTION = "--repro"
@@ -33,7 +33,7 @@ def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | N
     if not directory:
         return None
     try:
-        path = write(trial, failure, Origin(item.nodeid, _name(item)), Path(directory).resolve())
+        path = write(trial, failure, FailureOrigin(item.nodeid, _name(item)), Path(directory).resolve())
     except Exception as trouble:
         where = traceback.extract_tb(trouble.__traceback__)[-1]
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"

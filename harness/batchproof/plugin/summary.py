@@ -19,8 +19,7 @@ from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
 from batchproof.plugin.failing import concluded, described, enter, failure_of
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
-from batchproof.plugin.selection import SELECTION
-from batchproof.plugin.table import (
+from batchproof.plugin.promise_table import (
     RECORD,
     Outcome,
     adequacies,
@@ -31,6 +30,7 @@ from batchproof.plugin.table import (
     record_of,
     table,
 )
+from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S

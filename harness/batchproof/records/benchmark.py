@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
 VALID, INVALID, UNVERIFIED = "VALID", "INVALID", "UNVERIFIED"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
 

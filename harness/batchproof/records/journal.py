@@ -10,7 +10,7 @@ from typing import TextIO
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 
 SCHEMA = "batchproof.journal/1"
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import Totals
-from batchproof.records.trial import FailureRecord
+from batchproof.records.trial_record import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
 

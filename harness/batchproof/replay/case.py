@@ -12,7 +12,7 @@ from batchproof.cases.schema import Case
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
-from batchproof.replay.answers import is_bad, right_answer
+from batchproof.replay.right_answers import is_bad, right_answer
 from batchproof.run.cancelling import AFTERWARDS
 from batchproof.run.trial import Trial
 from batchproof.workload.paste import Expectations, Pasted, in_quotes

@@ -13,8 +13,8 @@ from batchproof.api import Completion
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import evidence, first_line
-from batchproof.replay.answers import may_tie, right_answers
 from batchproof.replay.models import model_reference
+from batchproof.replay.right_answers import may_tie, right_answers
 from batchproof.run.trial import Trial
 
 TEMPLATE = Path(__file__).parent / "standalone.py.jinja"

@@ -10,10 +10,10 @@ from pathlib import Path
 from batchproof.errors import OracleError
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding import Rule
-from batchproof.replay.answers import right_answers
 from batchproof.replay.case import case_text
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile
+from batchproof.replay.right_answers import right_answers
 from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
 
@@ -21,14 +21,14 @@ LONGEST_NAME = 110
 
 
 @dataclass(frozen=True)
-class Origin:
+class FailureOrigin:
     """The test that found a failure: its node id, and its short name or that of the case it ran."""
 
     test: str
     name: str
 
 
-def write(trial: Trial, failure: Failure, origin: Origin, directory: Path) -> Path:
+def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path) -> Path:
     """The path of the failure file; case and script stand beside it. Nothing is written over."""
     directory.mkdir(parents=True, exist_ok=True)
     path = _new_file(directory, _stem(failure, origin.name))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batchproof.report import words
 from batchproof.report.inputs import Source
 from batchproof.report.rows import Data
-from batchproof.report.values import Cell, Row, Table
+from batchproof.report.table_values import Row, Table, TableCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ def _row(name: str, tally: Tally) -> Row:
     return Row(
         name,
         (
-            Cell(f"{tally.num_caught} of {tally.num_faults}", "" if is_all_caught else "bad"),
-            Cell(f"{tally.num_as_declared} of {tally.num_caught}"),
-            Cell(right),
-            Cell("", bar=share),
+            TableCell(f"{tally.num_caught} of {tally.num_faults}", "" if is_all_caught else "bad"),
+            TableCell(f"{tally.num_as_declared} of {tally.num_caught}"),
+            TableCell(right),
+            TableCell("", bar=share),
         ),
     )
 

@@ -10,15 +10,15 @@ from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture
 from batchproof.report import words
 from batchproof.report.composition import compositions
-from batchproof.report.growth import growth_pictures
+from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Source
 from batchproof.report.latencies import latency_pictures
-from batchproof.report.metrics import metrics_table, unwell
-from batchproof.report.ratios import ratio_dots
+from batchproof.report.metrics_table import metrics_table, unwell
+from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import Data, facing
+from batchproof.report.table_values import Table
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines
-from batchproof.report.values import Table
 
 OPEN = "bimodal"  # the workload whose details are open at first: continuous batching gains most there
 

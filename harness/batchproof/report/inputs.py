@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from batchproof.errors import UsageError
 from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
 from batchproof.records.decode import decode
-from batchproof.records.files import FileKind, parsed
+from batchproof.records.file_kinds import FileKind, parsed
 from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Provenance

@@ -22,7 +22,7 @@ WIDE = 30.0  # slowest over fastest from which on the scale is logarithmic
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QuantileLine:
     """Quantiles of one engine in milliseconds, ascending."""
 
     label: str
@@ -34,7 +34,9 @@ def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> tuple[
     """A picture of each kind of latency that some engine shows."""
     lines = {
         kind: [
-            Line(shortened(row["engine"]).lstrip("_"), colours[row["engine"]], tuple(sorted(quantiles)))
+            QuantileLine(
+                shortened(row["engine"]).lstrip("_"), colours[row["engine"]], tuple(sorted(quantiles))
+            )
             for row in rows
             if is_shown(row) and (quantiles := (row.get("distributions") or {}).get(f"{kind}_ms"))
         ]
@@ -43,7 +45,7 @@ def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> tuple[
     return tuple(_picture(*KINDS[kind], seen) for kind, seen in lines.items() if seen)
 
 
-def _picture(title: str, meaning: str, lines: Sequence[Line]) -> Chart:
+def _picture(title: str, meaning: str, lines: Sequence[QuantileLine]) -> Chart:
     fastest = min(line.quantiles[0] for line in lines)
     slowest = max(line.quantiles[-1] for line in lines)
 

@@ -14,9 +14,9 @@ from batchproof.drawing.theme import FONTS, THEME, in_page
 from batchproof.errors import UsageError
 from batchproof.report.campaigns import Faults, Honest, faults, honest
 from batchproof.report.comparisons import Benchmark, benchmark
-from batchproof.report.environment import Origin, origin
+from batchproof.report.conformance_tables import Conformance, conformance
+from batchproof.report.file_origins import FileOrigin, origin
 from batchproof.report.inputs import Kind, Source
-from batchproof.report.promises import Conformance, conformance
 from batchproof.report.verdicts import Verdict, verdict
 
 TITLES = {
@@ -50,7 +50,7 @@ class Section:
 class Page:
     verdicts: tuple[Verdict, ...]
     sections: tuple[Section, ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[FileOrigin, ...]
 
 
 def page(read: Sequence[Source]) -> Page:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.report.comparisons import chosen
-from batchproof.report.growth import growth_pictures
+from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Kind, Source
 from batchproof.report.page import engine_colours
-from batchproof.report.ratios import ratio_dots
+from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import facing
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines

@@ -24,7 +24,7 @@ ROOFLINE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ThroughputBar:
     """One engine; no throughput where its answers were wrong."""
 
     engine: str
@@ -36,7 +36,9 @@ class Bar:
 def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) -> Chart:
     rows = comparison["rows"]
     bars = [
-        Bar(row["engine"], row["verdict"], series(colours[row["engine"]]), throughput(row, clock))
+        ThroughputBar(
+            row["engine"], row["verdict"], series(colours[row["engine"]]), throughput(row, clock)
+        )
         for row in rows
     ]
     found = [bar.throughput for bar in bars if bar.throughput]
@@ -63,7 +65,7 @@ def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) ->
     return Chart(title, caption, 450, 58 + 42 * len(bars), draw)
 
 
-def _draw_bar(axes: Axes, place: int, bar: Bar) -> None:
+def _draw_bar(axes: Axes, place: int, bar: ThroughputBar) -> None:
     found = bar.throughput
     if found is None:
         beside(axes, place, shortened(bar.engine, 20), INK)

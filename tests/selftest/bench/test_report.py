@@ -21,12 +21,12 @@ from batchproof.drawing.timeline_svg import LEFT, timeline_picture
 from batchproof.report import words
 from batchproof.report.campaigns import Faults
 from batchproof.report.comparisons import Benchmark
-from batchproof.report.environment import INCOMPLETE
+from batchproof.report.conformance_tables import Conformance
+from batchproof.report.file_origins import INCOMPLETE
 from batchproof.report.inputs import FILES, Kind, sources
 from batchproof.report.page import Page, page
-from batchproof.report.promises import Conformance
+from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
-from batchproof.report.values import Chip, Table
 from tests.selftest.bench import samples
 
 ROOT = Path(__file__).parents[3]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from batchproof.judgement.groups import grouped, in_order
 from batchproof.judgement.issues import KnownIssue, issues_of
-from batchproof.plugin.table import Outcome, cells_of, totals_of
+from batchproof.plugin.promise_table import Outcome, cells_of, totals_of
 from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import PromiseCell
-from batchproof.records.trial import Compared
+from batchproof.records.trial_record import Compared
 from batchproof.records.verdict import EngineVerdict, PromiseResult
 
 

@@ -21,7 +21,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.made import made_now
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine

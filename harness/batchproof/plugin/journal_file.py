@@ -13,7 +13,7 @@ from typing import Protocol, TextIO
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.plugin.table import record_of
+from batchproof.plugin.promise_table import record_of
 from batchproof.records.journal import JournalEntry, append, cut_to_whole_lines, entries
 
 OPTION = "--journal"

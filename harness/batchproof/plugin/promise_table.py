@@ -10,7 +10,7 @@ import pytest
 from batchproof.promises import Promise
 from batchproof.records.decode import decode
 from batchproof.records.table import PromiseCell, Totals
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 
 RECORD = "batchproof"  # the name of the record among the properties of a report
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known

@@ -16,7 +16,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import BatchproofError
 from batchproof.models.catalogue import DTYPES
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities

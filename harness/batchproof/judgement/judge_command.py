@@ -18,7 +18,7 @@ from batchproof.judgement.issues import DEFAULT_ISSUES, KnownIssue, read_issues
 from batchproof.judgement.output import running_folder, written
 from batchproof.judgement.replays import replayed
 from batchproof.judgement.session import Session
-from batchproof.judgement.verdict import verdict_of
+from batchproof.judgement.verdict_of_journal import verdict_of
 from batchproof.places import ROOT
 from batchproof.records.journal import entries
 from batchproof.records.made import made_now

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from batchproof.plugin.promise_table import Outcome, cells_of, notes, outcomes_of, totals_of
 from batchproof.plugin.selection import SELECTION
-from batchproof.plugin.table import Outcome, cells_of, notes, outcomes_of, totals_of
 from batchproof.promises import Promise
 from batchproof.records.made import made_now
 from batchproof.records.table import CONFORMANCE, ConformanceTable

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from batchproof.campaign.modules import conformance_functions, function_of
+from batchproof.campaign.conformance_modules import conformance_functions, function_of
+from batchproof.plugin.promise_table import record_of
 from batchproof.plugin.selection import LAB
-from batchproof.plugin.table import record_of
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 from batchproof.run.laboratory import Laboratory
 
 
@@ -40,7 +40,7 @@ class Catch:
 
 
 @dataclass(slots=True)
-class Findings:
+class SuiteOutcome:
     """What a suite run saw."""
 
     catches: list[Catch] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Findings:
 class Recorder:
     """Fills in the findings while the session runs, in the laboratory that it is given."""
 
-    def __init__(self, findings: Findings, effort: Effort, lab: Laboratory | None) -> None:
+    def __init__(self, findings: SuiteOutcome, effort: Effort, lab: Laboratory | None) -> None:
         self.findings = findings
         self.effort = effort
         self.lab = lab

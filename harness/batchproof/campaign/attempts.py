@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.campaign.findings import Effort
-from batchproof.campaign.modules import function_of
+from batchproof.campaign.conformance_modules import function_of
 from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.run.registry import faults
 

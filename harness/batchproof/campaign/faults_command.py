@@ -14,16 +14,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from batchproof.campaign.judge import problems
+from batchproof.campaign.attempts import Attempt, Kill, make_attempt
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
-from batchproof.campaign.kills import Attempt, Kill, make_attempt
+from batchproof.campaign.kill_table_problems import problems
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.models.catalogue import EMBEDDED
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import faults

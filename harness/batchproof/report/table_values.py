@@ -14,7 +14,7 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """`note`: the number of a note below the table; `bar`: a share drawn as a bar, in percent."""
 
     text: str
@@ -30,7 +30,7 @@ class Row:
     """One line of a table, or the heading of a group of lines if it has no cells."""
 
     head: str
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[TableCell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
