@@ -27,7 +27,7 @@ BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a command lives and what it is for."""
+    """Names the module of a command and says what the command is for."""
 
     module: str
     purpose: str
@@ -71,14 +71,14 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence instead of a page of usage."""
+    """Reports wrong arguments in one sentence instead of a page of usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code."""
+    """Runs one command and returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without UTF-8 gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")
@@ -123,7 +123,9 @@ def _module(name: str) -> Any:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, or the interpreter complains on its way out."""
+    """Redirects buffered output to the null device, so that the interpreter does not complain on
+    exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

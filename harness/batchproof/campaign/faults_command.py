@@ -34,6 +34,7 @@ Attempting = Callable[[Attempt], Kill]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof faults`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="planted faults (default: all)")
     parser.add_argument(
         "--model",
@@ -65,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if the table proves the suite, else 1. Partial or interrupted tables are written to
-    `faults-partial.*`."""
+    `faults-partial.*`. Raises `UsageError`.
+    """
     table = _empty_table(arguments)
     output = choices.writable(arguments.output)
     whole = whole_table(output / "faults.json", table) if arguments.update else None
@@ -112,7 +114,7 @@ def _make(
     progress: Progress,
     is_counted: bool = False,
 ) -> None:
-    """`is_counted`: the progress knows of these attempts already."""
+    """Makes the attempts. `is_counted` states that the progress includes them already."""
     if not is_counted:
         progress.extend(len(todo))
     for attempt, found in pool.run(make, todo):

@@ -1,5 +1,6 @@
-"""`python -m batchproof honest`: no false alarms. Honest engines, plain and odd, keep every promise on
-many thousand generated workloads.
+"""`python -m batchproof honest`: no false alarms.
+
+Honest engines, plain and odd, keep every promise on many thousand generated workloads.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof honest`."""
     parser.add_argument(
         "engines",
         nargs="*",
@@ -64,8 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 without an alarm, else 1. Partial or interrupted runs are written to
-    `honest-partial.*`."""
+    """Returns 0 if there was no alarm, else 1. Partial or interrupted runs are written to
+    `honest-partial.*`. Raises `UsageError`.
+    """
     known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
     engines = choices.chosen(arguments.engines, known, "honest engine")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")

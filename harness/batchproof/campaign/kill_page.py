@@ -16,6 +16,7 @@ from batchproof.records.markdown import header, line
 
 
 def kill_page(table: KillTableRecord) -> str:
+    """Returns the page in Markdown."""
     lines = ["# The kill table: every planted fault before the conformance suite", ""]
     lines += [*table.made.lines(), *_scope(table), *_updates(table), "", *_verdict(table), ""]
     for kind in dict.fromkeys(row.kind for row in table.faults.values()):
@@ -122,7 +123,7 @@ def _short(function: str | None) -> str:
 
 
 def _each(values: Iterable[str | None]) -> str:
-    """Once if all are equal, else one a seed."""
+    """Returns the value once if all are equal, else one for each seed."""
     texts = [value or "-" for value in values]
     return _joined(dict.fromkeys(texts) if len(set(texts)) == 1 else texts, "/") or "-"
 

@@ -1,8 +1,8 @@
 """Runs conformance tests against one engine from within Python, and reports what they found.
 
-The self-tests, the kill table and the campaign against false alarms are made of suite runs. A process
-that makes many passes one laboratory to them, so that models and right answers are computed once. A run
-leaves the process as it found it, whatever the engine does.
+The self-tests, the kill table and the campaign against false alarms consist of suite runs. A process
+that makes many passes one laboratory to them, so that models and right answers are computed once. A
+run leaves the process as it found it, whatever the engine does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`batchproof demo`: static waves against continuous batching on the same requests.
 
-All engines get the same slots and the same requests and run twice: to warm up, and to be timed. What
-they did is read from their traces, and every answer is compared with per-prompt generation.
+All engines get the same slots and the same requests and run twice: once to warm up, once to be timed.
+What they did is read from their traces, and every answer is compared with per-prompt generation.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ DEFAULT_CAP = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof demo`."""
     parser.add_argument(
         "--model",
         default=next(iter(EMBEDDED)),
@@ -97,7 +98,9 @@ def _count(value: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if every answer equals per-prompt generation or is a proven near-tie, else 1."""
+    """Returns 0 if every answer equals per-prompt generation or is a proven near-tie, else 1. Raises
+    `UsageError`.
+    """
     if arguments.svg is not None:
         _check_writable(arguments.svg)
     asked = _asked(arguments)
@@ -110,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Prompts and caps, as typed or from the examples."""
+    """Returns prompts and caps, as typed or from the examples."""
     if arguments.prompt is None:
         if arguments.max_new_tokens is not None:
             raise UsageError(
@@ -128,7 +131,7 @@ def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def _check_writable(path: Path) -> None:
-    """Before the work is done, not after it."""
+    """Raises `UsageError` before the work is done, not after it."""
     if path.is_dir():
         raise UsageError(f"--svg '{path}' is a directory, but must name a file")
     if not path.parent.is_dir():
@@ -136,7 +139,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _show(case: Experiment, svg: Path | None, width: int) -> int:
-    """Print section after section, each as soon as it is known; return the exit code."""
+    """Prints section after section, each as soon as it is known, and returns the exit code."""
     _say(pages.heading(case, width))
     runs = {STATIC: run_timed(STATIC, case, has_waves=True)}
     _say(logs.static_log(case, runs[STATIC], width))

@@ -1,4 +1,4 @@
-"""The other sections of the demo: requests, one packed step, timelines, totals, the check."""
+"""The other sections of the demo: requests, one packed step, timelines, totals, and the check."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from batchproof.drawing.timeline_text import draw_timelines
 
 
 def heading(case: Experiment, width: int) -> list[str]:
+    """Returns the introduction and the list of requests."""
     subject = case.subject
     lines = [
         "STATIC WAVES AGAINST CONTINUOUS BATCHING",
@@ -52,7 +53,7 @@ def heading(case: Experiment, width: int) -> list[str]:
 
 
 def packed_step(case: Experiment, run: TimedRun, width: int) -> list[str]:
-    """The step that shows best how prefill and decode share a pass, with its mask."""
+    """Returns the step that shows best how prefill and decode share a pass, with its mask."""
     index = _most_telling(case, run.trace)
     record = run.trace[index]
     lines = [f"4  ONE PACKED STEP: step {index + 1} of the run above"]
@@ -86,7 +87,9 @@ def _is_mixed(case: Experiment, record: StepRecord) -> bool:
 
 
 def _most_telling(case: Experiment, trace: tuple[StepRecord, ...]) -> int:
-    """Mixed before unmixed, then the most sequences, then the narrowest mask."""
+    """Returns the index of the step to show: mixed before unmixed, then the most sequences, then the
+    narrowest mask.
+    """
 
     def rank(index: int) -> tuple[bool, int, int]:
         rows = trace[index].rows
@@ -97,7 +100,7 @@ def _most_telling(case: Experiment, trace: tuple[StepRecord, ...]) -> int:
 
 
 def _row_in_words(case: Experiment, run: TimedRun, row: RowRecord, width: int) -> str:
-    """Kind, positions, cache and content of one sequence's share of the step."""
+    """Returns kind, positions, cache and content of one sequence's share of the step."""
     request = next(each for each in case.requests if each.request_id == row.request_id)
     answer = next(each for each in run.completions if each.request_id == row.request_id)
     end = row.context_len + row.query_len
@@ -116,6 +119,7 @@ def _row_in_words(case: Experiment, run: TimedRun, row: RowRecord, width: int) -
 
 
 def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
+    """Returns the slot timelines of all engines, to one scale."""
     sentence = (
         "A letter is one slot in one step: upper case while the prompt is prefilled, lower case while "
         f"tokens are decoded, {IDLE} where the slot is idle."
@@ -125,7 +129,7 @@ def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
 
 
 def totals(case: Experiment, by_name: Mapping[str, TimedRun], width: int) -> list[str]:
-    """Counts of each engine, and the time of one run."""
+    """Returns the counts of each engine, and the time of one run."""
     runs = list(by_name.values())
     refills = [num_refills(each.trace) for each in runs]
     delivered = [sum(len(c.token_ids) for c in each.completions) for each in runs]
@@ -157,7 +161,7 @@ def totals(case: Experiment, by_name: Mapping[str, TimedRun], width: int) -> lis
 def verdict(
     case: Experiment, judgements: Mapping[str, Judgement], run: TimedRun, width: int
 ) -> list[str]:
-    """Counts against per-prompt generation, then the answers themselves."""
+    """Returns the comparison with per-prompt generation, then the answers themselves."""
     lines = ["7  THE CHECK: every answer against generating its prompt alone"]
     for name, judgement in judgements.items():
         lines.append(

@@ -1,4 +1,4 @@
-"""Slot timelines as SVG: a panel an engine, a row a slot, one scale in steps."""
+"""Slot timelines as SVG: a panel per engine, a row per slot, one scale in steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Rect:
 
 @dataclass(frozen=True, slots=True)
 class SpanBar:
-    """One span; `ink` is the colour of its name, which stands at `middle`. None: no room for it."""
+    """One span. `ink` is the colour of its name, which stands at `middle`; None: there is no room for
+    it.
+    """
 
     words: str
     name: str
@@ -52,7 +54,7 @@ class SpanBar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One engine, measured from its own top."""
+    """One engine, measured from the top of its panel."""
 
     y: float
     heading: str
@@ -86,6 +88,7 @@ class TimelinePicture(Picture):
     row_height: float
 
     def body(self, paint: Paint, ids: str) -> str:
+        """Returns panels and legend as SVG."""
         template = templates(__package__).get_template("timeline.svg.jinja")
         return template.render(picture=self, paint=paint, ids=ids, ink_on=ink_on, left=LEFT, tint=TINT)
 
@@ -100,15 +103,18 @@ class _Scale:
     colours: Mapping[str, str]
 
     def x(self, step: float) -> float:
-        """Where a step (from 0) begins."""
+        """Returns where a step (counted from 0) begins, in pixels."""
         return LEFT + step * self.step
 
 
 def timeline_picture(
     timelines: Sequence[tuple[str, Timeline]], requests: Mapping[str, str], title: str, caption: str
 ) -> TimelinePicture:
-    """`timelines` come with their headings. `requests` holds the legend of each request (may be empty)
-    in the order in which they take their colours."""
+    """Returns the picture. `timelines` come with their headings.
+
+    `requests` holds the legend of each request (may be empty), in the order in which they take their
+    colours.
+    """
     longest = max(timeline.num_steps for _, timeline in timelines)
     num_slots = max(timeline.num_slots for _, timeline in timelines)
     row, gap = (26, 4) if num_slots <= 4 else (17, 3) if num_slots <= 8 else (10, 2)
@@ -153,7 +159,7 @@ def _panel(name: str, timeline: Timeline, scale: _Scale, top: float) -> Panel:
 
 
 def _bar(span: Span, y: float, scale: _Scale) -> SpanBar:
-    """Prefill in full colour, its pads in grey above, decodes in a tint."""
+    """Returns the bar of a span: prefill in full colour, its pads in grey above, decodes in a tint."""
     colour, num_prefills = scale.colours[span.request], len(span.prefill)
     parts = []
     for step, (num_tokens, num_fed) in enumerate(span.prefill, span.start):
@@ -180,7 +186,7 @@ def _bar(span: Span, y: float, scale: _Scale) -> SpanBar:
 
 
 def _ticks(num_steps: int, scale: _Scale) -> Iterator[tuple[int, float]]:
-    """Step numbers, from 1, and the middles of their steps."""
+    """Yields step numbers, from 1, and the middles of their steps."""
     every = next((n for n in TICKS if n * scale.step >= TICK_DISTANCE), num_steps)
     for number in [1, *range(max(every, 2), num_steps + 1, every)]:
         yield number, scale.x(number - 0.5)

@@ -28,7 +28,7 @@ OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The command line of a benchmark run, checked."""
+    """Holds the validated command line of a benchmark run."""
 
     specs: tuple[BenchSpec, ...]
     model_names: tuple[str, ...]
@@ -80,7 +80,7 @@ def _add_sizes(group: pytest.OptionGroup) -> None:
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
-    """Returns the options; None in a run that is no benchmark. Raises `UsageError`."""
+    """Returns the options, or None in a run that is no benchmark. Raises `UsageError`."""
     if not config.getoption("--benchmark-only"):
         given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
         if given:
@@ -138,8 +138,10 @@ def _growth_seconds(given: float | None, names_workload: bool) -> float:
 
 
 def _sample_size(text: str | None) -> int | None:
-    """Returns how many requests to check in each round; None: as many as is cheap. `all` is a number
-    that no round reaches; with 0 the rows say that nothing was checked."""
+    """Returns how many requests to check in each round, or None for as many as is cheap.
+
+    `all` becomes a number that no round reaches. With 0 the rows state that nothing was checked.
+    """
     if text is None:
         return None
     if text == "all":

@@ -1,4 +1,4 @@
-"""Command line, Hypothesis profiles, markers, and the header that echoes what is under test."""
+"""The command line, Hypothesis profiles, markers, and the header that shows what is under test."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ for _name, _max_examples in PROFILES.items():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds Batchproof's options to pytest's parser."""
     group = parser.getgroup("batchproof", "Batchproof: what is under test")
     group.addoption(
         "--engine",
@@ -103,6 +104,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Resolves the options and registers the plugins that they ask for. Raises `pytest.UsageError`."""
     try:
         selection = select(config)
         make_current(selection.device)
@@ -137,7 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Benchmarks run when they are asked for, and then alone; plain pytest spends no time on ours."""
+    """Leaves benchmarks out unless they are asked for, in which case only they run."""
     wants_benchmarks = bool(config.getoption("--benchmark-only"))
     is_left_out = {item: _is_left_out(item, wants_benchmarks) for item in items}
     if any(is_left_out.values()):
@@ -153,6 +155,7 @@ def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Returns the lines that name engines, models, device, dtype and known failures."""
     selection = config.stash[SELECTION]
     xfails = config.getoption("--xfails")
     return [

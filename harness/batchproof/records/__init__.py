@@ -1,9 +1,9 @@
 """What is written down: one frozen record, one reader and one writer for each kind of file.
 
 decode      dataclasses <-> JSON; a value of the wrong kind is named by its path
-files       a kind of file: schema name, version, reader and writer
+file_kinds  a kind of file: schema name, version, reader and writer
 provenance  command, date, machine, versions and commit of a result
-trial       what one conformance test compared, and the failure that it found
+trial_record  what one conformance test compared, and the failure that it found
 journal     one line per finished test
 table       the table engine x promise
 verdict     one engine, all promises, its failures in groups

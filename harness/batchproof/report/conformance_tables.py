@@ -20,12 +20,15 @@ TOTALS = {
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
+    """The section of a conformance table."""
+
     about: str
     table: Table
     totals: tuple[str, ...]  # a line an engine
 
 
 def conformance(source: Source) -> Conformance:
+    """Returns the section of a conformance table."""
     data = source.data
     engines, cells = data["engines"], data["cells"]
     rows = tuple(
@@ -60,4 +63,5 @@ def _total(engine: str, totals: Data) -> str:
 
 
 def num_failed(source: Source) -> int:
+    """Returns the number of failed tests in the file."""
     return sum(cell.get("failed", 0) for row in source.data["cells"].values() for cell in row.values())

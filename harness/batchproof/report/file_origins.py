@@ -12,6 +12,8 @@ from batchproof.report.table_values import Chip
 
 @dataclass(frozen=True, slots=True)
 class Fact:
+    """A label and its value, as one line of the section."""
+
     name: str
     text: str
     is_code: bool = False
@@ -30,6 +32,7 @@ INCOMPLETE = Chip("INCOMPLETE", "warn")
 
 
 def origin(source: Source) -> FileOrigin:
+    """Returns what a file states about its origin."""
     return FileOrigin(str(source.path), tuple(_facts(source)))
 
 

@@ -1,4 +1,4 @@
-"""How latencies are distributed: the share of requests, or gaps, that took no longer."""
+"""The distribution of latencies: the share of requests, or gaps, that took no longer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDE = 30.0  # slowest over fastest from which on the scale is logarithmic
 
 @dataclass(frozen=True, slots=True)
 class QuantileLine:
-    """Quantiles of one engine in milliseconds, ascending."""
+    """The quantiles of one engine in milliseconds, ascending."""
 
     label: str
     index: int
@@ -31,7 +31,7 @@ class QuantileLine:
 
 
 def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> tuple[Chart, ...]:
-    """A picture of each kind of latency that some engine shows."""
+    """Returns a picture of each kind of latency that some engine shows."""
     lines = {
         kind: [
             QuantileLine(

@@ -1,4 +1,6 @@
-"""The table of figures of one comparison, a column an engine, with the reason of each dash below."""
+"""The table of figures of one comparison, a column per engine, with the reason for each dash below
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Show = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """One figure: its name with unit, its group, where it stands in a row, how it reads."""
+    """One figure: its name with unit, its group, how it is read from a row, and how it is formatted."""
 
     group: str
     title: str
@@ -92,19 +94,22 @@ WHY_NO_ROOFLINE = (
 
 
 class Notes:
-    """Numbers each reason once."""
+    """Numbers each reason once, from 1."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, int] = {}
 
     def number(self, reason: str) -> int:
+        """Returns the number of a reason."""
         return self._reasons.setdefault(reason, len(self._reasons) + 1)
 
     def listed(self) -> tuple[str, ...]:
+        """Returns the reasons in the order of their numbers."""
         return tuple(self._reasons)
 
 
 def metrics_table(rows: Sequence[Data], label: str) -> Table:
+    """Returns the table of the rows of one comparison."""
     notes = Notes()
     chips = [Chip(row["verdict"], VERDICTS.get(row["verdict"], "none")) for row in rows]
     body = [Row("verdict", tuple(TableCell("", chip=chip) for chip in chips))]
@@ -129,7 +134,7 @@ def _cell(row: Data, line: MetricLine, value: Any, notes: Notes) -> TableCell:
 
 
 def _why(row: Data, line: MetricLine) -> str:
-    """Why a figure is missing."""
+    """Returns why a figure is missing."""
     if not is_shown(row):
         return f"{row['verdict']}: no figure is shown"
     if line.group == TIMES:
@@ -143,7 +148,7 @@ def _why(row: Data, line: MetricLine) -> str:
 
 
 def unwell(rows: Sequence[Data]) -> Mapping[str, str]:
-    """Verdict and reason of each engine that is not VALID."""
+    """Returns verdict and reason of each engine that is not VALID."""
     return {
         row["engine"]: f"{row['verdict']}: {row.get('reason') or 'no reason is given'}"
         for row in rows

@@ -1,4 +1,4 @@
-"""Pictures as files of their own on white, for a README."""
+"""Pictures as separate files on white, for a README."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from batchproof.report.timelines import slot_timelines
 
 
 def pictures(read: Sequence[Source]) -> dict[str, str]:
-    """SVG of the first benchmark file, by file name without ending; the workload shown is bimodal if
-    it is there, else the first."""
+    """Returns SVG of the first benchmark file, by file name without ending. The workload shown is the
+    bimodal one if there is one, else the first.
+    """
     source = next((each for each in read if each.kind is Kind.BENCHMARK), None)
     if source is None:
         return {}
@@ -37,7 +38,7 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
 
 
 def _note(source: Source) -> str:
-    """The hardware on which the figures were measured."""
+    """Returns the hardware on which the figures were measured."""
     header = source.data["header"]
     machine = header["made"]["machine"]
     is_cpu = header["device"]["type"] == "cpu"

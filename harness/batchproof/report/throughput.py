@@ -1,4 +1,4 @@
-"""Throughput as bars: rounds as whiskers, and a mark for what the hardware allows."""
+"""Throughput as bars, with rounds as whiskers and a mark for what the hardware allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOFLINE = (
 
 @dataclass(frozen=True, slots=True)
 class ThroughputBar:
-    """One engine; no throughput where its answers were wrong."""
+    """One engine. It has no throughput if its answers were wrong."""
 
     engine: str
     verdict: str
@@ -34,6 +34,7 @@ class ThroughputBar:
 
 
 def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) -> Chart:
+    """Returns the picture of one comparison."""
     rows = comparison["rows"]
     bars = [
         ThroughputBar(

@@ -1,4 +1,4 @@
-"""The verdict of each file in a line, at the top of the page."""
+"""The verdict of each file in one line, at the top of the page."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Verdict:
 
 
 def verdict(source: Source) -> Verdict:
+    """Returns the line of one file."""
     word, kind, text = SUMMARIES[source.kind](source)
     if source.is_complete:
         return Verdict((Chip(word, kind),), text, source.path.name)
