@@ -4,7 +4,7 @@ A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. 
 the command asked for is imported, since most of them bring torch along.
 
 Exit codes: 0 fine, 1 something was found wrong, 2 wrong input (one sentence on stderr), 130 stopped
-with Ctrl-C, 141 nobody reads the output any more.
+with Ctrl-C, 141 the reader of the output has closed it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ COMMANDS = {
         "batchproof.judgement.judge_command",
         "run the whole suite on an engine and write a verdict page",
     ),
-    "replay": Command("batchproof.replay.replay_command", "run a failure again that --repro has kept"),
+    "replay": Command(
+        "batchproof.replay.replay_command", "run again a failure that --repro has written"
+    ),
     "report": Command("batchproof.report", "draw one HTML page from result files"),
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"

@@ -108,7 +108,7 @@ class Other:
         ("return helper()", "return helper() + 1", True),
         ("return LIMIT", "return LIMIT - 1", True),
         ("LIMIT = 3", "LIMIT = 4", True),
-        ("class Liar:", 'class Liar:\n    """Tells another lie."""\n', False),
+        ("class Liar:", 'class Liar:\n    """States another lie."""\n', False),
         ("return LIMIT", "return LIMIT  # as asked", False),
         ("    pass", "    size = 1", False),
         ("class Liar", "class Former", True),

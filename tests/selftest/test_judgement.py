@@ -1,4 +1,4 @@
-"""`python -m batchproof judge`: what is noted, what it adds up to, and how it is told."""
+"""`python -m batchproof judge`: what is noted, what it adds up to, and how it is reported."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ ISSUES = """
   matches: [{promise: P5, facts: {shortest_prompt: {at_most: 2}}}]
   cause: A block is freed twice.
 - engine: other
-  title: Of somebody else
+  title: Of another engine
   kind: defect
   matches: [{promise: P5}]
   cause: none

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.seeds,
         default=(1, 2, 3),
         metavar="N,N",
-        help="of Hypothesis (default: 1,2,3)",
+        help="seeds of Hypothesis (default: 1,2,3)",
     )
     parser.add_argument(
         "--time-limit",
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--update",
         action="store_true",
-        help="hunt the named faults only, and put their rows into the whole table that is there",
+        help="hunt the named faults only, and put their rows into the existing whole table",
     )
     choices.add_common(parser)
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.positive,
         default=10_000,
         metavar="N",
-        help="stop when so many were judged in each dtype (default: %(default)s)",
+        help="workloads to judge in each dtype before it stops (default: %(default)s)",
     )
     parser.add_argument(
         "--dtype",
@@ -52,15 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.whole,
         default=0,
         metavar="S",
-        help="of everything drawn (default: %(default)s)",
+        help="seed of everything drawn (default: %(default)s)",
     )
     parser.add_argument(
         "--examples",
         type=choices.positive,
         default=20,
         metavar="N",
-        help="of a property test in one task: fewer, and more engines, models and tests meet (default: "
-        "%(default)s)",
+        help="examples of a property test in one task; with fewer, more engines, models and tests meet "
+        "(default: %(default)s)",
     )
     choices.add_common(parser)
 

@@ -119,7 +119,7 @@ def _tests(tests: Mapping[str, FunctionRow]) -> Iterator[str]:
 
 
 def _short(function: str | None) -> str:
-    return (function or "nobody").rpartition("::")[2]
+    return (function or "no test").rpartition("::")[2]
 
 
 def _each(values: Iterable[str | None]) -> str:

@@ -57,7 +57,7 @@ class PlantedFault(Protocol):
 
     @property
     def thread(self) -> str:
-        """Returns the public bug that the fault is modelled on, or an empty text."""
+        """Returns the public bug that the fault is modelled on, as owner/repository#number."""
         ...
 
     @property

@@ -23,7 +23,7 @@ class Effort:
     profile: str | None = None  # None: the current one
     max_examples: int | None = None  # None: the profile's
     shrinks: bool = False
-    generated_first: bool = False  # before the tests whose workloads somebody wrote
+    generated_first: bool = False  # before the tests with written workloads
 
 
 @dataclass(frozen=True, slots=True)

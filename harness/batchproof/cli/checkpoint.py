@@ -25,7 +25,9 @@ from batchproof.run.registry import words_tokenizer
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof checkpoint`."""
     parser.add_argument("model", metavar="MODEL", help=", ".join(EMBEDDED))
-    parser.add_argument("directory", metavar="DIR", help="made if it is not there; must be empty")
+    parser.add_argument(
+        "directory", metavar="DIR", help="folder to write to, created if needed; must be empty"
+    )
     parser.add_argument(
         "--dtype", default="float32", help=f"{', '.join(DTYPES)} (default: %(default)s)"
     )

@@ -33,7 +33,7 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="ENGINE",
-        help="as for pytest --engine, such as mine.py:Engine; behind them options of pytest",
+        help="engines, as for pytest --engine, such as mine.py:Engine; options of pytest may follow",
     )
 
 

@@ -32,9 +32,13 @@ ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: noth
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof judge`."""
-    parser.add_argument("engines", nargs="+", metavar="ENGINE", help="as for pytest --engine")
     parser.add_argument(
-        "--resume", action="store_true", help="go on where a judgement was stopped; without, begin anew"
+        "engines", nargs="+", metavar="ENGINE", help="engines to judge, as for pytest --engine"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue a judgement that was stopped; otherwise begin anew",
     )
     parser.add_argument(
         "--pytest",

@@ -112,7 +112,7 @@ class Session:
                 name = signal.Signals(-ran.returncode).name
                 raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
             output = " ".join((ran.stdout + ran.stderr).split())
-            words = f"pytest ended with status {ran.returncode}: {output or 'without a word'}"
+            words = f"pytest ended with status {ran.returncode}: {output or 'no output'}"
             raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
         matches = TAKES.findall(ran.stdout)
         return int(next(filter(None, (matches[-1][0], matches[-1][2]))))

@@ -59,7 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
         "is none, where a workload is named)"
     )
     add("--growth-for", type=float, metavar="S", help=text)
-    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
+    add("--threads", type=int, metavar="N", help="threads of torch on a CPU (default: 1)")
     text = "where to write the result file (default: a new one below results/benchmarks/)"
     add("--results", metavar="FILE", help=text)
 
@@ -72,11 +72,16 @@ def _add_sizes(group: pytest.OptionGroup) -> None:
         "cases/benchmarks, or a folder of such files"
     )
     add("--workload", action="append", metavar="NAME", help=text)
-    add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
+    add(
+        "--num-requests",
+        type=int,
+        metavar="N",
+        help="number of requests, instead of the workload's own",
+    )
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
     add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
-    add("--seed", type=int, metavar="N", help="of prompts, caps and arrivals")
+    add("--seed", type=int, metavar="N", help="seed of prompts, caps and arrivals")
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:

@@ -18,7 +18,7 @@ from batchproof.plugin.promise_table import record_of
 from batchproof.records.journal import JournalEntry, append, cut_to_whole_lines, entries
 
 OPTION = "--journal"
-HELP = "note each test that is over in FILE, and leave out those that are noted there already"
+HELP = "write each finished test to FILE, and leave out those that it holds already"
 
 
 class WorkerNode(Protocol):

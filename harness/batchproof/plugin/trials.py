@@ -67,7 +67,7 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
             lab.capabilities(spec, lab.subject(name))
         except UnsupportedModelError:
             continue
-        except (Exception, SystemExit, EngineHang):  # its tests shall tell
+        except (Exception, SystemExit, EngineHang):  # its tests will show it
             return name
         return name
     return names[0]

@@ -29,7 +29,7 @@ class Dot:
 
     @property
     def ends(self) -> list[float]:
-        """Returns the two ends of the interval, or the ratio itself."""
+        """Returns the ratio and the known ends of its interval."""
         return [self.ratio.ratio, *(end for end in (self.ratio.low, self.ratio.high) if end)]
 
 

@@ -380,9 +380,9 @@ def test_a_file_that_cannot_be_used_is_told_in_a_sentence(
     if content is not None:
         path.write_text(content)
     assert main(["report", str(path), f"--output={tmp_path / 'page.html'}"]) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert expected in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "page.html").exists()
 
 
