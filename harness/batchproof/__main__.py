@@ -4,7 +4,7 @@ A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. 
 the command asked for is imported, since most of them bring torch along.
 
 Exit codes: 0 fine, 1 something was found wrong, 2 wrong input (one sentence on stderr), 130 stopped
-with Ctrl-C, 141 nobody reads the output any more.
+with Ctrl-C, 141 the reader of the output has closed it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a command lives and what it is for."""
+    """Names the module of a command and says what the command is for."""
 
     module: str
     purpose: str
@@ -36,28 +36,31 @@ class Command:
 
 COMMANDS = {
     "test": Command("batchproof.cli.conformance", "run the conformance suite on engines"),
-    "bench": Command("batchproof.cli.benchmarks", "measure engines, counting only checked tokens"),
+    "bench": Command("batchproof.cli.bench_command", "measure engines, counting only checked tokens"),
     "judge": Command(
-        "batchproof.judgement.command", "run the whole suite on an engine and write a verdict page"
+        "batchproof.judgement.judge_command",
+        "run the whole suite on an engine and write a verdict page",
     ),
-    "replay": Command("batchproof.replay.command", "run a failure again that --repro has kept"),
+    "replay": Command(
+        "batchproof.replay.replay_command", "run again a failure that --repro has written"
+    ),
     "report": Command("batchproof.report", "draw one HTML page from result files"),
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"
     ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "faults": Command(
-        "batchproof.campaign.faults",
+        "batchproof.campaign.faults_command",
         "run the suite on every planted fault and write the kill table",
         needs_checkout=True,
     ),
     "honest": Command(
-        "batchproof.campaign.honest",
+        "batchproof.campaign.honest_command",
         "look for false alarms: honest engines on many workloads",
         needs_checkout=True,
     ),
     "models": Command(
-        "batchproof.campaign.model_sweep.sweep",
+        "batchproof.campaign.model_sweep.sweep_command",
         "find the causal LMs of transformers that an engine serves",
     ),
     "install": Command(
@@ -70,14 +73,14 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence instead of a page of usage."""
+    """Reports wrong arguments in one sentence instead of a page of usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code."""
+    """Runs one command and returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without UTF-8 gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")
@@ -122,7 +125,9 @@ def _module(name: str) -> Any:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, or the interpreter complains on its way out."""
+    """Redirects buffered output to the null device, so that the interpreter does not complain on
+    exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,4 +1,4 @@
-"""How many workloads a test generates: few for the built-in engines, more for one that is named."""
+"""Sets how many workloads a test generates: few for built-in engines, more for a named one."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_a_request_larger_than_the_pool_never_blocks_those_behind_it(
 
 @pytest.mark.needs("stepping")
 def test_an_id_is_live_until_its_last_event(trial: Trial) -> None:
-    """Also while its last token is chosen, but not delivered yet."""
+    """Covers the time when the last token is chosen, but not delivered yet."""
     workload = Workload((Request("twin", (3, 1, 4), 3), Request("other", (1, 5), 6)))
     with trial.engine(workload.config) as built, trial.reporting(workload):
         engine = cast(SteppingEngine, built)

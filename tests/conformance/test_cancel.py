@@ -1,4 +1,4 @@
-"""P13: abort in any state frees everything and changes no one else's tokens."""
+"""P13: an abort in any state frees everything and changes no token of other requests."""
 
 from __future__ import annotations
 

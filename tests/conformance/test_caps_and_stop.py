@@ -64,7 +64,7 @@ def test_a_preempted_request_gets_exactly_its_own_cap(trial: Trial, data: st.Dat
 @pytest.mark.promise(id="P3")
 @given(data=st.data())
 def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject) -> None:
-    """Rows stop at different steps: most requests have an EOS among their own right tokens, some
+    """Lets rows stop at different steps: most requests have an EOS among their own right tokens, some
     have several ids, some none."""
     drawn = data.draw(requests(trial.oracle, min_size=3, with_eos=False))
     wanted = []
@@ -80,8 +80,8 @@ def test_the_first_eos_ends_each_request_alone(trial: Trial, data: st.DataObject
 @pytest.mark.promise(id="P3")
 @given(data=st.data())
 def test_rows_that_leave_take_their_eos_ids_along(trial: Trial, data: st.DataObject) -> None:
-    """Rows without an EOS leave a full batch early, in front of rows that stop late by their own; so
-    per-row lists that are not shortened in the right place slip."""
+    """Lets rows without an EOS leave a full batch early, in front of rows that stop late by their
+    own; so per-row lists that are not shortened in the right place slip."""
     vocab_size = trial.subject.vocab_size
     count = data.draw(st.integers(2, 4), label="rows that stop late")
     quick = [

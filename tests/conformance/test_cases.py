@@ -12,7 +12,7 @@ from batchproof.run.trial import Trial
 
 
 def parameters() -> list[object]:
-    """Each case with its promise and the capabilities it needs, for the `trial` fixture."""
+    """Returns each case with its promise and the capabilities it needs, for the `trial` fixture."""
     try:
         cases = load_cases()
     except CaseError as error:

@@ -31,7 +31,7 @@ SEEN = {
 
 
 def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
-    """Sets of so many features, each with the capabilities it needs."""
+    """Returns sets of so many features, each with the capabilities it needs."""
     return [
         pytest.param(
             features,
@@ -51,7 +51,7 @@ def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
 def test_features_that_meet_change_no_token(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject
 ) -> None:
-    """Twice on one engine: what the first time has left behind is there the second time."""
+    """Runs twice on one engine, so that the second run meets what the first left behind."""
     workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
     with trial.engine(workload.config) as engine:
         for _ in range(2):
@@ -67,7 +67,7 @@ def test_features_that_meet_change_no_token(
 def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
     trial: Trial, features: tuple[Feature, ...], data: st.DataObject
 ) -> None:
-    """Afterwards the same requests again, of which none is aborted."""
+    """Runs the same requests again afterwards, without an abort."""
     workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
     with trial.engine(workload.config) as engine:
         outcome = check_run_with_aborts(trial, workload, engine)

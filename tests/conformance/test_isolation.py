@@ -21,8 +21,8 @@ pytestmark = pytest.mark.promise(id="P5")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:
-    """Same lengths, caps and arrivals, other contents: all kernel shapes stay as they were, so this
-    holds bit for bit in every dtype and sees one leaked key in one query."""
+    """Keeps lengths, caps and arrivals and changes contents: all kernel shapes stay, so this holds
+    bit for bit in every dtype and sees one leaked key in one query."""
     drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_eos=False)
     workload = data.draw(drawn)
     kept = data.draw(st.integers(0, len(workload.requests) - 1), label="request that stays")
@@ -47,7 +47,7 @@ def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
 @pytest.mark.one_model
 @given(data=st.data())
 def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:
-    """Alone as in company: the same right answer with all, some and none of the neighbours."""
+    """Requires the same right answer with all, some and none of the neighbours."""
     workload = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
     kept = data.draw(st.sets(st.sampled_from(range(len(workload.requests))), min_size=1), label="kept")
     fewer = workload.with_requests([workload.requests[index] for index in sorted(kept)])
@@ -92,7 +92,7 @@ def test_the_time_of_arrival_changes_no_answer(trial: Trial, data: st.DataObject
 @pytest.mark.one_model
 @given(data=st.data())
 def test_a_newcomer_joins_running_decodes_unnoticed(trial: Trial, data: st.DataObject) -> None:
-    """One request decodes for a while; others join it, one a step."""
+    """Lets others join a request that decodes for a while, one per step."""
     vocab_size = trial.subject.vocab_size
     lengths = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=5), label="lengths")
     wanted = [

@@ -37,7 +37,7 @@ def test_the_mask_equals_its_definition(trial: Trial, layout: list[tuple[int, in
 
 
 def _window(trial: Trial) -> int | None:
-    """The smallest window of the model's layers, from its config."""
+    """Returns the smallest window of the model's layers, from its config."""
     config = trial.subject.model.config.get_text_config()
     layer_types = getattr(config, "layer_types", None)
     if layer_types is not None and "sliding_attention" not in layer_types:
@@ -50,9 +50,10 @@ def _window(trial: Trial) -> int | None:
 def test_one_changed_token_moves_exactly_the_queries_that_may_see_it(
     trial: Trial, data: st.DataObject
 ) -> None:
-    """By behaviour. All prefixes of one prompt form a batch, so every query of the prompt is sampled
-    once. After one token is changed, the queries whose logits move must be those that move in the
-    float64 reference: all from that position on, or as far as the windows of all layers reach."""
+    """Checks the mask by behaviour. All prefixes of one prompt form a batch, so every query of the
+    prompt is sampled once. After one token is changed, the queries whose logits move must be those
+    that move in the float64 reference: all from that position on, or as far as the windows of all
+    layers reach."""
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2, 18)))
     position = data.draw(st.integers(0, len(prompt) - 1), label="changed position")
     other = (prompt[position] + data.draw(st.integers(1, 255))) % trial.subject.vocab_size
@@ -81,7 +82,8 @@ def _prefixes(prompt: tuple[int, ...]) -> tuple[Request, ...]:
 def _reference_moves(
     trial: Trial, prompt: tuple[int, ...], changed: tuple[int, ...], bound: float
 ) -> list[bool | None]:
-    """Per query: True if it moves by more than rounding can hide, False if not a bit; None between."""
+    """Returns per query: True if it moves by more than rounding hides, False if by no bit, else
+    None."""
     moves: list[bool | None] = []
     prefixes = [[(each[:n], (0,)) for n in range(1, len(each) + 1)] for each in (prompt, changed)]
     scores = (teacher_forced(trial.subject, each) for each in prefixes)

@@ -38,7 +38,7 @@ def test_ids_are_kept_whatever_they_look_like(trial: Trial, data: st.DataObject)
 
 @given(data=st.data())
 def test_a_second_call_answers_its_own_requests(trial: Trial, data: st.DataObject) -> None:
-    """Results indexed by a counter that goes on across calls come out shifted here."""
+    """Detects results that are indexed by a counter which continues across calls."""
     config = EngineConfig(max_num_seqs=2)
     with trial.engine(config) as engine:
         for _ in range(3):

@@ -31,15 +31,15 @@ def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> N
 @settings(max_examples=max(2, settings().max_examples // 4))
 @given(data=st.data())
 def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    """Far from the small sizes of the other tests: more slots, contexts of many blocks, some steps
-    with every slot taken."""
+    """Leaves the small sizes of the other tests: more slots, contexts of many blocks, some steps with
+    every slot taken."""
     trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
 
 
 @pytest.mark.one_model
 @given(data=st.data())
 def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObject) -> None:
-    """Whatever is left over when blocks are counted into `max_model_len`."""
+    """Covers every remainder when `max_model_len` is divided into blocks."""
     block_size = data.draw(st.sampled_from([2, 3, 4, 5]), label="block_size")
     rest = data.draw(st.integers(0, block_size - 1), label="tokens of the last block")
     length = data.draw(st.integers(2, 6), label="full blocks") * block_size + rest
@@ -55,7 +55,7 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
 @pytest.mark.needs("preemption", "tracing")
 @given(data=st.data())
 def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
-    """What was preempted after some tokens must go on as if nothing had been."""
+    """Requires that a request preempted after some tokens continues as if it had not been."""
     workload = data.draw(crowded(trial.oracle, trial.has_logits))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
@@ -66,7 +66,7 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
 @pytest.mark.needs("preemption", "tracing", "chunked_prefill")
 @given(data=st.data())
 def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    """What was preempted is fed again in parts, its outputs in a later one."""
+    """Feeds a preempted request again in parts, with its outputs in a later part."""
     workload = data.draw(crowded(trial.oracle, trial.has_logits, in_chunks=True))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)

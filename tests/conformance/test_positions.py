@@ -20,8 +20,9 @@ pytestmark = pytest.mark.promise(id="P7")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObject) -> None:
-    """Prompt + first k outputs, as a new prompt, continues the same: decoding and prefilling a token
-    must be the same thing. A decode position off by one cannot pass this, nor a token fed twice."""
+    """Requires that prompt + first k outputs, as a new prompt, continues the same: decoding and
+    prefilling a token must be equivalent. A decode position off by one cannot pass this, nor a
+    token fed twice."""
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(1, 24)))
     answer = trial.oracle.right_tokens(prompt, 8)
     resumed = [Request(f"after-{k}", prompt + answer[:k], 8 - k) for k in range(8)]

@@ -1,6 +1,7 @@
-"""A prefix cache changes no answer: what is taken over is what would have been computed.
+"""A prefix cache changes no answer: what a request takes over is what it would have computed.
 
-`trial.check` also holds each trace against P7: none begins behind tokens that nobody has computed.
+`trial.check` also holds each trace against P7: no request begins behind tokens that were never
+computed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BEHIND = "behind a prefix that was taken over"
 @pytest.mark.promise(id="P1")
 @given(data=st.data())
 def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObject) -> None:
-    """A, other content in the same blocks, A again; twins; the next turn of a chat."""
+    """Serves A, other content in the same blocks, A again, twins, and the next turn of a chat."""
     calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
     with trial.engine(calls[0].config) as engine:
         for call in calls:
@@ -39,8 +40,8 @@ def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObje
 @pytest.mark.one_model
 @given(data=st.data())
 def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataObject) -> None:
-    """Two compute the same prefix in one step, and the first of them ends early. While the other goes
-    on, somebody else comes who may be given its blocks, and then one who takes the prefix over."""
+    """Two requests compute the same prefix in one step, and the first of them ends early. While the
+    other continues, a third may be given the freed blocks, and a fourth takes the prefix over."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
     vocab_size = trial.subject.vocab_size
     prefix = data.draw(block_prompts(vocab_size, block_size, max_blocks=2), label="prefix")
@@ -68,8 +69,8 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
 def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
     trial: Trial, data: st.DataObject
 ) -> None:
-    """The same whole blocks again: something must be left to feed. And prompts that go on with the
-    answer, whose blocks were written token by token."""
+    """Repeats the same whole blocks, so that something must be left to feed, and continues prompts with
+    their answer, whose blocks were written token by token."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
     num_blocks = data.draw(st.integers(1, 4), label="blocks of the prompt")
     vocab_size = trial.subject.vocab_size
@@ -93,8 +94,8 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
 @pytest.mark.one_model
 @given(data=st.data())
 def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: st.DataObject) -> None:
-    """A fills the pool, then B does, then A comes twice: from B's blocks nothing of A may be read, and
-    what A has computed anew is as good as the first time."""
+    """Fills the pool with A, then with B, then serves A twice: nothing of A may be read from B's
+    blocks, and what A computes anew is as good as the first time."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
     length = data.draw(st.integers(2 * block_size + 1, 4 * block_size), label="length of A")
     longer = length + data.draw(st.integers(0, block_size), label="B is longer by")
@@ -124,7 +125,7 @@ def test_a_prefix_whose_blocks_were_given_away_is_not_found(trial: Trial, data: 
 @pytest.mark.one_model
 @given(data=st.data())
 def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataObject) -> None:
-    """Request after request finds the pool full of what others have left, and has to come in."""
+    """Admits request after request while the pool is full of what earlier ones left."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
     lengths = st.integers(block_size + 1, 4 * block_size)
     drawn = prompts(trial.subject.vocab_size, lengths)
@@ -148,7 +149,7 @@ def test_what_is_cached_gives_way_to_what_is_asked(trial: Trial, data: st.DataOb
 @pytest.mark.one_model
 @given(data=st.data())
 def test_shared_blocks_are_used_once_and_all_come_back(trial: Trial, data: st.DataObject) -> None:
-    """Sharers come and go at different times; the last one to go must give the prefix back."""
+    """Lets sharers come and go at different times; the last one to leave must free the prefix."""
     block_size = data.draw(st.sampled_from([2, 3, 4]), label="block_size")
     vocab_size = trial.subject.vocab_size
     prefix = data.draw(prompts(vocab_size, st.just(2 * block_size)), label="prefix")

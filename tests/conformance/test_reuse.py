@@ -27,7 +27,7 @@ pytestmark = pytest.mark.promise(id="P8")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:
-    """Bit for bit, whatever the engine served before."""
+    """Compares bit for bit, whatever the engine served before."""
     workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))
     history = data.draw(st.lists(workloads(trial.oracle, trial.capabilities), min_size=1, max_size=2))
     fresh = trial.run(workload).completions
@@ -41,7 +41,7 @@ def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject)
 
 
 def _fits(request: Request, workload: Workload) -> bool:
-    """Can the request be served under the other workload's limits?"""
+    """Returns whether the request can be served under the other workload's limits."""
     config = workload.config
     length = len(request.prompt_token_ids) + request.max_new_tokens
     capacity = length if config.num_blocks is None else config.num_blocks * config.block_size
@@ -51,7 +51,7 @@ def _fits(request: Request, workload: Workload) -> bool:
 @pytest.mark.one_model
 @given(data=st.data())
 def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:
-    """Three waves long, short, long through fewer slots than requests: what a long tenant left
+    """Serves three waves long, short, long through fewer slots than requests: what a long tenant left
     behind lies within reach of the short one."""
     vocab_size = trial.subject.vocab_size
     max_num_seqs = data.draw(st.integers(1, 3), label="max_num_seqs")
@@ -77,7 +77,7 @@ def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.
 @pytest.mark.one_model
 @given(data=st.data())
 def test_the_eos_ids_of_a_former_tenant_stop_nobody(trial: Trial, data: st.DataObject) -> None:
-    """Newcomers without EOS ids whose right answers hold those of the tenants before them."""
+    """Serves newcomers without EOS ids whose right answers hold those of the tenants before them."""
     vocab_size = trial.subject.vocab_size
     count = data.draw(st.integers(1, 3), label="max_num_seqs")
     newcomers = [
@@ -97,8 +97,8 @@ def test_the_eos_ids_of_a_former_tenant_stop_nobody(trial: Trial, data: st.DataO
 @pytest.mark.one_model
 @given(data=st.data())
 def test_prompts_that_look_alike_share_nothing(trial: Trial, data: st.DataObject) -> None:
-    """What an engine may take for a prompt it knows: the same beginning, the same tokens in another
-    order, one more or one less."""
+    """Serves what an engine may take for a prompt it knows: the same beginning, the same tokens in
+    another order, one more or one less."""
     block_size = data.draw(st.sampled_from([2, 4]), label="block_size")
     prompt = data.draw(prompts(trial.subject.vocab_size, st.integers(2 * block_size, 20)))
     cut = data.draw(st.integers(2, len(prompt)), label="length of the part in another order")

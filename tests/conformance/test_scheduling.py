@@ -45,7 +45,7 @@ def test_freed_slots_are_filled_at_once_and_decodes_never_wait(
 @pytest.mark.needs("scheduling", "tracing", "stepping")
 @given(data=st.data())
 def test_a_prefill_rides_with_the_decodes_of_others(trial: Trial, data: st.DataObject) -> None:
-    """A long answer runs while prompts arrive: some step must hold both, and none may wait."""
+    """Lets prompts arrive while a long answer runs: some step must hold both, and none may wait."""
     vocab_size = trial.subject.vocab_size
     newcomers = data.draw(st.integers(1, 4), label="newcomers")
     wanted = [Request("runner", data.draw(prompts(vocab_size, st.integers(1, 9))), 12)]
@@ -105,7 +105,7 @@ def test_blocks_add_up_when_several_finish_in_one_step(trial: Trial, data: st.Da
 @pytest.mark.needs("preemption", "scheduling", "tracing")
 @given(data=st.data())
 def test_a_preempted_request_keeps_its_place_in_the_queue(trial: Trial, data: st.DataObject) -> None:
-    """Others wait behind it; they must not overtake."""
+    """Lets others wait behind it, which must not overtake."""
     full = data.draw(crowded(trial.oracle, trial.has_logits))
     vocab_size = trial.subject.vocab_size
     behind = [

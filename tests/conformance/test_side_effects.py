@@ -24,7 +24,7 @@ pytestmark = pytest.mark.promise(id="P15")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -> None:
-    """While an engine works it may borrow what it likes; after each call all is back."""
+    """Lets an engine change settings while it works; after each call all must be restored."""
     workload = data.draw(workloads(trial.oracle, trial.capabilities))
     asked = deepcopy(workload.requests)
     torch.rand(1)  # so that an engine that seeds the generator cannot hit its state by luck
@@ -43,7 +43,7 @@ def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -
 @pytest.mark.one_model
 @given(data=st.data())
 def test_two_engines_live_side_by_side(trial: Trial, data: st.DataObject) -> None:
-    """Different limits, the same model and the same ids, calls in turn."""
+    """Calls in turn two engines with different limits, the same model and the same ids."""
     first_config, second_config = (
         EngineConfig(max_num_seqs=1),
         EngineConfig(max_num_seqs=3, block_size=4),

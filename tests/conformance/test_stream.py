@@ -52,7 +52,7 @@ def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
 
 
 def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
-    """A refusal and an abort happen between the same two steps: both must be told."""
+    """Requires events of both a refusal and an abort between the same two steps."""
     requests = (Request("runner", (1, 2, 3), 6), Request("victim", (4, 5), 6), Request("bad", (), 3))
     workload = Workload(requests, arrivals=(0, 0, 2), aborts=(("victim", 2),))
     outcome = trial.run(workload)

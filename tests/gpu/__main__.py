@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     outcomes = [each for part, steps in plan.items() for each in driver.run(part, steps)]
     for line in summary(outcomes):
-        driver.tell(line)
+        driver.report(line)
     print(f"files: {setting.out}")
     return 0 if all(each.is_good for each in outcomes) else 1
 

@@ -169,11 +169,11 @@ def _measure_crowd(
             measures.add(name, "no time left")
             return
         best = sorted(shares, key=lambda each: -shares[each])[:NUM_BEST]
-        told = f"{shares[str(AS_CHOSEN)]:.0%} of copy"
+        summary = f"{shares[str(AS_CHOSEN)]:.0%} of copy"
         if len(shares) > 1:
-            told += "; best " + "; ".join(f"{shares[each]:.0%} with {each}" for each in best)
+            summary += "; best " + "; ".join(f"{shares[each]:.0%} with {each}" for each in best)
         seconds = crowd.num_bytes / shares[str(AS_CHOSEN)] / copy
-        measures.add(name, told, seconds=seconds, share_of_copy=shares, failed=failed)
+        measures.add(name, summary, seconds=seconds, share_of_copy=shares, failed=failed)
 
 
 def main() -> int:

@@ -84,9 +84,9 @@ def _measure_linear(
         rows: (weight_bytes + rows * (num_out + num_in) * DTYPE.itemsize) / seconds / copy
         for rows, seconds in took_s.items()
     }
-    told = ", ".join(f"{n} rows {took_s[n] * 1e6:.1f} us {shares[n]:.0%}" for n in NUM_ROWS)
+    summary = ", ".join(f"{n} rows {took_s[n] * 1e6:.1f} us {shares[n]:.0%}" for n in NUM_ROWS)
     figures = {"num_out": num_out, "num_in": num_in, "seconds": took_s, "share_of_copy": shares}
-    measures.add(name, told, **figures)
+    measures.add(name, summary, **figures)
 
 
 def _random(num_rows: int, num_columns: int, device: torch.device) -> Tensor:

@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Driver:
-    """All output goes to one log, in the order of the steps; what is shown goes to `tell` as well."""
+    """All output goes to one log, in the order of the steps; what is shown goes to `report` as well."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -55,34 +55,34 @@ class Driver:
         """Runs the steps and returns their outcomes; each may use its own time and what earlier ones
         left."""
         deadline = monotonic() + for_s
-        self.tell(f"##### {part}: {len(steps)} steps, at most {for_s:.0f} s")
+        self.report(f"##### {part}: {len(steps)} steps, at most {for_s:.0f} s")
         outcomes = []
         for index, step in enumerate(steps):
             later_s = sum(each.limit_s for each in steps[index + 1 :])
             limit_s = deadline - monotonic() - later_s
             if limit_s < min(LEAST_S, step.limit_s):
                 outcome = Outcome(step.name, "no time left", 0.0)
-                self.tell(f"=== {outcome}")
+                self.report(f"=== {outcome}")
             else:
                 outcome = self._run(step, limit_s)
             outcomes.append(outcome)
         return outcomes
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         with self._log.open("a", encoding="utf-8") as log:
             print(line, file=log)
         print(line, flush=True)
 
     def _run(self, step: Step, limit_s: float) -> Outcome:
-        self.tell(f"=== {step.name}: begins, at most {limit_s:.0f} s")
+        self.report(f"=== {step.name}: begins, at most {limit_s:.0f} s")
         with self._log.open("ab") as log:
             log.write(f"$ python {' '.join(step.arguments)}\n".encode())
             log.flush()
-            start, began = log.tell(), monotonic()
+            start, began = log.report(), monotonic()
             status = _finished([sys.executable, *step.arguments], step, log.fileno(), limit_s)
         seconds = monotonic() - began
         lines = self._trimmed(start).decode(errors="replace").splitlines()
-        shown = [line for line in lines if re.search(step.told, line)]
+        shown = [line for line in lines if re.search(step.shown, line)]
         state = {0: "ok", SKIPPED: "skipped", None: "STOPPED"}.get(status, "FAILED")
         telling = [line for line in shown if step.found and re.search(step.found, line)]
         finding = "; ".join(telling or _last(shown or lines))
@@ -92,7 +92,7 @@ class Driver:
             shown = [*shown[: MAX_LINES // 2], left_out, *shown[-MAX_LINES // 2 :]]
         for line in shown if shown or state == "ok" else lines[-MAX_LINES:]:
             print(f"    {line[:MAX_COLUMNS]}", flush=True)
-        self.tell(f"=== {outcome}")
+        self.report(f"=== {outcome}")
         return outcome
 
     def _trimmed(self, start: int) -> bytes:

@@ -88,8 +88,10 @@ def _run_side_by_side(arguments: Namespace) -> int:
                 k: max(worst.get(k, 0.0), found["worst"].get(k, 0.0)) for k in worst | found["worst"]
             }
         print("\n".join(lines), end="\n" if lines else "", flush=True)
-    told = ", ".join(f"{kind} {share:.2g}" for kind, share in sorted(worst.items()))
-    print(f"{num_cases} cases, {num_bad} bad, {monotonic() - began:.0f} s; share of rounding: {told}")
+    summary = ", ".join(f"{kind} {share:.2g}" for kind, share in sorted(worst.items()))
+    print(
+        f"{num_cases} cases, {num_bad} bad, {monotonic() - began:.0f} s; share of rounding: {summary}"
+    )
     return 1 if num_bad else 0
 
 

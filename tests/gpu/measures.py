@@ -41,10 +41,10 @@ class Measures:
     def left_s(self) -> float:
         return self._for_s - (monotonic() - self._began)
 
-    def add(self, name: str, told: str, **figures: Any) -> None:
+    def add(self, name: str, summary: str, **figures: Any) -> None:
         """Writes and prints figures, whose names end in their unit."""
-        print(f"{name}: {told}", flush=True)
-        self._write(name=name, at_s=round(monotonic() - self._began, 1), told=told, **figures)
+        print(f"{name}: {summary}", flush=True)
+        self._write(name=name, at_s=round(monotonic() - self._began, 1), summary=summary, **figures)
 
     @contextmanager
     def piece(self, name: str) -> Iterator[None]:

@@ -33,7 +33,7 @@ class Step:
     name: str
     limit_s: int
     arguments: tuple[str, ...]
-    told: str  # the lines of its output that are shown, as a regular expression
+    shown: str  # the lines of its output that are shown, as a regular expression
     found: str = ""  # those of them that summarise the outcome; else the last
     variables: Variables = ()  # of its environment
 

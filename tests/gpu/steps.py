@@ -110,18 +110,20 @@ def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> Non
     least_s = least_time(trace, stand.costs, stand.ceilings).least_s / sizes.num_timed
     host_s = crowd.host_s(sizes.num_profiled)
     share = least_s / step_s
-    told = f"{step_s * 1e3:.2f} ms a step, {share:.0%} of the roofline, the host {host_s * 1e3:.2f} ms"
+    summary = (
+        f"{step_s * 1e3:.2f} ms a step, {share:.0%} of the roofline, the host {host_s * 1e3:.2f} ms"
+    )
     figures = {"engine": engine, "num_seqs": num_seqs, "ready_s": ready_s}
     times = {"step_s": step_s, "least_s": least_s, "host_s": host_s}
-    stand.measures.add(name, f"{told}, ready in {ready_s:.1f} s", **figures, **times)
+    stand.measures.add(name, f"{summary}, ready in {ready_s:.1f} s", **figures, **times)
     with stand.measures.piece(f"{name}, profile"):
         _profile(f"{name}, profile", crowd, step_s, stand)
     if num_seqs == sizes.num_seqs[0]:
         pairs = [crowd.newcomer_s(sizes.newcomer_len) for _ in range(sizes.num_newcomers)]
         step_s, host_s = (median(each) for each in zip(*pairs, strict=True))
-        told = f"{step_s * 1e3:.2f} ms, the host {host_s * 1e3:.2f}"
+        summary = f"{step_s * 1e3:.2f} ms, the host {host_s * 1e3:.2f}"
         figures = {"step_s": step_s, "host_s": host_s, "prompt_len": sizes.newcomer_len}
-        stand.measures.add(f"{name}, one of them a prompt of {sizes.newcomer_len}", told, **figures)
+        stand.measures.add(f"{name}, one of them a prompt of {sizes.newcomer_len}", summary, **figures)
 
 
 def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
@@ -138,11 +140,11 @@ def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
         row.key[:120]: {"calls": row.count / num_steps, "us": row.self_device_time_total / num_steps}
         for row in kernels[:NUM_TOP_KERNELS]
     }
-    told = f"{num_kernels:.0f} kernels, busy for {busy_s * 1e3:.2f} of {step_s * 1e3:.2f} ms"
+    summary = f"{num_kernels:.0f} kernels, busy for {busy_s * 1e3:.2f} of {step_s * 1e3:.2f} ms"
     for kernel, each in list(top.items())[:3]:
-        told += f"; {kernel[:40]} {each['us']:.0f} us"
-    told = told if kernels else "the profiler sees no kernels here"
-    stand.measures.add(name, told, busy_s=busy_s, num_kernels=num_kernels, top=top)
+        summary += f"; {kernel[:40]} {each['us']:.0f} us"
+    summary = summary if kernels else "the profiler sees no kernels here"
+    stand.measures.add(name, summary, busy_s=busy_s, num_kernels=num_kernels, top=top)
 
 
 def main() -> int:

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
+from batchproof.campaign.attempts import Attempt, Kill
+from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.campaign.judge import problems
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable
-from batchproof.campaign.kills import Attempt, Kill
-from batchproof.campaign.modules import conformance_functions
+from batchproof.campaign.kill_table_problems import problems
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
@@ -57,8 +57,8 @@ class OneProcess:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.faults.WorkerPool", OneProcess)
-    monkeypatch.setattr("batchproof.campaign.honest.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.faults_command.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.honest_command.WorkerPool", OneProcess)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return killed(attempt)
 
-    monkeypatch.setattr("batchproof.campaign.faults.make_attempt", stop)
+    monkeypatch.setattr("batchproof.campaign.faults_command.make_attempt", stop)
     assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert not record.is_complete

@@ -22,8 +22,8 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
-from batchproof.demo.experiment import TimedRun, judge, make_case
-from batchproof.demo.words import quoted, shortened
+from batchproof.demo.experiment import TimedRun, judge, make_experiment
+from batchproof.demo.prose import quoted, shortened
 from batchproof.drawing.mask_text import (
     draw_mask,
     elide,
@@ -350,7 +350,7 @@ def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
 ) -> None:
     honest = demo.run_timed
 
-    def lying(name: str, case: demo.Case, has_waves: bool) -> TimedRun:
+    def lying(name: str, case: demo.Experiment, has_waves: bool) -> TimedRun:
         run = honest(name, case, has_waves)
         first, *others = run.completions
         wrong = replace(first, token_ids=tuple(255 - token for token in first.token_ids))
@@ -368,7 +368,7 @@ def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
 
 def test_a_near_tie_is_counted_and_told_apart_from_a_wrong_answer() -> None:
     subject = load_model("gpt2-random", torch.device("cpu"), torch.float32)
-    case = make_case(subject, [("abc", 1)], 1)
+    case = make_experiment(subject, [("abc", 1)], 1)
     oracle = Oracle(subject, reference_factory())
     (request,) = case.requests
     best, second = oracle.score(request.prompt_token_ids, (0,)).topk(2).indices[0].tolist()

@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def three_gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The engine works on 0 and 2; nobody has touched 1."""
+    """The engine works on 0 and 2; 1 is untouched."""
     reserved = {0: GIB, 1: 0, 2: GIB}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)

@@ -118,7 +118,7 @@ def test_the_mistake_is_named(
     found = diagnosed(trial_of(laboratory, resolve_engine(f"fault:{fault}"), model), asked)
     assert found.cause is cause, found
     assert words in found.text
-    assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself tells those"
+    assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself shows those"
 
 
 class _Gibberish(RaggedEngine):

@@ -176,7 +176,7 @@ WRONG_ANSWERS: dict[str, Callable[[Request], Completion]] = {
 
 
 class Scripted:
-    """A reference that answers as it is told."""
+    """A reference that answers as it is instructed."""
 
     def __init__(self, answer: Callable[[Request], Completion]) -> None:
         self._answer = answer

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchproof.campaign.findings import Effort
 from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
@@ -108,7 +108,7 @@ class Other:
         ("return helper()", "return helper() + 1", True),
         ("return LIMIT", "return LIMIT - 1", True),
         ("LIMIT = 3", "LIMIT = 4", True),
-        ("class Liar:", 'class Liar:\n    """Tells another lie."""\n', False),
+        ("class Liar:", 'class Liar:\n    """States another lie."""\n', False),
         ("return LIMIT", "return LIMIT  # as asked", False),
         ("    pass", "    size = 1", False),
         ("class Liar", "class Former", True),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.suite_run import Findings, run_suite
+from batchproof.campaign.suite_run import SuiteOutcome, run_suite
 
 HEAD = """
 import time
@@ -87,7 +87,7 @@ def liar(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{path}:Engine"
 
 
-def hunt_smoke(engine: str, *arguments: str) -> Findings:
+def hunt_smoke(engine: str, *arguments: str) -> SuiteOutcome:
     return run_suite(engine, ["-k", "smoke", "--model=gpt2-random", *arguments])
 
 

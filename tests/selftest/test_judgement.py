@@ -1,4 +1,4 @@
-"""`python -m batchproof judge`: what is noted, what it adds up to, and how it is told."""
+"""`python -m batchproof judge`: what is noted, what it adds up to, and how it is reported."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.judgement import command, output, replays
+from batchproof.judgement import judge_command, output, replays
 from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
 from batchproof.judgement.output import slug, without_machine_paths, written
-from batchproof.judgement.page import verdict_page
 from batchproof.judgement.session import Session
-from batchproof.judgement.verdict import verdict_of
+from batchproof.judgement.verdict_of_journal import verdict_of
+from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
-from batchproof.records.trial import Compared, FailureRecord, TrialRecord
+from batchproof.records.trial_record import Compared, FailureRecord, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.run.registry import resolve_engine
 
@@ -167,7 +167,7 @@ ISSUES = """
   matches: [{promise: P5, facts: {shortest_prompt: {at_most: 2}}}]
   cause: A block is freed twice.
 - engine: other
-  title: Of somebody else
+  title: Of another engine
   kind: defect
   matches: [{promise: P5}]
   cause: none
@@ -332,7 +332,9 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
 
     monkeypatch.setattr(Session, "count", lambda _self: 4)
     monkeypatch.setattr(Session, "run", run)
-    monkeypatch.setattr(command, "_with_replays", lambda group: replace(group, replays=("reproduced",)))
+    monkeypatch.setattr(
+        judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
+    )
     arguments = ["judge", "static", f"--output={folder}", "--jobs=1"]
     assert main(arguments) == 1
     assert main([*arguments, "--resume"]) == 1

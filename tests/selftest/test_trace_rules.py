@@ -193,8 +193,8 @@ def test_a_broken_trace_is_told_with_its_promise(name: str) -> None:
         lambda: check_accounting(trace, WORKLOAD),
         lambda: check_ends(trace, WORKLOAD, COMPLETIONS),
     )
-    told = [failure for failure in found if failure.finding.promise is promise]
-    assert any(words in str(failure) for failure in told), [str(f) for f in found]
+    named = [failure for failure in found if failure.finding.promise is promise]
+    assert any(words in str(failure) for failure in named), [str(f) for f in found]
 
 
 def test_blocks_reserved_early_offend_nobody() -> None:
@@ -532,8 +532,8 @@ def test_nothing_hides_behind_a_declared_delay(name: str) -> None:
         lambda: check_accounting(trace, LATE),
         lambda: check_ends(trace, LATE, LATE_ANSWERS, late),
     )
-    told = [failure for failure in found if failure.finding.promise is promise]
-    assert any(words in str(failure) for failure in told), [str(f) for f in found]
+    named = [failure for failure in found if failure.finding.promise is promise]
+    assert any(words in str(failure) for failure in named), [str(f) for f in found]
 
 
 def test_an_eos_at_the_cap_is_foreseen() -> None:

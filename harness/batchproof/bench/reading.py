@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from batchproof.records.benchmark import BENCHMARK, INVALID, UNVERIFIED, VALID
-from batchproof.records.files import parsed
+from batchproof.records.file_kinds import parsed
 
 __all__ = ["INVALID", "SCHEMA", "UNVERIFIED", "VALID", "Document", "clock_of", "is_complete", "load"]
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from batchproof.bench.reading import SCHEMA, Document, clock_of, is_complete, load
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 
 __all__ = ["SCHEMA", "ResultFile", "clock_of", "is_complete", "load", "save"]
 

@@ -12,6 +12,7 @@ COLUMNS = [each.name for each in fields(HonestCounts)]
 
 
 def honest_page(record: HonestRecord) -> str:
+    """Returns the page in Markdown."""
     lines = ["# No false alarms: honest engines before the conformance suite", ""]
     lines += record.made.lines()
     lines += [f"* seed {record.seed}; {record.examples_per_task} examples of a property test a task"]

@@ -1,4 +1,4 @@
-"""Which engine meets which test next, and everything counted."""
+"""Decides which engine meets which test next, and counts everything."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, product
 
+from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.campaign.modules import conformance_functions
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.provenance import Provenance
@@ -21,6 +21,8 @@ Counts = dict[tuple[str, str], HonestCounts]  # (engine, model or test; dtype) -
 
 @dataclass
 class HonestTable:
+    """The state of the campaign: what is wanted, and what was counted so far."""
+
     engines: Sequence[str]
     dtypes: Sequence[str]
     wanted: int  # workloads a dtype
@@ -33,9 +35,12 @@ class HonestTable:
     alarms: list[FalseAlarm] = field(default_factory=list)
 
     def tasks(self) -> Iterator[HonestTask]:
-        """Round after round of all engines, models and dtypes, in an order that the seed determines.
-        Each time it comes up, an engine meets the next test of its own shuffled deck. Ends when enough
-        was judged in every dtype; how many of the last tasks that takes is a matter of time."""
+        """Yields tasks, round after round over all engines, models and dtypes, in an order that the
+        seed determines.
+
+        Each time it comes up, an engine meets the next test of its own shuffled list. Ends when
+        enough was judged in every dtype; how many of the last tasks that takes depends on timing.
+        """
         rng = random.Random(self.seed)
         properties = [name for name, facts in conformance_functions().items() if facts.is_generated]
         decks = {
@@ -54,6 +59,7 @@ class HonestTable:
                     return
 
     def add(self, task: HonestTask, found: HonestOutcome) -> None:
+        """Counts what one task found."""
         self.totals[task.dtype] += found.counts.workloads
         parts = (
             (self.by_engine, task.engine),
@@ -69,7 +75,7 @@ class HonestTable:
         ]
 
     def as_record(self, made: Provenance, is_complete: bool) -> HonestRecord:
-        """What is known so far."""
+        """Returns what is known so far."""
         return HonestRecord(
             made=made,
             is_complete=is_complete,

@@ -1,11 +1,11 @@
-"""One honest engine before one property test: the task of a worker, and what came out."""
+"""One honest engine on one property test: the task of a worker, and its outcome."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.campaign.findings import Effort
 from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.places import ROOT
 from batchproof.records.honest import HonestCounts
@@ -16,7 +16,9 @@ TIME_LIMIT_S = 120.0  # cores are shared with other workers, and an honest engin
 
 @dataclass(frozen=True, slots=True)
 class HonestTask:
-    """`function`: a conformance test, by its node id without parameters."""
+    """One engine, model, dtype, seed and test. `function` is a conformance test, by its node id
+    without parameters.
+    """
 
     engine: str
     model: str
@@ -28,7 +30,7 @@ class HonestTask:
 
 @dataclass(frozen=True, slots=True)
 class HonestOutcome:
-    """`alarms`: whole reports."""
+    """What a task counted. `alarms` holds whole reports."""
 
     counts: HonestCounts
     alarms: tuple[str, ...] = ()

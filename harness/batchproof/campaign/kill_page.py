@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from batchproof.campaign.judge import problems
+from batchproof.campaign.kill_table_problems import problems
 from batchproof.records.kills import (
     DiagnosisScore,
     FaultRow,
@@ -16,6 +16,7 @@ from batchproof.records.markdown import header, line
 
 
 def kill_page(table: KillTableRecord) -> str:
+    """Returns the page in Markdown."""
     lines = ["# The kill table: every planted fault before the conformance suite", ""]
     lines += [*table.made.lines(), *_scope(table), *_updates(table), "", *_verdict(table), ""]
     for kind in dict.fromkeys(row.kind for row in table.faults.values()):
@@ -118,11 +119,11 @@ def _tests(tests: Mapping[str, FunctionRow]) -> Iterator[str]:
 
 
 def _short(function: str | None) -> str:
-    return (function or "nobody").rpartition("::")[2]
+    return (function or "no test").rpartition("::")[2]
 
 
 def _each(values: Iterable[str | None]) -> str:
-    """Once if all are equal, else one a seed."""
+    """Returns the value once if all are equal, else one for each seed."""
     texts = [value or "-" for value in values]
     return _joined(dict.fromkeys(texts) if len(set(texts)) == 1 else texts, "/") or "-"
 

@@ -1,4 +1,4 @@
-"""All kills together: which attempts are still to make, and the table as a record."""
+"""All kills together: which attempts remain, and the table as a record."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from batchproof.campaign.attempts import Attempt, Kill
+from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
-from batchproof.campaign.kills import Attempt, Kill
-from batchproof.campaign.modules import conformance_functions
 from batchproof.findings.causes import Cause
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.promises import Promise
@@ -28,28 +28,53 @@ QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "g
 
 
 class PlantedFault(Protocol):
-    """What the table says of a `batchproof_engines.faulty.fault.Fault`."""
+    """The attributes of a `batchproof_engines.faulty.fault.Fault` that the table needs."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Returns the name that `fault:NAME` uses."""
+        ...
+
     @property
-    def summary(self) -> str: ...
+    def summary(self) -> str:
+        """Returns what the fault does, in a sentence."""
+        ...
+
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Returns the class of the fault."""
+        ...
+
     @property
-    def promise(self) -> Promise: ...
+    def promise(self) -> Promise:
+        """Returns the promise that the fault breaks."""
+        ...
+
     @property
-    def cause(self) -> Cause: ...
+    def cause(self) -> Cause:
+        """Returns the cause that the diagnosis should name."""
+        ...
+
     @property
-    def thread(self) -> str: ...
+    def thread(self) -> str:
+        """Returns the public bug that the fault is modelled on, as owner/repository#number."""
+        ...
+
     @property
-    def component(self) -> type: ...
+    def component(self) -> type:
+        """Returns the class that the fault replaces."""
+        ...
+
     @property
-    def part(self) -> type: ...
+    def part(self) -> type:
+        """Returns the part of the engine that the fault is in."""
+        ...
 
 
 @dataclass
 class KillTable:
+    """Faults, models and seeds of a campaign, and the kills so far."""
+
     faults: Mapping[str, PlantedFault]
     models: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -57,16 +82,18 @@ class KillTable:
     kills: dict[Attempt, Kill] = field(default_factory=dict)
 
     def on_each_model(self) -> list[Attempt]:
+        """Returns each fault on each model, on the first seed."""
         return [Attempt(name, (model,), self.seeds[0]) for model in self.models for name in self.faults]
 
     def on_all_models(self) -> list[Attempt]:
-        """Faults that their promise's tests caught on no model: some mix up the models of a process,
-        some show as another promise."""
+        """Returns attempts on all models for faults that the tests of their promise caught on no
+        model: some mix up the models of a process, some show as another promise.
+        """
         missed = [name for name in self.faults if self.home(name) is None]
         return [Attempt(name, self.models, self.seeds[0], is_wide=True) for name in missed]
 
     def at_home(self) -> list[Attempt]:
-        """Further seeds."""
+        """Returns the further seeds of each caught fault, on the quickest model that shows it."""
         homes = {name: home for name in self.faults if (home := self.home(name))}
         return [
             Attempt(name, home, seed, is_wide=True)
@@ -75,7 +102,7 @@ class KillTable:
         ]
 
     def on_idle_tests(self) -> list[Attempt]:
-        """For each test function that has caught nothing yet: the next fault of its promise."""
+        """Returns the next fault for each test function that has caught nothing yet."""
         if not self.is_full:
             return []
         busy = {function for kill in self.kills.values() for function in kill.functions}
@@ -86,7 +113,7 @@ class KillTable:
         return todo
 
     def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
-        """Those of its promises first, then all others."""
+        """Returns the next attempt for a test: faults of its promises first, then all others."""
         ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
         attempts = (
             Attempt(name, home, self.seeds[0], only=function)
@@ -96,7 +123,7 @@ class KillTable:
         return list(islice((each for each in attempts if each not in self.kills), 1))
 
     def home(self, name: str) -> tuple[str, ...] | None:
-        """The quickest model on which it is caught, else all of them together."""
+        """Returns the quickest model on which the fault is caught, else all of them together."""
         caught = [
             attempt.models
             for attempt, kill in self._of(name)
@@ -108,7 +135,7 @@ class KillTable:
         return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]
 
     def as_record(self, made: Provenance, is_complete: bool) -> KillTableRecord:
-        """Everything that is known so far."""
+        """Returns everything that is known so far."""
         tried = {attempt.fault for attempt in self.kills}
         rows = {name: self._row(fault) for name, fault in self.faults.items() if name in tried}
         return KillTableRecord(
@@ -170,7 +197,9 @@ def _kill(attempt: Attempt, kill: Kill) -> KillRecord:
 
 
 def diagnosis(rows: Iterable[FaultRow]) -> DiagnosisScore:
-    """One vote for each fault and seed on the fault's home models."""
+    """Returns the score of the diagnosis: one vote for each fault and seed on the fault's home
+    models.
+    """
     confusion: dict[str, Counter[str]] = {}
     for row in rows:
         for kill in row.kills:
@@ -184,8 +213,10 @@ def diagnosis(rows: Iterable[FaultRow]) -> DiagnosisScore:
 
 
 def in_quick_order(models: Sequence[str]) -> tuple[str, ...]:
+    """Returns the models, quickest first."""
     return tuple(sorted(models, key=lambda model: _rank((model,))))
 
 
 def is_full(faults: Sequence[str], known: Iterable[str], models: Sequence[str]) -> bool:
+    """Returns whether these are all faults on all embedded models."""
     return set(faults) == set(known) and set(models) == set(EMBEDDED)

@@ -1,5 +1,6 @@
-"""A laboratory shared by many suite runs, and a process that stays usable whatever an engine does to
-it."""
+"""A laboratory that many suite runs share, and a process that stays usable whatever an engine does to
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class SharedLaboratory(Laboratory):
 
     @property
     def arguments(self) -> list[str]:
-        """pytest's arguments that ask for what this laboratory has."""
+        """Returns pytest's arguments that ask for what this laboratory has."""
         dtype = str(self.dtype).removeprefix("torch.")
         return [
             f"--device={self.device}",
@@ -36,7 +37,7 @@ class SharedLaboratory(Laboratory):
     @contextmanager
     def session(self) -> Iterator[None]:
         """Surrounds a suite run. What is known of engines is forgotten, so that no run depends on an
-        earlier one; models that were damaged are dropped.
+        earlier one, and models that were damaged are dropped.
 
         The run computes exactly, so its models are compared in the same setting.
         """

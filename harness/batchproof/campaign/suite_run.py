@@ -1,8 +1,8 @@
 """Runs conformance tests against one engine from within Python, and reports what they found.
 
-The self-tests, the kill table and the campaign against false alarms are made of suite runs. A process
-that makes many passes one laboratory to them, so that models and right answers are computed once. A run
-leaves the process as it found it, whatever the engine does.
+The self-tests, the kill table and the campaign against false alarms consist of suite runs. A process
+that makes many passes one laboratory to them, so that models and right answers are computed once. A
+run leaves the process as it found it, whatever the engine does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 import pytest
 from hypothesis import Phase, core, settings
 
-from batchproof.campaign.findings import Catch, Effort, Findings, Recorder
-from batchproof.campaign.modules import conformance_modules, fresh_engines
+from batchproof.campaign.conformance_modules import conformance_modules, fresh_engines
 from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
+from batchproof.campaign.suite_outcome import Catch, Effort, Recorder, SuiteOutcome
 from batchproof.places import SUITE
 
-__all__ = ["Catch", "Effort", "Findings", "run_suite"]
+__all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
 
 AS_USUAL = Effort()
 BROKEN_OFF = (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
@@ -36,13 +36,13 @@ def run_suite(
     arguments: Sequence[str] = (),
     lab: SharedLaboratory | None = None,
     effort: Effort = AS_USUAL,
-) -> Findings:
+) -> SuiteOutcome:
     """Runs `tests/conformance` on the engine in this process and returns what was found.
 
     `arguments` are pytest's, such as `-x` or `-m`; a test id among them replaces the whole suite. A
     laboratory given is used by the tests; without one they make their own.
     """
-    findings = Findings()
+    findings = SuiteOutcome()
     tests = [] if any("::" in each for each in arguments) else [str(SUITE)]
     command = [*tests, f"--engine={engine}", f"--hypothesis-profile={SUITE_PROFILE}", *PYTEST_OPTIONS]
     command += [*(lab.arguments if lab else ()), *arguments]
@@ -62,7 +62,7 @@ def run_suite(
     return findings
 
 
-def own_failures(findings: Findings) -> tuple[str, ...]:
+def own_failures(findings: SuiteOutcome) -> tuple[str, ...]:
     """Returns the reports of failures of the harness itself, which name no promise."""
     if findings.exit_status in BROKEN_OFF:
         return (f"pytest ended with status {findings.exit_status}: {findings.output[-2000:]}",)

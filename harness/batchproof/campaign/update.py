@@ -1,4 +1,6 @@
-"""New rows for a kill table that is there already: an hour's work is not made anew for one fault."""
+"""Puts new rows into an existing kill table, so that one fault does not cost the time of the whole
+table.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from batchproof.records.kills import KILL_TABLE, FunctionRow, KillTableRecord, K
 
 
 def whole_table(path: Path, asked: KillTable) -> KillTableRecord:
-    """Raises `UsageError` if there is no complete table of the same models and seeds."""
+    """Returns the existing table. Raises `UsageError` if there is no complete table of the same
+    models and seeds.
+    """
     if not path.is_file():
         raise UsageError(f"--update needs the table {str(path)!r}, which is not there: make it first")
     table = KILL_TABLE.read(path)
@@ -31,7 +35,9 @@ def whole_table(path: Path, asked: KillTable) -> KillTableRecord:
 
 
 def updated(whole: KillTableRecord, fresh: KillTableRecord) -> KillTableRecord:
-    """The whole table with the fresh rows in place of its own, and a note of when they were made."""
+    """Returns the whole table with the fresh rows in place of its own, and a note of when they were
+    made.
+    """
     rows = {**whole.faults, **fresh.faults}
     tests = {
         function: FunctionRow(

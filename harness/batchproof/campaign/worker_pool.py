@@ -1,7 +1,7 @@
-"""Worker processes for tasks that may crash or hang: what is lost then is the task, not the run.
+"""Worker processes for tasks that may crash or hang, which loses the task and not the run.
 
-Workers persist, so torch is imported and models are made once in each. They are spawned, not forked: a
-fork of a process that has used torch may hang.
+Workers persist, so torch is imported and models are made once in each. They are spawned, not forked:
+a fork of a process that has used torch may hang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPAWN = get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class LostTask:
-    """Stands in place of a result: the task raised, hung, or ended its process."""
+    """Takes the place of a result: the task raised, hung, or ended its process."""
 
     why: str
 
@@ -37,7 +37,9 @@ class WorkerPool:
     """
 
     def __init__(self, num_workers: int, time_limit_s: float) -> None:
-        """`time_limit_s` is for one task, the start of its process included."""
+        """Sets the number of processes, and the limit in seconds for one task, which includes the
+        start of its process.
+        """
         self._num_workers = num_workers
         self._time_limit_s = time_limit_s
         self._idle: list[_Worker] = []

@@ -1,7 +1,8 @@
 """`python -m batchproof checkpoint MODEL DIR`: writes an embedded model, for engines that load it.
 
-The weights are the suite's, saved by `save_pretrained`; the tokenizer beside them has one fixed-width
-word a token, so that a server that takes text serves exactly the token ids it is given.
+The weights are those of the suite, saved by `save_pretrained`. In the tokenizer beside them each
+token is one word of fixed width, so that a server that takes text serves exactly the token ids it is
+given.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ from batchproof.run.registry import words_tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof checkpoint`."""
     parser.add_argument("model", metavar="MODEL", help=", ".join(EMBEDDED))
-    parser.add_argument("directory", metavar="DIR", help="made if it is not there; must be empty")
+    parser.add_argument(
+        "directory", metavar="DIR", help="folder to write to, created if needed; must be empty"
+    )
     parser.add_argument(
         "--dtype", default="float32", help=f"{', '.join(DTYPES)} (default: %(default)s)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Writes model and tokenizer and returns 0. Raises `UsageError` for an unknown model or a folder
+    that is not empty.
+    """
     if arguments.model not in EMBEDDED:
         raise UsageError(f"MODEL {arguments.model!r} is no embedded model: {', '.join(EMBEDDED)}")
     dtype = resolve_dtype(arguments.dtype)

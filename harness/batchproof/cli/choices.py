@@ -1,4 +1,4 @@
-"""What a person may choose on the command line of a campaign, and what is said of a wrong choice."""
+"""The common options of campaigns, and the errors for wrong values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ DEFAULT_OUTPUT = ROOT / "results"
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds `--jobs`, `--output` and `--progress`."""
     parser.add_argument(
         "--jobs",
         type=positive,
@@ -35,18 +36,21 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(value: str) -> int:
+    """Returns a whole number of at least 1. Raises `argparse.ArgumentTypeError`."""
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least 1")
     return int(value)
 
 
 def whole(value: str) -> int:
+    """Returns a whole number of at least 0. Raises `argparse.ArgumentTypeError`."""
     if not value.isascii() or not value.isdigit():
         raise argparse.ArgumentTypeError(f"{value!r} must be a whole number")
     return int(value)
 
 
 def seconds(value: str) -> float:
+    """Returns seconds above 0 and up to 3600. Raises `argparse.ArgumentTypeError`."""
     try:
         number = float(value)
     except ValueError:
@@ -57,6 +61,7 @@ def seconds(value: str) -> float:
 
 
 def seeds(value: str) -> tuple[int, ...]:
+    """Returns different whole numbers from a list with commas. Raises `argparse.ArgumentTypeError`."""
     parts = value.split(",")
     if not all(part.isascii() and part.isdigit() for part in parts) or len(set(parts)) < len(parts):
         raise argparse.ArgumentTypeError(f"{value!r} must be different whole numbers, such as 1,2,3")
@@ -64,7 +69,9 @@ def seeds(value: str) -> tuple[int, ...]:
 
 
 def chosen(names: Sequence[str] | None, known: Iterable[str], what: str) -> list[str]:
-    """The names, or all if there are none. Raises `UsageError` with a near match for an unknown one."""
+    """Returns the names, or all known ones if none is given. Raises `UsageError` with a near match
+    for an unknown name.
+    """
     choices = list(known)
     for name in names or ():
         if name not in choices:
@@ -75,7 +82,9 @@ def chosen(names: Sequence[str] | None, known: Iterable[str], what: str) -> list
 
 
 def writable(directory: Path) -> Path:
-    """Made if it is not there. Raises `UsageError` before the work is done, not after it."""
+    """Returns the directory, created if it does not exist. Raises `UsageError` before the work is
+    done, not after it.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

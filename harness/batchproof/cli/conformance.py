@@ -9,6 +9,7 @@ from batchproof.places import SUITE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof test`."""
     add_engines(parser)
 
 

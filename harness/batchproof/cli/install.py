@@ -1,4 +1,6 @@
-"""`python -m batchproof install ENGINE...`: released engines, each into an environment of its own."""
+"""`python -m batchproof install ENGINE...`: installs released engines, each into an environment of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from batchproof.run.registry import released_engines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof install`."""
     names = ", ".join(released_engines().LIBRARIES)
     parser.add_argument("engines", nargs="+", metavar="ENGINE", help=names)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if all are there. The environments lie in `.engines/` and may be deleted at any time."""
+    """Returns 0 once all are installed. The environments are in `.engines/` and may be deleted at any
+    time. Raises `UsageError`.
+    """
     libraries = released_engines()
     unknown = [name for name in arguments.engines if name not in libraries.LIBRARIES]
     if unknown:

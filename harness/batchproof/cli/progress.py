@@ -1,4 +1,4 @@
-"""How far a campaign is: a bar on a terminal, a line now and then anywhere else."""
+"""The progress of a campaign: a bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Counts what is done on stderr. `is_bar`: draw a bar even if stderr is no terminal."""
+    """Counts finished work on stderr. `is_bar` draws a bar even if stderr is no terminal."""
 
     def __init__(self, what: str, unit: str, total: int, is_bar: bool = False) -> None:
         self._what, self._unit, self._total = what, unit, total
@@ -21,11 +21,12 @@ class Progress:
         self._began = self._last_line = time.monotonic()
 
     def extend(self, total: int) -> None:
-        """There is more to do."""
+        """Adds to the work that remains."""
         self._total += total
         self._bar.total = self._total
 
     def step(self, count: int = 1, note: str = "") -> None:
+        """Counts finished work, with a note on the last of it."""
         self._done += count
         self._bar.update(count)
         self._bar.set_postfix_str(note, refresh=False)
@@ -36,4 +37,5 @@ class Progress:
             print(f"{line}; {note}" if note else line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
+        """Ends the bar."""
         self._bar.close()

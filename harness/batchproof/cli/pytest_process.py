@@ -1,7 +1,7 @@
-"""pytest as a process of its own, on tests of this package and away from the current project's.
+"""Runs pytest as a process of its own, on tests of this package and apart from the current project's.
 
-Neither its configuration nor its conftest.py is read: the verdict on an engine does not depend on the
-folder that the command is typed in.
+It reads neither that project's configuration nor its conftest.py: the verdict on an engine does not
+depend on the folder that the command is typed in.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit
 
 
 def add_engines(parser: argparse.ArgumentParser) -> None:
-    """Adds engines, and behind them whatever pytest takes, as `arguments`."""
+    """Adds the engines and, after them, any options of pytest, as `arguments`."""
     parser.usage = f"{parser.prog} ENGINE... [PYTEST OPTIONS]"
     parser.add_argument(
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="ENGINE",
-        help="as for pytest --engine, such as mine.py:Engine; behind them options of pytest",
+        help="engines, as for pytest --engine, such as mine.py:Engine; options of pytest may follow",
     )
 
 
 def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) -> int:
-    """Runs the tests in a folder on the engines that `arguments` begin with, under more options of
-    pytest, and returns the exit code of a command. Raises `UsageError` without an engine."""
+    """Runs the tests in a folder on the engines that `arguments` begin with, with further options of
+    pytest.
+
+    Returns the exit code of a command. Raises `UsageError` without an engine.
+    """
     engines = list(takewhile(lambda each: not each.startswith("-"), arguments))
     if not engines:
         raise UsageError("no ENGINE is given: name one, such as mine.py:Engine or paged")

@@ -1,7 +1,7 @@
 """`batchproof demo`: static waves against continuous batching on the same requests.
 
-All engines get the same slots and the same requests and run twice: to warm up, and to be timed. What
-they did is read from their traces, and every answer is compared with per-prompt generation.
+All engines get the same slots and the same requests and run twice: once to warm up, once to be timed.
+What they did is read from their traces, and every answer is compared with per-prompt generation.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from batchproof.demo import logs, pages
 from batchproof.demo.experiment import (
     LETTERS,
-    Case,
+    Experiment,
     judge,
-    make_case,
+    make_experiment,
     run_timed,
 )
-from batchproof.demo.words import many, quoted
+from batchproof.demo.prose import many, quoted
 from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import Timeline
 from batchproof.drawing.timeline_svg import timeline_picture
@@ -57,6 +57,7 @@ DEFAULT_CAP = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof demo`."""
     parser.add_argument(
         "--model",
         default=next(iter(EMBEDDED)),
@@ -97,7 +98,9 @@ def _count(value: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if every answer equals per-prompt generation or is a proven near-tie, else 1."""
+    """Returns 0 if every answer equals per-prompt generation or is a proven near-tie, else 1. Raises
+    `UsageError`.
+    """
     if arguments.svg is not None:
         _check_writable(arguments.svg)
     asked = _asked(arguments)
@@ -105,12 +108,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--slots {arguments.slots} is too many to draw: choose 1 to {len(LETTERS)}")
     device, dtype = resolve_device(arguments.device), resolve_dtype(arguments.dtype)
     make_current(device)
-    case = make_case(load_model(arguments.model, device, dtype), asked, arguments.slots)
+    case = make_experiment(load_model(arguments.model, device, dtype), asked, arguments.slots)
     return _show(case, arguments.svg, max(80, shutil.get_terminal_size().columns))
 
 
 def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Prompts and caps, as typed or from the examples."""
+    """Returns prompts and caps, as typed or from the examples."""
     if arguments.prompt is None:
         if arguments.max_new_tokens is not None:
             raise UsageError(
@@ -128,15 +131,15 @@ def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def _check_writable(path: Path) -> None:
-    """Before the work is done, not after it."""
+    """Raises `UsageError` before the work is done, not after it."""
     if path.is_dir():
         raise UsageError(f"--svg '{path}' is a directory, but must name a file")
     if not path.parent.is_dir():
         raise UsageError(f"--svg '{path}' cannot be written: there is no directory '{path.parent}'")
 
 
-def _show(case: Case, svg: Path | None, width: int) -> int:
-    """Print section after section, each as soon as it is known; return the exit code."""
+def _show(case: Experiment, svg: Path | None, width: int) -> int:
+    """Prints section after section, each as soon as it is known, and returns the exit code."""
     _say(pages.heading(case, width))
     runs = {STATIC: run_timed(STATIC, case, has_waves=True)}
     _say(logs.static_log(case, runs[STATIC], width))
@@ -155,7 +158,7 @@ def _show(case: Case, svg: Path | None, width: int) -> int:
     return 1 if any(each.failures for each in judgements.values()) else 0
 
 
-def _picture(case: Case, timelines: Mapping[str, Timeline]) -> str:
+def _picture(case: Experiment, timelines: Mapping[str, Timeline]) -> str:
     panels = [(f"{HEADINGS[name]} ({name})", each) for name, each in timelines.items()]
     sizes = {r.request_id: f"{len(r.prompt_token_ids)} + {r.max_new_tokens}" for r in case.requests}
     title = "The same requests in waves and in continuous batching"

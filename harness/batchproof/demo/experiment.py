@@ -1,4 +1,4 @@
-"""One set of requests through several engines, timed, traced and judged."""
+"""Runs one set of requests through several engines, timed, traced and judged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LETTERS = ascii_uppercase  # each names one request, which limits requests and s
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Experiment:
     """The requests and the model. Request ids are letters; `texts` holds the prompt of each letter."""
 
     subject: ModelUnderTest
@@ -40,16 +40,22 @@ class Case:
 
     @property
     def config(self) -> EngineConfig:
+        """Returns the engine config with the slots of the demo."""
         return EngineConfig(max_num_seqs=self.num_slots)
 
     @property
     def prompt_lens(self) -> dict[str, int]:
+        """Returns the prompt length of each request, in tokens."""
         return {request.request_id: len(request.prompt_token_ids) for request in self.requests}
 
 
-def make_case(subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slots: int) -> Case:
-    """Requests of the given prompts and caps. Raises `UsageError` for one the model cannot serve."""
-    case = Case(subject, (), {}, num_slots)
+def make_experiment(
+    subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slots: int
+) -> Experiment:
+    """Returns requests with the given prompts and caps. Raises `UsageError` for one that the model
+    cannot serve.
+    """
+    case = Experiment(subject, (), {}, num_slots)
     limits = Limits.of(subject.model, case.config)
     requests = []
     for letter, (prompt, cap) in zip(LETTERS, asked, strict=False):
@@ -62,7 +68,7 @@ def make_case(subject: ModelUnderTest, asked: Sequence[tuple[str, int]], num_slo
             raise UsageError(f"--prompt {prompt!r} cannot be served: {refusal}")
         requests.append(request)
     texts = {letter: prompt for letter, (prompt, _) in zip(LETTERS, asked, strict=False)}
-    return Case(subject, tuple(requests), texts, num_slots)
+    return Experiment(subject, tuple(requests), texts, num_slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +84,8 @@ class TimedRun:
     wall_time_s: float
 
 
-def run_timed(name: str, case: Case, has_waves: bool) -> TimedRun:
-    """Build the engine, warm it up on the same requests, then time it once."""
+def run_timed(name: str, case: Experiment, has_waves: bool) -> TimedRun:
+    """Builds the engine, warms it up on the same requests, then times it once."""
     engine = resolve_engine(name).factory(case.subject.model, case.config)
     traced = cast(TracingEngine, engine)  # all engines of the demo have a trace
     engine.generate(list(case.requests))
@@ -97,12 +103,14 @@ def run_timed(name: str, case: Case, has_waves: bool) -> TimedRun:
 
 
 def num_tokens(record: StepRecord) -> int:
-    """Tokens of requests fed in a step."""
+    """Returns the number of tokens of requests fed in a step."""
     return sum(row.query_len for row in record.rows)
 
 
 def _num_fed_in_waves(trace: Sequence[StepRecord]) -> int:
-    """A static batch is a rectangle: as wide as its longest row, and done rows are fed on."""
+    """Returns the token positions of a static batch, a rectangle: as wide as its longest row, with
+    finished rows fed on.
+    """
     num_fed = 0
     for wave in waves(trace):
         num_rows = len(trace[wave.start].rows)
@@ -112,7 +120,7 @@ def _num_fed_in_waves(trace: Sequence[StepRecord]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How one engine's answers compare with per-prompt generation."""
+    """The result of comparing one engine's answers with per-prompt generation."""
 
     num_equal: int
     ledger: Ledger
@@ -120,8 +128,8 @@ class Judgement:
     failures: tuple[str, ...]
 
 
-def judge(case: Case, completions: Sequence[Completion], oracle: Oracle) -> Judgement:
-    """Each answer by itself, so that one wrong answer does not hide the next."""
+def judge(case: Experiment, completions: Sequence[Completion], oracle: Oracle) -> Judgement:
+    """Judges each answer by itself, so that one wrong answer does not hide the next."""
     ledger, num_equal = Ledger(), 0
     near_ties: list[str] = []
     failures: list[str] = []

@@ -1,4 +1,4 @@
-"""The slot log of each engine: wave by wave, and step by step."""
+"""The slot log of each engine: by waves, and by steps."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import textwrap
 from collections.abc import Sequence
 
 from batchproof.api import StepRecord
-from batchproof.demo.experiment import Case, TimedRun
-from batchproof.demo.words import listed, prose, span
+from batchproof.demo.experiment import Experiment, TimedRun
+from batchproof.demo.prose import listed, prose, span
 from batchproof.drawing.timeline import IDLE, Cell, num_refills, waves
 
 LOG_MARGIN = 11  # what stands in front of a step's cells
 
 
-def static_log(case: Case, run: TimedRun, width: int) -> list[str]:
-    """Wave by wave: the request in each slot, its padding, and for how many steps the slot idles."""
+def static_log(case: Experiment, run: TimedRun, width: int) -> list[str]:
+    """Returns for each wave the request in each slot, its padding, and for how many steps the slot
+    idles.
+    """
     lines = [
         f"2  STATIC BATCHING (engine `{run.name}`)",
         *prose(
@@ -32,7 +34,7 @@ def static_log(case: Case, run: TimedRun, width: int) -> list[str]:
     return lines
 
 
-def _wave_slots(case: Case, run: TimedRun, wave: range) -> list[str]:
+def _wave_slots(case: Experiment, run: TimedRun, wave: range) -> list[str]:
     longest = max(row.query_len for row in run.trace[wave.start].rows)
     lines = []
     for slot in range(case.num_slots):
@@ -60,8 +62,8 @@ def _barrier(run: TimedRun, wave: range, waiting: Sequence[str], width: int) -> 
     return lines
 
 
-def continuous_log(case: Case, run: TimedRun, width: int) -> list[str]:
-    """Step by step; steps in which no request enters or ends share a line."""
+def continuous_log(case: Experiment, run: TimedRun, width: int) -> list[str]:
+    """Returns the steps; those in which no request enters or ends share a line."""
     num_wanted, num_filled = num_refills(run.trace)
     lines = [
         f"3  CONTINUOUS BATCHING (engine `{run.name}`)",
@@ -91,7 +93,7 @@ def continuous_log(case: Case, run: TimedRun, width: int) -> list[str]:
 
 
 def _alike(run: TimedRun, all_cells: Sequence[tuple[Cell | None, ...]]) -> list[range]:
-    """Ranges of steps with the same cells, in which no request enters or ends."""
+    """Returns ranges of steps with the same cells, in which no request enters or ends."""
     ranges: list[range] = []
     for step, cells in enumerate(all_cells):
         is_quiet = step > 0 and _is_quiet(run.trace[step]) and _is_quiet(run.trace[step - 1])
@@ -118,7 +120,7 @@ def _events(run: TimedRun, step: int) -> list[str]:
 def _log_lines(
     steps: str, cells: Sequence[str], column: int, events: Sequence[str], width: int
 ) -> list[str]:
-    """A step's cells, several lines of them if need be, with its events beside or below."""
+    """Returns a step's cells, on several lines if need be, with its events beside or below."""
     room = width - LOG_MARGIN
     per_line = max(1, room // column)
     parts = [cells[i : i + per_line] for i in range(0, len(cells), per_line)]

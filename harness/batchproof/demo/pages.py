@@ -1,4 +1,4 @@
-"""The other sections of the demo: requests, one packed step, timelines, totals, the check."""
+"""The other sections of the demo: requests, one packed step, timelines, totals, and the check."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import cast
 
 from batchproof.api import MaskingEngine, RowRecord, StepRecord
 from batchproof.demo.experiment import (
-    Case,
+    Experiment,
     Judgement,
     TimedRun,
     num_tokens,
 )
-from batchproof.demo.words import (
+from batchproof.demo.prose import (
     many,
     prose,
     quoted,
@@ -23,7 +23,8 @@ from batchproof.drawing.timeline import IDLE, Timeline, is_prefill, num_refills
 from batchproof.drawing.timeline_text import draw_timelines
 
 
-def heading(case: Case, width: int) -> list[str]:
+def heading(case: Experiment, width: int) -> list[str]:
+    """Returns the introduction and the list of requests."""
     subject = case.subject
     lines = [
         "STATIC WAVES AGAINST CONTINUOUS BATCHING",
@@ -51,8 +52,8 @@ def heading(case: Case, width: int) -> list[str]:
     return [*lines, "   No end-of-sequence token is set, so each runs to exactly its cap."]
 
 
-def packed_step(case: Case, run: TimedRun, width: int) -> list[str]:
-    """The step that shows best how prefill and decode share a pass, with its mask."""
+def packed_step(case: Experiment, run: TimedRun, width: int) -> list[str]:
+    """Returns the step that shows best how prefill and decode share a pass, with its mask."""
     index = _most_telling(case, run.trace)
     record = run.trace[index]
     lines = [f"4  ONE PACKED STEP: step {index + 1} of the run above"]
@@ -80,13 +81,15 @@ def packed_step(case: Case, run: TimedRun, width: int) -> list[str]:
     return [*lines, "", *prose(sentence, width), "", *draw_mask(record.rows, mask, width)]
 
 
-def _is_mixed(case: Case, record: StepRecord) -> bool:
+def _is_mixed(case: Experiment, record: StepRecord) -> bool:
     kinds = {is_prefill(row, case.prompt_lens[row.request_id]) for row in record.rows}
     return len(kinds) == 2
 
 
-def _most_telling(case: Case, trace: tuple[StepRecord, ...]) -> int:
-    """Mixed before unmixed, then the most sequences, then the narrowest mask."""
+def _most_telling(case: Experiment, trace: tuple[StepRecord, ...]) -> int:
+    """Returns the index of the step to show: mixed before unmixed, then the most sequences, then the
+    narrowest mask.
+    """
 
     def rank(index: int) -> tuple[bool, int, int]:
         rows = trace[index].rows
@@ -96,8 +99,8 @@ def _most_telling(case: Case, trace: tuple[StepRecord, ...]) -> int:
     return min(range(len(trace)), key=rank)
 
 
-def _row_in_words(case: Case, run: TimedRun, row: RowRecord, width: int) -> str:
-    """Kind, positions, cache and content of one sequence's share of the step."""
+def _row_in_words(case: Experiment, run: TimedRun, row: RowRecord, width: int) -> str:
+    """Returns kind, positions, cache and content of one sequence's share of the step."""
     request = next(each for each in case.requests if each.request_id == row.request_id)
     answer = next(each for each in run.completions if each.request_id == row.request_id)
     end = row.context_len + row.query_len
@@ -116,6 +119,7 @@ def _row_in_words(case: Case, run: TimedRun, row: RowRecord, width: int) -> str:
 
 
 def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
+    """Returns the slot timelines of all engines, to one scale."""
     sentence = (
         "A letter is one slot in one step: upper case while the prompt is prefilled, lower case while "
         f"tokens are decoded, {IDLE} where the slot is idle."
@@ -124,8 +128,8 @@ def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
     return ["5  SLOT TIMELINES, to one scale", *prose(sentence, width), "", *drawn]
 
 
-def totals(case: Case, by_name: Mapping[str, TimedRun], width: int) -> list[str]:
-    """Counts of each engine, and the time of one run."""
+def totals(case: Experiment, by_name: Mapping[str, TimedRun], width: int) -> list[str]:
+    """Returns the counts of each engine, and the time of one run."""
     runs = list(by_name.values())
     refills = [num_refills(each.trace) for each in runs]
     delivered = [sum(len(c.token_ids) for c in each.completions) for each in runs]
@@ -154,8 +158,10 @@ def totals(case: Case, by_name: Mapping[str, TimedRun], width: int) -> list[str]
     return [*lines, "", *prose(sentence, width)]
 
 
-def verdict(case: Case, judgements: Mapping[str, Judgement], run: TimedRun, width: int) -> list[str]:
-    """Counts against per-prompt generation, then the answers themselves."""
+def verdict(
+    case: Experiment, judgements: Mapping[str, Judgement], run: TimedRun, width: int
+) -> list[str]:
+    """Returns the comparison with per-prompt generation, then the answers themselves."""
     lines = ["7  THE CHECK: every answer against generating its prompt alone"]
     for name, judgement in judgements.items():
         lines.append(

@@ -22,7 +22,9 @@ MAX_QUERY_LINES = 24
 
 
 def elide(length: int, limit: int, first: int = 0) -> list[int | None]:
-    """Indices from `first` on with the middle left out (None) so that at most `limit` remain."""
+    """Returns the indices from `first` on, with the middle left out (None) so that at most `limit`
+    remain.
+    """
     indices = range(first, first + length)
     if length <= limit:
         return list(indices)
@@ -31,14 +33,17 @@ def elide(length: int, limit: int, first: int = 0) -> list[int | None]:
 
 
 def largest_limit(lens: Sequence[int], fits: Callable[[int], bool]) -> int:
-    """The largest limit on a block's length that fits; `SMALLEST` if even that does not."""
+    """Returns the largest limit on a block's length that fits, or `SMALLEST` if even that does not
+    fit.
+    """
     return next((limit for limit in range(max(lens), SMALLEST, -1) if fits(limit)), SMALLEST)
 
 
 def draw_mask(rows: Sequence[RowRecord], mask: Tensor, width: int) -> list[str]:
-    """The mask `(total_q, total_kv)` as a grid: `#` may attend, `.` may not.
+    """Returns the mask `(total_q, total_kv)` as a grid: `#` may attend, `.` may not.
 
-    A line a query and a column a key: cached keys, then `|`, then the keys of the fed tokens.
+    A line stands for a query and a column for a key: cached keys, then `|`, then the keys of the fed
+    tokens.
     """
     shown = _rows_that_fit(rows, width)
     limit = largest_limit(
@@ -73,7 +78,9 @@ def _num_lines(rows: Sequence[RowRecord], limit: int) -> int:
 
 
 def _rows_that_fit(rows: Sequence[RowRecord], width: int) -> list[RowRecord]:
-    """All rows, or without the last decodes if even elided ones are too many for the grid."""
+    """Returns all rows, or leaves out the last decodes if even elided ones are
+    too many for the grid.
+    """
     shown = list(rows)
     while len(shown) > 1 and (
         _grid_width(shown, SMALLEST) > width or _num_lines(shown, SMALLEST) > MAX_QUERY_LINES
@@ -86,7 +93,9 @@ def _rows_that_fit(rows: Sequence[RowRecord], width: int) -> list[RowRecord]:
 def _key_columns(
     rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int
 ) -> list[int | str | None]:
-    """The columns of the grid: a key's index in the mask, None for elided ones, or a separator."""
+    """Returns the columns of the grid: a key's index in the mask, None for elided ones, or a
+    separator.
+    """
     contexts: list[list[int | str | None]] = []
     fed: list[list[int | str | None]] = []
     first_context, first_fed = 0, sum(row.context_len for row in rows)
@@ -107,7 +116,7 @@ def _joined(blocks: Sequence[list[int | str | None]]) -> list[int | str | None]:
 
 
 def _mask_header(rows: Sequence[RowRecord], limit: int, keys: Sequence[int | str | None]) -> list[str]:
-    """A line that names both groups of keys and a line with the letter of each column."""
+    """Returns a line that names both groups of keys and a line with the letter of each column."""
     contexts = " ".join(row.request_id * min(row.context_len, limit) for row in rows if row.context_len)
     fed = " ".join(row.request_id * min(row.query_len, limit) for row in rows)
     margin = LABEL.format("", "")
@@ -139,7 +148,7 @@ def _mask_line(
 def _left_out(
     rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int, height: int, width: int
 ) -> list[str]:
-    """A sentence for each kind of thing that is not drawn."""
+    """Returns a sentence for each kind of thing that is not drawn."""
     contexts = [
         (row.request_id, row.context_len - limit + 1) for row in shown if row.context_len > limit
     ]
@@ -161,7 +170,7 @@ def _left_out(
 
 
 def token_row(rows: Sequence[RowRecord], width: int) -> list[str]:
-    """The packed row, one letter a fed token: the sequence it belongs to."""
+    """Returns the packed row, with one letter per fed token: the sequence it belongs to."""
     limit = largest_limit(
         [row.query_len for row in rows],
         lambda n: sum(min(row.query_len, n) + 1 for row in rows) <= width - len("    [ ]"),

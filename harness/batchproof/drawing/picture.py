@@ -1,4 +1,4 @@
-"""A picture names its colours; the page or the file that it is set in says what they are."""
+"""The frame of pictures. A picture names its colours; the page or file that holds it defines them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ LETTER = 6.5  # pixels that a letter of a note takes
 
 @dataclass(frozen=True, slots=True)
 class Picture(ABC):
-    """`width` and `height` in CSS pixels; the caption is a sentence that says what to see."""
+    """A drawing with a caption. `width` and `height` are CSS pixels; the caption is a sentence that
+    says what to see.
+    """
 
     title: str
     caption: str
@@ -27,12 +29,14 @@ class Picture(ABC):
 
     @abstractmethod
     def body(self, paint: Paint, ids: str) -> str:
-        """What the svg element holds. `ids` begins every id, since pictures share a document."""
+        """Returns the content of the svg element. `ids` begins every id, because pictures share a
+        document.
+        """
 
 
 @cache
 def templates(package: str) -> Environment:
-    """The templates of a package. All values are escaped, and a missing one raises."""
+    """Returns the templates of a package. All values are escaped, and a missing one raises."""
     made = Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -45,7 +49,9 @@ def templates(package: str) -> Environment:
 
 
 def standalone(picture: Picture, note: str) -> str:
-    """An SVG file on white, with the title and a note (the machine, say) above the picture."""
+    """Returns an SVG file on white, with the title and a note (such as the machine) above the
+    picture.
+    """
     return (
         templates(__package__)
         .get_template("standalone.svg.jinja")

@@ -39,16 +39,16 @@ FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 def in_page(name: str) -> str:
-    """The CSS variable that holds a colour, so that one picture serves both themes."""
+    """Returns the CSS variable that holds a colour, so that one picture serves both themes."""
     return f"var(--{name})"
 
 
 def on_white(name: str) -> str:
-    """The colour of the light theme, for a file of its own: not every viewer knows variables."""
+    """Returns the colour of the light theme, for a separate file: not every viewer knows variables."""
     return FONTS if name == "sans" else THEME[name][0]
 
 
 def ink_on(name: str) -> str:
-    """White on dark colours, else black (perceived brightness after ITU-R BT.601)."""
+    """Returns white on dark colours, else black (perceived brightness after ITU-R BT.601)."""
     red, green, blue = (int(THEME[name][0][i : i + 2], 16) for i in (1, 3, 5))
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1f2328"

@@ -26,6 +26,7 @@ class Cell:
 
     @property
     def text(self) -> str:
+        """Returns the request with the kind and number of its tokens."""
         kind = "PREFILL" if self.is_prefill else "decode"
         return f"{self.request} {kind}({self.num_tokens})"
 
@@ -42,19 +43,21 @@ class Span:
 
     @property
     def num_steps(self) -> int:
+        """Returns the number of steps."""
         return len(self.prefill) + self.num_decodes
 
     @property
     def end(self) -> int:
-        """The step after the last one."""
+        """Returns the step after the last one."""
         return self.start + self.num_steps
 
     def cells(self) -> list[Cell]:
+        """Returns the cell of each step."""
         prefill = [Cell(self.request, num_tokens, True) for num_tokens, _ in self.prefill]
         return prefill + [Cell(self.request, 1, False)] * self.num_decodes
 
     def extended(self, row: RowRecord, *, by_prefill: bool) -> Span:
-        """The span with one step more."""
+        """Returns the span with one more step."""
         if by_prefill:
             return replace(self, prefill=(*self.prefill, (row.query_len, row.query_len)))
         return replace(self, num_decodes=self.num_decodes + 1)
@@ -62,7 +65,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All spans of a run. `barriers`: the steps after which a whole wave had to be over."""
+    """All spans of a run. `barriers` are the steps after which a whole wave had to be over."""
 
     num_slots: int
     num_steps: int
@@ -71,20 +74,21 @@ class Timeline:
 
     @property
     def num_slot_steps(self) -> int:
+        """Returns the number of slots times the number of steps."""
         return self.num_slots * self.num_steps
 
     @property
     def num_busy(self) -> int:
-        """Slot-steps that fed a token of a request."""
+        """Returns the number of slot-steps that fed a token of a request."""
         return sum(span.num_steps for span in self.spans)
 
     @property
     def occupancy(self) -> float:
-        """Busy slot-steps among all slot-steps."""
+        """Returns the share of busy slot-steps among all slot-steps."""
         return self.num_busy / self.num_slot_steps if self.num_steps else 0.0
 
     def row(self, slot: int) -> list[Cell | None]:
-        """One slot through all steps; None where it is idle."""
+        """Returns one slot through all steps; None where it is idle."""
         cells: list[Cell | None] = [None] * self.num_steps
         for span in self.spans:
             if span.slot == slot:
@@ -92,12 +96,12 @@ class Timeline:
         return cells
 
     def steps(self) -> list[tuple[Cell | None, ...]]:
-        """All slots, step by step."""
+        """Returns all slots, step by step."""
         return list(zip(*map(self.row, range(self.num_slots)), strict=True))
 
 
 def assign_slots(trace: Sequence[StepRecord], num_slots: int) -> list[dict[str, int]]:
-    """For each step, the slot of each request that holds one during it.
+    """Returns for each step the slot of each request that holds one during it.
 
     The trace must begin with all slots free. Raises `ValueError` if more are admitted than fit.
     """
@@ -125,7 +129,7 @@ def build_timeline(
     prompt_lens: Mapping[str, int],
     barriers: Sequence[int] = (),
 ) -> Timeline:
-    """The timeline of a trace. A pause, or a prompt fed again, begins another span."""
+    """Returns the timeline of a trace. A pause, or a prompt fed again, begins another span."""
     done: list[Span] = []
     current: dict[int, Span] = {}
     for step, (record, slots) in enumerate(zip(trace, assign_slots(trace, num_slots), strict=True)):
@@ -145,18 +149,20 @@ def build_timeline(
 
 
 def is_prefill(row: RowRecord, prompt_len: int) -> bool:
-    """True if prompt tokens are fed, or fed again after a preemption."""
+    """Returns whether prompt tokens are fed, or tokens fed again after a preemption."""
     return row.context_len < prompt_len or row.query_len > 1
 
 
 def waves(trace: Sequence[StepRecord]) -> list[range]:
-    """The steps of each wave of a static engine: from one admission to the next."""
+    """Returns the steps of each wave of a static engine: from one admission to the next."""
     starts = [step for step, record in enumerate(trace) if record.admitted]
     return [range(a, b) for a, b in zip(starts, [*starts[1:], len(trace)], strict=True)]
 
 
 def num_refills(trace: Sequence[StepRecord]) -> tuple[int, int]:
-    """Slots freed while a request waited, and how many of them the very next step filled."""
+    """Returns the number of slots freed while a request waited, and how many of them the very next
+    step filled.
+    """
     num_wanted = num_filled = 0
     for record, following in pairwise(trace):
         wanted = min(len(record.finished), len(record.waiting))

@@ -1,4 +1,4 @@
-"""Slot timelines as SVG: a panel an engine, a row a slot, one scale in steps."""
+"""Slot timelines as SVG: a panel per engine, a row per slot, one scale in steps."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class Rect:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One span; `ink` is the colour of its name, which stands at `middle`. None: no room for it."""
+class SpanBar:
+    """One span. `ink` is the colour of its name, which stands at `middle`; None: there is no room for
+    it.
+    """
 
     words: str
     name: str
@@ -52,21 +54,21 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One engine, measured from its own top."""
+    """One engine, measured from the top of its panel."""
 
     y: float
     heading: str
     note: str
     slots: tuple[tuple[int, float], ...]  # numbers from 1, and tops of their rows
     width: float
-    bars: tuple[Bar, ...]
+    bars: tuple[SpanBar, ...]
     barriers: tuple[float, ...]
     bottom: float
     ticks: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LegendKey:
     """One mark of the legend with its meaning."""
 
     x: float
@@ -81,11 +83,12 @@ class TimelinePicture(Picture):
     """Panels above a legend."""
 
     panels: tuple[Panel, ...]
-    kinds: tuple[Key, ...]
-    requests: tuple[Key, ...]
+    kinds: tuple[LegendKey, ...]
+    requests: tuple[LegendKey, ...]
     row_height: float
 
     def body(self, paint: Paint, ids: str) -> str:
+        """Returns panels and legend as SVG."""
         template = templates(__package__).get_template("timeline.svg.jinja")
         return template.render(picture=self, paint=paint, ids=ids, ink_on=ink_on, left=LEFT, tint=TINT)
 
@@ -100,15 +103,18 @@ class _Scale:
     colours: Mapping[str, str]
 
     def x(self, step: float) -> float:
-        """Where a step (from 0) begins."""
+        """Returns where a step (counted from 0) begins, in pixels."""
         return LEFT + step * self.step
 
 
 def timeline_picture(
     timelines: Sequence[tuple[str, Timeline]], requests: Mapping[str, str], title: str, caption: str
 ) -> TimelinePicture:
-    """`timelines` come with their headings. `requests` holds the legend of each request (may be empty)
-    in the order in which they take their colours."""
+    """Returns the picture. `timelines` come with their headings.
+
+    `requests` holds the legend of each request (may be empty), in the order in which they take their
+    colours.
+    """
     longest = max(timeline.num_steps for _, timeline in timelines)
     num_slots = max(timeline.num_slots for _, timeline in timelines)
     row, gap = (26, 4) if num_slots <= 4 else (17, 3) if num_slots <= 8 else (10, 2)
@@ -152,8 +158,8 @@ def _panel(name: str, timeline: Timeline, scale: _Scale, top: float) -> Panel:
     )
 
 
-def _bar(span: Span, y: float, scale: _Scale) -> Bar:
-    """Prefill in full colour, its pads in grey above, decodes in a tint."""
+def _bar(span: Span, y: float, scale: _Scale) -> SpanBar:
+    """Returns the bar of a span: prefill in full colour, its pads in grey above, decodes in a tint."""
     colour, num_prefills = scale.colours[span.request], len(span.prefill)
     parts = []
     for step, (num_tokens, num_fed) in enumerate(span.prefill, span.start):
@@ -174,26 +180,28 @@ def _bar(span: Span, y: float, scale: _Scale) -> Bar:
     )
     outline = Rect(scale.x(span.start), y, span.num_steps * scale.step, scale.row, "paper")
     ink = None if is_tinted else ink_on(colour)
-    return Bar(words, span.request, tuple(parts), outline, left + room / 2 if has_room else None, ink)
+    return SpanBar(
+        words, span.request, tuple(parts), outline, left + room / 2 if has_room else None, ink
+    )
 
 
 def _ticks(num_steps: int, scale: _Scale) -> Iterator[tuple[int, float]]:
-    """Step numbers, from 1, and the middles of their steps."""
+    """Yields step numbers, from 1, and the middles of their steps."""
     every = next((n for n in TICKS if n * scale.step >= TICK_DISTANCE), num_steps)
     for number in [1, *range(max(every, 2), num_steps + 1, every)]:
         yield number, scale.x(number - 0.5)
 
 
-def _kinds(y: float, has_pads: bool) -> Iterator[Key]:
+def _kinds(y: float, has_pads: bool) -> Iterator[LegendKey]:
     x = 0.0
     for kind, words in KINDS.items():
         if kind != "pad" or has_pads:
-            yield Key(x, y, kind, words, "pad" if kind == "pad" else "r0")
+            yield LegendKey(x, y, kind, words, "pad" if kind == "pad" else "r0")
             x += 60 + 6 * len(words)
 
 
-def _requests(notes: Mapping[str, str], colours: Mapping[str, str], y: float) -> Iterator[Key]:
+def _requests(notes: Mapping[str, str], colours: Mapping[str, str], y: float) -> Iterator[LegendKey]:
     per_row = WIDTH // LEGEND_COLUMN
     for index, (name, words) in enumerate(notes.items()):
         x = index % per_row * LEGEND_COLUMN
-        yield Key(x, y + index // per_row * 24, name, words, colours[name])
+        yield LegendKey(x, y + index // per_row * 24, name, words, colours[name])

@@ -10,8 +10,11 @@ from batchproof.drawing.timeline import IDLE, Cell, Timeline
 
 
 def draw_timelines(timelines: Mapping[str, Timeline], width: int) -> list[str]:
-    """Lines of at most `width` characters, all timelines to one scale: a line a slot, a letter a step,
-    or a letter for several steps, which the first line then states. Request ids are single letters."""
+    """Returns lines of at most `width` characters, with all timelines to one scale.
+
+    A line stands for a slot and a letter for a step, or for several steps, which the first line then
+    states. Request ids are single letters.
+    """
     margin = max(len("barrier"), *(len(f"slot {each.num_slots}") for each in timelines.values())) + 3
     longest = max(timeline.num_steps for timeline in timelines.values())
     scale = ceil(longest / (width - margin))
@@ -31,10 +34,10 @@ def draw_timelines(timelines: Mapping[str, Timeline], width: int) -> list[str]:
 
 
 def letters(row: Sequence[Cell | None], steps_per_column: int = 1) -> str:
-    """One slot as text, one letter a column.
+    """Returns one slot as text, one letter per column.
 
-    A column of several steps shows what fills most of them (the earlier on a tie), in upper case if
-    a prefill of that request is among them.
+    A column of several steps shows what fills most of them (the earlier on a tie), in upper case if a
+    prefill of that request is among them.
     """
     columns = []
     for start in range(0, len(row), steps_per_column):
@@ -46,7 +49,7 @@ def letters(row: Sequence[Cell | None], steps_per_column: int = 1) -> str:
 
 
 def _ruler(num_columns: int, scale: int) -> str:
-    """Step numbers at the columns that begin with them: 1, then every tenth column."""
+    """Returns step numbers at the columns that begin with them: 1, then every tenth column."""
     ruler = [" "] * num_columns
     for column in [0, *range(9, num_columns, 10)]:
         label = str(column * scale + 1)

@@ -1,4 +1,4 @@
-"""Failures that belong together: of one known issue, else of one test that broke the same promise."""
+"""Groups failures by known issue, else by the test and the promise that it broke."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from batchproof.judgement.issues import KnownIssue
 from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
-from batchproof.records.trial import FailureRecord
+from batchproof.records.trial_record import FailureRecord
 from batchproof.records.verdict import FailureGroup
 
 Found = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
 
 
 def grouped(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[Found]:
-    """The failed tests by the first issue that fits, else by promise and test."""
+    """Returns the failed tests by the first issue that fits, else by promise and test."""
     groups: dict[object, tuple[KnownIssue | None, list[JournalEntry]]] = {}
     for each in entries:
         if each.outcome == "failed":
@@ -26,7 +26,9 @@ def grouped(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> li
 
 
 def in_order(groups: Iterable[Found]) -> Iterator[FailureGroup]:
-    """Defects first; then in the order of the promises, those that name none last."""
+    """Yields defects first, then by the order of the promises; groups that name
+    no promise come last.
+    """
     yield from sorted((_group(issue, members) for issue, members in groups), key=_rank_of)
 
 
@@ -58,12 +60,16 @@ def _replay(entry: JournalEntry) -> str | None:
 
 
 def _promises(entry: JournalEntry) -> tuple[str, ...]:
-    """Those it counts for, as in the table; none if the process ended before there was a record."""
+    """Returns the promises that the test counts for, as in the table; none if the process ended
+    before there was a record.
+    """
     return entry.record.counted_for if entry.record else ()
 
 
 def _test(entry: JournalEntry) -> str:
-    """The test function, with the curated case where there is one; without a record its node id."""
+    """Returns the test function, with the curated case if there is one; without
+    a record the node id.
+    """
     if entry.record is None or not entry.record.function:
         return entry.test
     failure = entry.record.failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.markdown import header, line
 from batchproof.records.verdict import VERDICT
 
@@ -18,13 +18,16 @@ and the failure files that the page names. `findings.yaml` holds what is known o
 
 
 def write_index(folder: Path) -> Path:
+    """Writes the table of all verdicts into the folder and returns its path."""
     path = folder / "README.md"
     replace_text(path, "\n".join([HEAD, *index_table(folder), ""]))
     return path
 
 
 def index_table(folder: Path, prefix: str = "") -> Iterator[str]:
-    """In Markdown; `prefix`: of the links. Verdicts that were stopped are left out."""
+    """Yields the table in Markdown. `prefix` begins the links. Verdicts that were stopped are left
+    out.
+    """
     yield from header(
         "engine", "judged", "answers", "held", "broken", "differs by documented convention"
     )

@@ -34,7 +34,7 @@ import yaml
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.decode import DecodeError, decode
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 from batchproof.records.verdict import IssueKind, IssueRecord
 
 DEFAULT_ISSUES = ROOT / "results" / "engines" / "findings.yaml"
@@ -44,7 +44,7 @@ Choice = str | tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class FailurePattern:
-    """What a failure must be like. None, or an empty mapping: it may be anything."""
+    """What a failure must be like. None, or an empty mapping, allows anything."""
 
     promise: Choice = None
     rule: Choice = None
@@ -56,9 +56,11 @@ class FailurePattern:
 
     @property
     def fits_everything(self) -> bool:
+        """Returns whether the pattern names nothing."""
         return not any(getattr(self, each.name) for each in fields(self))
 
     def fits(self, record: TrialRecord) -> bool:
+        """Returns whether the failure of a test record is like this."""
         failure = record.failure
         return (
             failure is not None
@@ -81,7 +83,9 @@ def _all_hold(wanted: Mapping[str, object], found: Mapping[str, object]) -> bool
 
 
 def _holds(wanted: object, found: object) -> bool:
-    """Equal to a value, one of a list, or within the bounds of `{at_least: a, at_most: b}`."""
+    """Returns whether a value equals the wanted one, is in a list, or is within `{at_least: a,
+    at_most: b}`.
+    """
     if isinstance(wanted, Mapping):
         is_number = isinstance(found, int | float)
         low, high = wanted.get("at_least", found), wanted.get("at_most", found)
@@ -91,7 +95,7 @@ def _holds(wanted: object, found: object) -> bool:
 
 @dataclass(frozen=True)
 class KnownIssue:
-    """An entry of the file; `engine`: how names of releases begin."""
+    """An entry of the file. `engine` is how names of releases begin."""
 
     engine: str
     title: str
@@ -102,19 +106,24 @@ class KnownIssue:
     scripts: tuple[str, ...] = ()
 
     def fits(self, record: TrialRecord) -> bool:
+        """Returns whether one of the patterns fits the failure of a test record."""
         return any(pattern.fits(record) for pattern in self.matches)
 
     @property
     def record(self) -> IssueRecord:
+        """Returns the part of the issue that a verdict shows."""
         return IssueRecord(self.title, self.kind, self.cause.strip(), self.threads, self.scripts)
 
 
 def issues_of(release: str | None, issues: Iterable[KnownIssue]) -> tuple[KnownIssue, ...]:
+    """Returns the issues of a release; none without a release."""
     return tuple(each for each in issues if release and release.startswith(each.engine))
 
 
 def read_issues(path: Path) -> tuple[KnownIssue, ...]:
-    """Raises `UsageError` naming the entry and what is wrong with it."""
+    """Returns the issues of the file. Raises `UsageError` naming the entry and
+    what is wrong with it.
+    """
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
     except FileNotFoundError:

@@ -16,10 +16,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from batchproof.judgement.page import verdict_page
+from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.decode import decode, encode
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
 
 RUNNING = ".running"
@@ -31,13 +31,15 @@ INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
 
 
 def running_folder(output: Path, engine: str) -> Path:
+    """Returns the folder of a judgement that is not finished."""
     return output / RUNNING / slug(engine)
 
 
 def written(verdict: EngineVerdict, output: Path) -> Path:
-    """Writes record, page and failure files, in place of an older verdict on this engine and release.
+    """Writes record, page and failure files, replacing an older verdict on this engine and release.
 
-    Returns the page's path."""
+    Returns the path of the page.
+    """
     folder = _folder_of(verdict, output)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / FAILURES, ignore_errors=True)
@@ -49,7 +51,9 @@ def written(verdict: EngineVerdict, output: Path) -> Path:
 
 
 def _folder_of(verdict: EngineVerdict, output: Path) -> Path:
-    """Named by its title; if another engine has that title, by its own text as well."""
+    """Returns the folder named by the verdict's title and, if another engine has that title, by the
+    engine's text as well.
+    """
     folder = output / slug(verdict.title)
     path = folder / RECORD
     if path.exists() and VERDICT.read(path).engine != verdict.engine:
@@ -58,7 +62,7 @@ def _folder_of(verdict: EngineVerdict, output: Path) -> Path:
 
 
 def _kept(group: FailureGroup, folder: Path) -> FailureGroup:
-    """Its failure file stands with the verdict."""
+    """Copies the failure file of a group beside the verdict and returns the group with the new path."""
     if group.failure is None or group.failure.replay is None:
         return group
     source = Path(group.failure.replay)
@@ -73,8 +77,9 @@ def _kept(group: FailureGroup, folder: Path) -> FailureGroup:
 
 
 def without_machine_paths(verdict: EngineVerdict) -> EngineVerdict:
-    """Files are named as seen from the checkout, installed packages by their own names. Reasons that
-    differed in a path alone are one."""
+    """Returns the verdict without paths of this machine: files are named relative to the checkout,
+    installed packages by their own names. Reasons that differed in a path alone become one.
+    """
     skips: Counter[str] = Counter()
     for reason, count in verdict.skips.items():
         skips[_clean_text(reason)] += count
@@ -97,8 +102,10 @@ def _clean_text(text: str) -> str:
 
 
 def slug(name: str) -> str:
-    """For a folder: `openvino-genai 2026.4.1` -> `openvino-genai-2026.4.1`. A name that is cut off, or
-    has no character left, gets a few digits of its hash."""
+    """Returns a name for a folder: `openvino-genai 2026.4.1` becomes `openvino-genai-2026.4.1`.
+
+    A name that is cut off, or has no usable character left, gets a few digits of its hash.
+    """
     found = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
     if 0 < len(found) <= MOST_CHARACTERS and found != "README":
         return found

@@ -1,4 +1,4 @@
-"""Failure files that `--repro` has written, run again in processes of their own."""
+"""Runs failure files that `--repro` has written again, in processes of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = {0: "not reproduced", 1: "reproduced", 2: "could not be run"}
 
 
 def replayed(failure_file: Path) -> tuple[str, ...]:
-    """What became of each time, in words."""
+    """Returns the outcome of each run in words."""
     return tuple(_replayed_once(failure_file) for _ in range(NUM_REPLAYS))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import entries
 
 ASKED = "asked.json"
@@ -26,7 +26,7 @@ TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
 
 @dataclass(frozen=True)
 class SessionAsked:
-    """What a judgement's folder was begun for."""
+    """What the folder of a judgement was begun for."""
 
     engine: str
     arguments: tuple[str, ...]  # of pytest
@@ -37,7 +37,7 @@ SESSION = FileKind("judgement to resume", "batchproof.session", 1, SessionAsked)
 
 @dataclass(frozen=True)
 class Session:
-    """What is asked, and where its traces go."""
+    """What is asked, and where its files are written."""
 
     engine: str
     options: Sequence[str]  # more pytest arguments: models, dtype, -k
@@ -46,20 +46,23 @@ class Session:
 
     @property
     def journal(self) -> Path:
+        """Returns the path of the journal."""
         return self.folder / "journal.jsonl"
 
     @property
     def failures(self) -> Path:
-        """A file for each failure; the verdict keeps those that it shows."""
+        """Returns the folder with a file for each failure; the verdict keeps those that it shows."""
         return self.folder / "failures"
 
     @property
     def arguments(self) -> list[str]:
-        """What a person would type to see the same."""
+        """Returns what a person would type to see the same."""
         return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
     def begin_anew(self) -> None:
-        """Deletes what an earlier run has left. Raises `UsageError` if the folder is no judgement's."""
+        """Deletes what an earlier run has left. Raises `UsageError` if the folder is not that of a
+        judgement.
+        """
         if self.folder.exists():
             if not (self.folder / ASKED).exists():
                 raise UsageError(
@@ -71,7 +74,7 @@ class Session:
         SESSION.write(self._asked, self.folder / ASKED)
 
     def require_same_as_before(self) -> None:
-        """Raises `UsageError` if there is nothing to go on with, or something else was asked."""
+        """Raises `UsageError` if there is nothing to resume, or if something else was asked."""
         path = self.folder / ASKED
         if not path.exists():
             raise UsageError(
@@ -89,7 +92,9 @@ class Session:
         return SessionAsked(self.engine, tuple(self.arguments))
 
     def count(self) -> int:
-        """Tests in all. Raises `UsageError` with pytest's own words if it refuses the arguments."""
+        """Returns the number of tests. Raises `UsageError` with pytest's own words if it refuses the
+        arguments.
+        """
         command = [
             sys.executable,
             "-m",
@@ -107,13 +112,15 @@ class Session:
                 name = signal.Signals(-ran.returncode).name
                 raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
             output = " ".join((ran.stdout + ran.stderr).split())
-            words = f"pytest ended with status {ran.returncode}: {output or 'without a word'}"
+            words = f"pytest ended with status {ran.returncode}: {output or 'no output'}"
             raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
         matches = TAKES.findall(ran.stdout)
         return int(next(filter(None, (matches[-1][0], matches[-1][2]))))
 
     def run(self, progress: Progress) -> int:
-        """Returns the status of pytest. A worker that dies is replaced; only its test is lost."""
+        """Runs what remains and returns the exit status of pytest. A worker that dies is replaced;
+        only its test is lost.
+        """
         command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.failures}"]
         num_shown = 0

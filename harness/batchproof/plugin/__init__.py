@@ -51,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """Awakens the plugin if the command line concerns it, once every conftest.py has its options."""
+    """Activates the plugin if the command line concerns it, once every conftest.py has added its
+    options.
+    """
     result = yield
     known, unknown = parser.parse_known_and_unknown_args(args)
     is_asked = any(each.partition("=")[0] in OPTIONS for each in unknown)
@@ -63,7 +65,7 @@ def pytest_load_initial_conftests(
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
-    """Awakens the plugin for a conformance test of another project."""
+    """Activates the plugin for a conformance test of another project."""
     config = collector.config
     if config.pluginmanager.has_plugin(ACTIVE) or not collector.funcnamefilter(name):
         return
@@ -93,13 +95,17 @@ def _asks_for_trial(test: object) -> bool:
 
 
 def _has_promise(collector: pytest.Module | pytest.Class, test: object) -> bool:
-    """Other projects have a `trial` as well, but not one that keeps a promise."""
+    """Returns whether the test is marked with a promise. Tests of other projects may ask for a
+    `trial` too.
+    """
     marks = [mark.name for mark in getattr(test, "pytestmark", ())]
     return "promise" in marks or collector.get_closest_marker("promise") is not None
 
 
 def _awaken(config: pytest.Config, parser: pytest.Parser | None = None) -> None:
-    """Raises `pytest.UsageError` where a conftest.py has taken the name of one of our options."""
+    """Registers the plugin. Raises `pytest.UsageError` if a conftest.py has taken the name of an
+    option.
+    """
     import_module(ACTIVE)  # what goes wrong here is no clash
     try:
         config.pluginmanager.import_plugin(ACTIVE)

@@ -28,7 +28,7 @@ OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The command line of a benchmark run, checked."""
+    """Holds the validated command line of a benchmark run."""
 
     specs: tuple[BenchSpec, ...]
     model_names: tuple[str, ...]
@@ -59,7 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
         "is none, where a workload is named)"
     )
     add("--growth-for", type=float, metavar="S", help=text)
-    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: 1)")
+    add("--threads", type=int, metavar="N", help="threads of torch on a CPU (default: 1)")
     text = "where to write the result file (default: a new one below results/benchmarks/)"
     add("--results", metavar="FILE", help=text)
 
@@ -72,15 +72,20 @@ def _add_sizes(group: pytest.OptionGroup) -> None:
         "cases/benchmarks, or a folder of such files"
     )
     add("--workload", action="append", metavar="NAME", help=text)
-    add("--num-requests", type=int, metavar="N", help="in place of the workload's own number")
+    add(
+        "--num-requests",
+        type=int,
+        metavar="N",
+        help="number of requests, instead of the workload's own",
+    )
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
     add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
-    add("--seed", type=int, metavar="N", help="of prompts, caps and arrivals")
+    add("--seed", type=int, metavar="N", help="seed of prompts, caps and arrivals")
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
-    """Returns the options; None in a run that is no benchmark. Raises `UsageError`."""
+    """Returns the options, or None in a run that is no benchmark. Raises `UsageError`."""
     if not config.getoption("--benchmark-only"):
         given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
         if given:
@@ -138,8 +143,10 @@ def _growth_seconds(given: float | None, names_workload: bool) -> float:
 
 
 def _sample_size(text: str | None) -> int | None:
-    """Returns how many requests to check in each round; None: as many as is cheap. `all` is a number
-    that no round reaches; with 0 the rows say that nothing was checked."""
+    """Returns how many requests to check in each round, or None for as many as is cheap.
+
+    `all` becomes a number that no round reaches. With 0 the rows state that nothing was checked.
+    """
     if text is None:
         return None
     if text == "all":

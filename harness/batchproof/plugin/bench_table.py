@@ -81,7 +81,7 @@ def _pair(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Returns three digits, or all before the point."""
+    """Returns the value with three significant digits, or with all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -37,8 +37,10 @@ NAME = "batchproof-benchmarks"
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The parameter of one benchmark test: an engine, and what it is measured on, a workload or the
-    name of an axis of cost growth."""
+    """The parameter of one benchmark test: an engine, and what it is measured on.
+
+    `about` is a workload, or the name of an axis of cost growth.
+    """
 
     about: BenchSpec | str
     model_name: str
@@ -46,17 +48,17 @@ class Contest:
 
     @property
     def label(self) -> str:
-        """The workload or axis as test ids name it."""
+        """Returns the workload or axis as test ids name it."""
         return self.about if isinstance(self.about, str) else self.about.label
 
     @property
     def group(self) -> tuple[str, str]:
-        """Engines of the same group run interleaved."""
+        """Returns the key of the engines that run interleaved."""
         return self.label, self.model_name
 
 
 class Benchmarks:
-    """Registered with `--benchmark-only`; holds what has been measured."""
+    """The plugin that `--benchmark-only` registers. It holds what has been measured."""
 
     def __init__(self, config: pytest.Config, options: BenchOptions, path: Path) -> None:
         self._config = config
@@ -69,6 +71,7 @@ class Benchmarks:
         self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrizes the benchmark tests with engines and what they are measured on."""
         for name, find in (("measured", self._contests), ("growth", self._growth_contests)):
             if name in metafunc.fixturenames:
                 dtype = str(self._config.stash[SELECTION].dtype).removeprefix("torch.")
@@ -86,14 +89,14 @@ class Benchmarks:
                         yield Contest(spec, model_name, engine)
 
     def _growth_contests(self) -> Iterator[Contest]:
-        """Growth is measured on the first model only."""
+        """Yields the growth measurements, which use the first model only."""
         if self._options.growth_s:
             for axis in default_axes():
                 for engine in self._config.stash[SELECTION].engines:
                     yield Contest(axis.name, self._options.model_names[0], engine)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Drops the item that pytest leaves where growth is not measured."""
+        """Drops the placeholder item that pytest leaves if growth is not measured."""
         idle = [item for item in items if "growth" in getattr(item, "fixturenames", ())]
         idle = [item for item in idle if _contest_of(item) is None]
         if idle:
@@ -101,13 +104,14 @@ class Benchmarks:
             items[:] = [item for item in items if item not in idle]
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Gives each benchmark the clock that replays its times, and the group it is shown in."""
         contest = _contest_of(item)
         if contest is not None:
             group = " on ".join(contest.group)
             item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Only engines that are still selected take part."""
+        """Notes which engines are still selected: only they take part."""
         for item in session.items:
             contest = _contest_of(item)
             if contest is not None:
@@ -115,7 +119,8 @@ class Benchmarks:
 
     def measure(self, contest: Contest, item: pytest.Item) -> Measured:
         """Returns the row of one engine, timing the whole group if needed. Skips, by name, an engine
-        that cannot take part."""
+        that cannot take part.
+        """
         lack = self._lack(contest.engine, contest)
         if lack is not None:
             pytest.skip(lack)
@@ -142,7 +147,8 @@ class Benchmarks:
 
     def measure_growth(self, contest: Contest, item: pytest.Item) -> MeasuredGrowth:
         """Returns the growth entry of one engine, measuring the whole axis if needed. Skips as
-        `measure` does."""
+        `measure` does.
+        """
         lack = self._lack(contest.engine, contest)
         if lack is not None:
             pytest.skip(lack)
@@ -158,10 +164,11 @@ class Benchmarks:
 
     @contextmanager
     def _open(self) -> Iterator[BenchmarkRun]:
-        """Yields the run, begun when first needed; pytest's capture is off, so that a bar shows.
+        """Yields the run, which begins when it is first needed. pytest's capture is off, so that the
+        bar is visible.
 
-        pytest's `faulthandler_timeout` is cancelled: a comparison may outlast any test, and each of its
-        rounds has its own time limit.
+        pytest's `faulthandler_timeout` is cancelled, because a comparison may outlast any test and
+        each of its rounds has a time limit of its own.
         """
         faulthandler.cancel_dump_traceback_later()
         capture = self._config.pluginmanager.getplugin("capturemanager")
@@ -185,11 +192,13 @@ class Benchmarks:
             yield begin
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Completes the result file, unless the session was stopped."""
         self._is_over = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if self._run is not None and self._is_over:
             self._run.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints the figures and names the result file."""
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
@@ -200,6 +209,7 @@ class Benchmarks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        """Adds the facts of the device to pytest-benchmark's description of the machine."""
         machine_info["batchproof"] = device_facts(self._config.stash[SELECTION].device)
 
 
@@ -217,13 +227,13 @@ def _clock_of(item: pytest.Item) -> ReplayClock:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measured:
-    """One engine's row of a comparison."""
+    """Returns one engine's row of a comparison."""
     return _benchmarks(request.config).measure(request.param, request.node)
 
 
 @pytest.fixture
 def growth(request: pytest.FixtureRequest) -> MeasuredGrowth:
-    """One engine's cost over one axis."""
+    """Returns one engine's cost along one axis."""
     return _benchmarks(request.config).measure_growth(request.param, request.node)
 
 
@@ -235,7 +245,8 @@ def _benchmarks(config: pytest.Config) -> Benchmarks:
 
 def register(config: pytest.Config, options: BenchOptions | None, device: torch.device) -> None:
     """Registers the plugin of a benchmark run. Raises `UsageError` if the result file cannot be
-    written."""
+    written.
+    """
     if options is not None:
         path = result_path(options.results, device.type)
         config.pluginmanager.register(Benchmarks(config, options, path), NAME)

@@ -1,4 +1,6 @@
-"""A failure is reported with its most likely cause. Runs after the verdict, which it never changes."""
+"""Reports a failure with its most likely cause. The diagnosis runs after the verdict, which it never
+changes.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ DEFAULT_SECONDS = 20.0
 
 
 def add_option(group: pytest.OptionGroup) -> None:
+    """Adds `--diagnose-for`, in seconds, to pytest's parser."""
     group.addoption(
         "--diagnose-for",
         type=float,
@@ -24,14 +27,14 @@ def add_option(group: pytest.OptionGroup) -> None:
 
 
 def check_option(config: pytest.Config) -> None:
-    """Raises `UsageError`."""
+    """Raises `UsageError` if `--diagnose-for` is out of range."""
     seconds = config.getoption("--diagnose-for")
     if not 0 <= seconds <= 3600:
         raise UsageError(f"--diagnose-for is {seconds:g}, but must be 0 to 3600 seconds")
 
 
 def diagnosis_of(config: pytest.Config, trial: Trial, failure: Failure) -> Diagnosis | None:
-    """The most likely cause; None where the run does not ask for it."""
+    """Returns the most likely cause, or None if the run does not ask for it."""
     seconds = config.getoption("--diagnose-for")
     if not seconds:
         return None

@@ -1,4 +1,4 @@
-"""What a failed test leaves behind: its text, its entry in the test's record, its failure file."""
+"""What a failed test produces: its text, its entry in the test's record, and its failure file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from batchproof.findings.finding_text import first_line
 from batchproof.plugin.diagnosing import diagnosis_of
 from batchproof.plugin.repro import replay_file
 from batchproof.records.decode import encode
-from batchproof.records.trial import FailureRecord
+from batchproof.records.trial_record import FailureRecord
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 
 
 def failure_of(item: pytest.Item, error: BaseException) -> Failure | None:
-    """The engine's failure that the exception carries; None if it carries none.
+    """Returns the engine's failure that the exception carries, or None.
 
-    Where the last replay of an example differs from its first run, Hypothesis raises a group.
+    Hypothesis raises a group of exceptions if the last replay of an example differs from its first
+    run.
     """
     if isinstance(error, BaseExceptionGroup):
         carried = (failure_of(item, each) for each in error.exceptions)
@@ -44,7 +45,8 @@ def failure_of(item: pytest.Item, error: BaseException) -> Failure | None:
 
 
 def concluded(item: pytest.Item, failure: Failure, record: dict[str, Any]) -> str:
-    """Diagnose the failure, write its file where that is asked for, note both in the test's record.
+    """Diagnoses the failure, writes its file if that is asked for, and notes both in the test's
+    record.
 
     Returns the text of the report.
     """
@@ -66,7 +68,7 @@ def enter(
     replay: str | None = None,
     requests: Sequence[Request] = (),
 ) -> None:
-    """Enter the failure into the record of the test, as JSON values."""
+    """Enters the failure into the record of the test, as JSON values."""
     facts = {name: thawed(value) for name, value in finding.facts.items()}
     record["failure"] = encode(
         FailureRecord(
@@ -84,7 +86,7 @@ def enter(
 
 
 def described(item: pytest.Item, record: dict[str, Any]) -> None:
-    """Notes which test it is: its function, and its parameters but for engine, model and case."""
+    """Notes which test it is: its function, and its parameters except engine, model and case."""
     given: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     record["function"] = getattr(item, "originalname", item.name)
     record["parameters"] = {
@@ -93,5 +95,5 @@ def described(item: pytest.Item, record: dict[str, Any]) -> None:
 
 
 def workload_facts(requests: Sequence[Request]) -> dict[str, object]:
-    """Returns what a known issue may ask of the workload that shows a failure."""
+    """Returns what a known issue may require of the workload that shows a failure."""
     return {"shortest_prompt": min(len(each.prompt_token_ids) for each in requests)}

@@ -1,4 +1,6 @@
-"""How a person names a test on pytest's command line; `again:` prints it and `--xfails` reads it."""
+"""Names a test as a person types it on pytest's command line. `again:` prints it and `--xfails` reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ INSTALLED_SUITE = "batchproof.suite."
 
 
 def name_of(item: pytest.Item) -> str:
-    """Returns the node id, where it is a path from the root of the run.
+    """Returns the node id, if it is a path from the root of the run.
 
-    The installed suite lies elsewhere: its tests are named by module, for `--pyargs`. Those of a
-    checkout, seen from another folder, are named by absolute path.
+    The installed suite is outside that root: its tests are named by module, for `--pyargs`. Tests of
+    a checkout that is used from another folder are named by absolute path.
     """
     _, separator, function = item.nodeid.partition("::")
     if CHECKOUT is None and item.path.is_relative_to(SUITE):

@@ -1,5 +1,6 @@
-"""The fixtures' values for benchmark tests: one engine's figures, measured beside the others', and how
-they reach pytest-benchmark."""
+"""The values of the fixtures for benchmark tests: one engine's figures, and how pytest-benchmark gets
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from batchproof.bench.reading import INVALID
 
 
 class ReplayClock:
-    """A clock that returns recorded times. As a benchmark's `timer` it lets pytest-benchmark keep times
-    of rounds that ran interleaved with other engines, which its own loop cannot do."""
+    """A clock that returns recorded times.
+
+    As a benchmark's `timer` it lets pytest-benchmark store times of rounds that ran interleaved with
+    other engines, which its own loop cannot do.
+    """
 
     def __init__(self) -> None:
         self._readings: Iterator[float] = iter(())
 
     def load(self, durations_s: Sequence[float]) -> None:
-        """Sets what the following rounds take, in seconds; each round reads the clock twice."""
+        """Sets the durations of the following rounds, in seconds. Each round reads the clock twice."""
         self._readings = iter([reading for each in durations_s for reading in (0.0, each)])
 
     def __call__(self) -> float:
@@ -41,12 +45,13 @@ class Measured:
 
     @property
     def times_s(self) -> list[float]:
-        """The seconds of each lap, by the clock that ratios are made of."""
+        """Returns the seconds of each lap, by the clock that ratios are computed from."""
         return [each[f"{self.comparison['clock']}_s"] for each in self.row["rounds"]]
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Gives the figures to pytest-benchmark. Fails the test where there are none: the row is
-        INVALID, or a round took too long."""
+        """Passes the figures to pytest-benchmark. Fails the test if there are none, because the row
+        is INVALID or a round took too long.
+        """
         if self.row["metrics"] is None:
             pytest.fail(f"{self.row['verdict']}: {self.row['reason']}", pytrace=False)
         _replay(self.replay, self.times_s, benchmark)
@@ -83,14 +88,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredGrowth:
-    """One engine's cost over one axis."""
+    """One engine's cost along one axis."""
 
     entry: Mapping[str, Any]
     replay: ReplayClock
 
     def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Gives the last point to pytest-benchmark. Fails the test if an answer was wrong; skips, by
-        name, an engine that refused the model."""
+        """Passes the last point to pytest-benchmark. Fails the test if an answer was wrong; skips, by
+        name, an engine that refused the model.
+        """
         if self.entry["verdict"] == INVALID:
             pytest.fail(f"INVALID: {self.entry['reason']}", pytrace=False)
         if not self.entry["points"]:

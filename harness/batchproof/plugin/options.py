@@ -1,4 +1,4 @@
-"""Command line, Hypothesis profiles, markers, and the header that echoes what is under test."""
+"""The command line, Hypothesis profiles, markers, and the header that shows what is under test."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from batchproof.plugin import (
     bench_options,
     benchmarks,
     diagnosing,
-    journal,
+    journal_file,
     repro,
     spread,
-    tablefile,
+    table_file,
 )
 from batchproof.plugin.selection import (
     LAB,
@@ -47,6 +47,7 @@ for _name, _max_examples in PROFILES.items():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds Batchproof's options to pytest's parser."""
     group = parser.getgroup("batchproof", "Batchproof: what is under test")
     group.addoption(
         "--engine",
@@ -89,8 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     diagnosing.add_option(group)
     group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
-    group.addoption(tablefile.OPTION, metavar="FILE", help=tablefile.HELP)
-    group.addoption(journal.OPTION, metavar="FILE", help=journal.HELP)
+    group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
+    group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
     group.addoption(
         "--engine-time-limit",
         type=float,
@@ -103,6 +104,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Resolves the options and registers the plugins that they ask for. Raises `pytest.UsageError`."""
     try:
         selection = select(config)
         make_current(selection.device)
@@ -126,8 +128,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LAB] = lab
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     repro.check_option(config)
-    tablefile.register(config)
-    journal.register(config)
+    table_file.register(config)
+    journal_file.register(config)
     if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
     if selection.bench is not None and selection.bench.num_threads is not None:
@@ -137,7 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Benchmarks run when they are asked for, and then alone; plain pytest spends no time on ours."""
+    """Leaves benchmarks out unless they are asked for, in which case only they run."""
     wants_benchmarks = bool(config.getoption("--benchmark-only"))
     is_left_out = {item: _is_left_out(item, wants_benchmarks) for item in items}
     if any(is_left_out.values()):
@@ -153,6 +155,7 @@ def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Returns the lines that name engines, models, device, dtype and known failures."""
     selection = config.stash[SELECTION]
     xfails = config.getoption("--xfails")
     return [

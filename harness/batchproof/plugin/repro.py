@@ -1,5 +1,7 @@
-"""`--repro DIR`: each failure of an engine leaves a file that can be replayed, a YAML case and, where
-it shows in answers, a stand-alone script in the folder."""
+"""`--repro DIR`: writes a file for each failure of an engine, from which it can be replayed.
+
+A YAML case stands beside it and, if answers show the failure, a stand-alone script.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from shlex import quote
 import pytest
 
 from batchproof.findings.failure import Failure
-from batchproof.replay.write import Origin, write
+from batchproof.replay.write import FailureOrigin, write
 from batchproof.run.trial import Trial
 
 OPTION = "--repro"
@@ -27,13 +29,14 @@ class Replay:
 
 
 def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | None:
-    """Write the file; None where the run does not ask for it. What goes wrong here must not hide the
-    failure itself."""
+    """Writes the file; returns None if the run does not ask for it. An error in writing must not hide
+    the failure itself, so it becomes the line of the report.
+    """
     directory = item.config.getoption(OPTION)
     if not directory:
         return None
     try:
-        path = write(trial, failure, Origin(item.nodeid, _name(item)), Path(directory).resolve())
+        path = write(trial, failure, FailureOrigin(item.nodeid, _name(item)), Path(directory).resolve())
     except Exception as trouble:
         where = traceback.extract_tb(trouble.__traceback__)[-1]
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"
@@ -42,13 +45,13 @@ def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | N
 
 
 def _name(item: pytest.Item) -> str:
-    """Of the case, where the test runs one; else of the test."""
+    """Returns the name of the case if the test runs one, else that of the test."""
     case = getattr(item, "callspec").params.get("case")  # noqa: B009 - only functions have it
     return case.name if case is not None else getattr(item, "originalname").removeprefix("test_")  # noqa: B009
 
 
 def check_option(config: pytest.Config) -> None:
-    """Raises `pytest.UsageError` for a place where no folder can be."""
+    """Raises `pytest.UsageError` if the path cannot be a folder."""
     directory = config.getoption(OPTION)
     if directory and Path(directory).exists() and not Path(directory).is_dir():
         raise pytest.UsageError(f"{OPTION} {directory!r} is a file, but must be a folder")

@@ -31,7 +31,7 @@ PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was asked for on the command line, resolved."""
+    """The command line, resolved."""
 
     engines: tuple[EngineSpec, ...]
     yardsticks: frozenset[str]  # engines that run along where that is quick
@@ -48,7 +48,7 @@ LAB = pytest.StashKey[Laboratory]()
 
 
 def select(config: pytest.Config) -> Selection:
-    """Raises `UsageError` for anything unknown."""
+    """Returns the selection. Raises `UsageError` for any unknown name or value out of range."""
     time_limit_s = config.getoption("--engine-time-limit")
     if not 0 < time_limit_s <= LONGEST_TIME_LIMIT_S:
         raise UsageError(
@@ -82,8 +82,9 @@ def select(config: pytest.Config) -> Selection:
 
 
 def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
-    """Load the models and build the engines that the user named, so that a broken one is a sentence,
-    not a wall of failures. The laboratory keeps what it has learned."""
+    """Loads the models and builds the engines that the user named, so that a broken one is reported
+    in a sentence and not as many failures. The laboratory keeps what is loaded.
+    """
     if not (config.getoption("--engine") or config.getoption("--model")):
         return
     subject = lab.subject(selection.model_names[0])
@@ -104,7 +105,9 @@ def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laborat
 
 
 def _require_answers(lab: Laboratory, model_name: str) -> None:
-    """Raises `UsageError` for a model on which the reference answers nothing: it can judge nobody."""
+    """Raises `UsageError` for a model on which the reference gives no answer: without one no engine
+    can be judged.
+    """
     try:
         lab.oracle(model_name).right_tokens((0,), 1)
     except (UnsupportedModelError, OracleError) as error:

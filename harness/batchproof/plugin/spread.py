@@ -14,8 +14,11 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """In the controller, before a worker is started: what a process can see is settled when it first
-    asks for CUDA, and imports do. A worker that takes a dead one's place has the same specification."""
+    """Assigns a GPU to each worker, in the controller and before a worker starts.
+
+    Which GPUs a process can see is settled when it first asks for CUDA, and imports do that. A worker
+    that replaces a dead one has the same specification.
+    """
     gpus = shared_out(config)
     for number, spec in enumerate(specs):
         if len(gpus) > 1:
@@ -23,21 +26,26 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 
 def shared_out(config: pytest.Config) -> list[str]:
-    """The GPUs that workers take turns on, in CUDA's words; none where one was asked for by number."""
+    """Returns the GPUs that workers take turns on, as CUDA names them; none if one was asked for by
+    number.
+    """
     device = config.getoption("--device")
     return visible() if device in ("auto", "cuda") and torch.cuda.is_available() else []
 
 
 def visible() -> list[str]:
-    """As many as there are: of the list in the environment, which may have other names than numbers,
-    else by number."""
+    """Returns the visible GPUs: those in the environment variable, whose names need not be numbers,
+    else one number for each GPU.
+    """
     count, listed = torch.cuda.device_count(), os.environ.get(VISIBLE)
     names = [str(index) for index in range(count)] if listed is None else listed.split(",")
     return [name.strip() for name in names][:count]
 
 
 def header(config: pytest.Config) -> list[str]:
-    """A line on who has which GPU; none without workers, and none in a worker."""
+    """Returns a line that says which worker has which GPU; none without workers, and none in a
+    worker.
+    """
     num_workers = len(config.getoption("tx", None) or ())
     gpus = shared_out(config)
     if not (num_workers and gpus) or hasattr(config, "workerinput"):

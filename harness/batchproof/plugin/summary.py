@@ -1,8 +1,8 @@
 """How a session ends: failures in the words of the promises, and a table engine x promise.
 
-Fails closed: a test that compared nothing fails, a right answer that is missing fails as the
-harness's own, and so does a session that compared nothing at all, or only tokens of a model that
-could not have shown a fault.
+It fails closed. A test that compared nothing fails. A missing right answer fails as the harness's own
+error. A session fails if it compared nothing at all, or only tokens of a model that could not have
+shown a fault.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
 from batchproof.plugin.failing import concluded, described, enter, failure_of
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
-from batchproof.plugin.selection import SELECTION
-from batchproof.plugin.table import (
+from batchproof.plugin.promise_table import (
     RECORD,
     Outcome,
     adequacies,
@@ -31,6 +30,7 @@ from batchproof.plugin.table import (
     record_of,
     table,
 )
+from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
@@ -54,6 +54,7 @@ Noted = dict[str, Any]  # the test record while it is filled in, as JSON
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Replaces the report of a conformance test by the verdict in the words of its promise."""
     report = yield
     noted = dict(item.user_properties).get(RECORD)
     if noted is None:
@@ -68,7 +69,7 @@ def pytest_runtest_makereport(
 
 
 def _conclude_pass(item: pytest.Item, report: pytest.TestReport, noted: Noted) -> None:
-    """No exception is not enough: a known failure must go on failing, and a pass must have compared."""
+    """Fails a known failure that passes, and a test that passed without comparing anything."""
     known, record = known_failure_of(item), record_of(report)
     assert record is not None, "it was there a moment ago"
     missing = [what for what, did_happen in record.has_happened.items() if not did_happen]
@@ -98,7 +99,9 @@ def _conclude_failure(
 
 
 def _own_failure(error: BaseException) -> str | None:
-    """What went wrong if it is no fault of the engine: a wrong case, no example, no right answer."""
+    """Returns what went wrong if the engine is not at fault: a wrong case, no example, no right
+    answer.
+    """
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, (Unsatisfiable, FailedHealthCheck)):
@@ -107,7 +110,9 @@ def _own_failure(error: BaseException) -> str | None:
 
 
 def _report_own(report: pytest.TestReport, noted: Noted, text: str) -> None:
-    """The engine broke no promise, and no list of its known failures excuses this."""
+    """Reports a failure of the harness: the engine broke no promise, and no list of known failures
+    excuses it.
+    """
     forget_known(report)
     noted["promises"] = []
     noted["is_own_failure"] = True
@@ -138,6 +143,7 @@ def _session_outcomes(config: pytest.Config) -> list[Outcome]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Sets the exit status to failed if nothing, or too little, was compared."""
     if hasattr(session.config, "workerinput"):
         return  # an xdist worker: its controller judges the whole
     outcomes = _session_outcomes(session.config)
@@ -148,6 +154,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the table engine x promise and what limits its meaning."""
     outcomes = _session_outcomes(terminalreporter.config)
     if not outcomes:
         _report_empty_selection(terminalreporter)
@@ -170,7 +177,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _report_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
-    """-k and -m may leave no conformance test; pytest itself says only what it deselected."""
+    """Reports that -k and -m left no conformance test; pytest itself prints only what it deselected."""
     option = terminalreporter.config.option
     chosen = [f"{k} {v!r}" for k, v in (("-k", option.keyword), ("-m", option.markexpr)) if v]
     did_run = any(terminalreporter.stats.get(kind) for kind in ("passed", "failed", "error", "skipped"))

@@ -1,4 +1,4 @@
-"""Every test that asks for a `trial` runs once per engine and model."""
+"""Runs every test that asks for a `trial` once per engine and model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ TWO_MODELS = (QUICKEST_MODEL, "mistral-window")
 
 @pytest.fixture(scope="session")
 def laboratory(request: pytest.FixtureRequest) -> Laboratory:
-    """Models and oracles, shared by all tests of the session."""
+    """Returns models and oracles, which all tests of the session share."""
     return request.config.stash[LAB]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrizes each test that asks for a `trial` with engines and models."""
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
@@ -55,8 +56,9 @@ def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
 
 
 def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...]) -> str:
-    """An engine that was named may refuse the first model: then the next stands in for it. The built-in
-    engines serve all of them, and are not built for the question."""
+    """Returns the first model that the engine serves, for an engine that was named and may refuse
+    some. The built-in engines serve all models and are not built for this question.
+    """
     if not config.getoption("--engine"):
         return QUICKEST_MODEL if QUICKEST_MODEL in names else names[0]
     lab = config.stash[LAB]
@@ -65,7 +67,7 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
             lab.capabilities(spec, lab.subject(name))
         except UnsupportedModelError:
             continue
-        except (Exception, SystemExit, EngineHang):  # its tests shall tell
+        except (Exception, SystemExit, EngineHang):  # its tests will show it
             return name
         return name
     return names[0]
@@ -73,7 +75,7 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
 
 @pytest.fixture
 def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
-    """One engine on one model. Skipped, by name, if the engine lacks what the test needs."""
+    """Returns one engine on one model. Skips, by name, if the engine lacks what the test needs."""
     spec, model_name = request.param
     promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
     assert promises, (

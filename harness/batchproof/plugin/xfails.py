@@ -1,9 +1,9 @@
 """`--xfails FILE`: known failures of an engine. Each is run all the same, and is strict: one that
 passes fails the run, so that no line outlives the bug it stands for.
 
-A line reads `test id # reason # link`; a hash between white space separates and may stand nowhere
-else. Empty lines and lines that start with a hash are comments. An id is written as the line `again:`
-of a failure report prints it.
+A line reads `test id # reason # link`. A hash between white space separates the parts and may stand
+nowhere else. Empty lines and lines that start with a hash are comments. An id is written as the line
+`again:` of a failure report prints it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ SEPARATOR = re.compile(r"\s+#\s+")
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
+    """One line of the file: a test that is expected to fail, and why."""
+
     test_id: str
     reason: str
     place: str  # file:line
 
     @property
     def is_no_more(self) -> str:
+        """Returns the message for a known failure that passes."""
         return f"{self.place}: this known failure passes now, so take the line out ({self.reason})"
 
 
@@ -38,7 +41,10 @@ KNOWN = pytest.StashKey[KnownFailure]()
 
 
 def read_known_failures(file: str | None) -> list[KnownFailure]:
-    """None where no file is named. Raises `UsageError` naming file and line of what is wrong."""
+    """Returns the known failures; none if no file is named.
+
+    Raises `UsageError` naming the file and the line that is wrong.
+    """
     if file is None:
         return []
     try:
@@ -66,7 +72,7 @@ def _parse(line: str, place: str) -> KnownFailure:
 
 
 class KnownFailures:
-    """The plugin that marks what is listed, before -k and -m deselect any of it."""
+    """The plugin that marks the listed tests before -k and -m deselect any of them."""
 
     def __init__(self, listed: Sequence[KnownFailure]) -> None:
         self._listed = listed
@@ -74,16 +80,19 @@ class KnownFailures:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Marks the listed tests and notes the lines that name none."""
         self._problem = next(self._mark(config, items), None)
         if self._problem is None:
             return
         if not hasattr(config, "workeroutput"):
             raise pytest.UsageError(self._problem)
-        config.workeroutput["xfails"] = self._problem  # the controller tells it, once
+        config.workeroutput["xfails"] = self._problem  # the controller reports it, once
         items.clear()
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
-        """Marks the tests listed; yields a sentence for each line that has none and should."""
+        """Marks the listed tests; yields a sentence for each line that should name a test and names
+        none.
+        """
         by_id = {name_of(item): item for item in items}
         for known in self._listed:
             item = by_id.get(known.test_id)
@@ -97,20 +106,23 @@ class KnownFailures:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """One of xdist's workers has ended."""
+        """Takes over what a worker of xdist that has ended reports about the list."""
         self._problem = getattr(node, "workeroutput", {}).get("xfails") or self._problem
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fails the session if a line of the list names no test."""
         if self._problem:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints what is wrong with the list."""
         if self._problem:
             terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
 
 
 def _missing(known: KnownFailure, config: pytest.Config, items: Sequence[pytest.Item]) -> str | None:
-    """What is wrong with an id that matches no collected test; None if it may belong to another run.
+    """Returns what is wrong with an id that matches no collected test, or None if it may belong to
+    another run.
 
     That is so if its file, its test within the file, or its engine and model were not asked for.
     """
@@ -132,21 +144,23 @@ def _missing(known: KnownFailure, config: pytest.Config, items: Sequence[pytest.
 
 
 def _pair(item: pytest.Item) -> str:
-    """Engine and model of a test, as its id holds them."""
+    """Returns engine and model of a test, as its id holds them."""
     spec, model_name = item.callspec.params["trial"]  # type: ignore[attr-defined]
     return f"{spec.name}-{model_name}"
 
 
 def known_failure_of(item: pytest.Item) -> KnownFailure | None:
+    """Returns the line of the list that names the test, or None."""
     return item.stash.get(KNOWN, None)
 
 
 def is_known(report: pytest.TestReport) -> bool:
+    """Returns whether the report is of a failure that the list names."""
     return hasattr(report, "wasxfail")
 
 
 def forget_known(report: pytest.TestReport) -> None:
-    """This failure is another one than the list means."""
+    """Marks the failure as unexpected: it is another one than the list names."""
     if is_known(report):
         del report.wasxfail
         report.outcome = "failed"

@@ -1,7 +1,7 @@
-"""What readers of a benchmark result rely on; a file holds more than that.
+"""The parts of a benchmark result that readers rely on; a file holds more.
 
-Metrics, schedules, distributions and fits are figures by name, which tables and pictures print as they
-stand: `batchproof.bench.reading.load` gives the whole document, checked against these records.
+Metrics, schedules, distributions and fits are figures by name, which tables and pictures print as
+they are. `batchproof.bench.reading.load` returns the whole document, checked against these records.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
 VALID, INVALID, UNVERIFIED = "VALID", "INVALID", "UNVERIFIED"
@@ -21,12 +21,16 @@ Figures = Mapping[str, object]
 
 @dataclass(frozen=True)
 class DeviceFacts:
+    """The device on which an engine was measured."""
+
     type: str
     name: str
 
 
 @dataclass(frozen=True)
 class BenchmarkHeader:
+    """The first part of the file: provenance, device, and the clock of ratios."""
+
     made: Provenance
     device: DeviceFacts
     clock: Clock
@@ -34,6 +38,8 @@ class BenchmarkHeader:
 
 @dataclass(frozen=True)
 class WorkloadFacts:
+    """The workload of a comparison and its totals."""
+
     name: str
     hash: str
     spec: Figures
@@ -42,19 +48,23 @@ class WorkloadFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
+    """The model of a comparison."""
+
     name: str
     dtype: str
 
 
 @dataclass(frozen=True)
 class RoundTimes:
+    """The duration of one timed round in seconds, by each clock."""
+
     wall_s: float
     process_s: float
 
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """One engine in a comparison; no `metrics`: it answered wrongly, or not at all."""
+    """One engine in a comparison. Without `metrics` it answered wrongly, or not at all."""
 
     engine: str
     verdict: RowVerdict
@@ -65,7 +75,7 @@ class BenchmarkRow:
 
 @dataclass(frozen=True)
 class RatioRecord:
-    """Throughput of `engine` over that of `over`, with its interval where there were laps enough."""
+    """Throughput of `engine` divided by that of `over`, with its interval if there were enough laps."""
 
     engine: str
     over: str
@@ -88,6 +98,8 @@ class ComparisonRecord:
 
 @dataclass(frozen=True)
 class GrowthPoint:
+    """The cost at one value of the varied quantity."""
+
     x: float
     seconds: float
 
@@ -103,7 +115,7 @@ class GrowthRecord:
 
 @dataclass(frozen=True)
 class BenchmarkFooter:
-    """Only a run that came to its end has written one."""
+    """The last part of the file. Only a run that was completed has one."""
 
     finished: str
     num_comparisons: int
@@ -112,6 +124,8 @@ class BenchmarkFooter:
 
 @dataclass(frozen=True)
 class BenchmarkRecord:
+    """A whole benchmark result."""
+
     header: BenchmarkHeader
     comparisons: tuple[ComparisonRecord, ...]
     growth: tuple[GrowthRecord, ...]
@@ -119,6 +133,7 @@ class BenchmarkRecord:
 
     @property
     def is_complete(self) -> bool:
+        """Returns whether the run was completed."""
         return self.footer is not None
 
 

@@ -42,14 +42,14 @@ class DecodeError(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """The key of a field in JSON, where it is not the field's name."""
+    """Gives a field a key in JSON that is not the field's name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in a document, as one would index it; a closed document has no key that is not known."""
+    """A position in a document, as one would index it. A closed document allows known keys only."""
 
     path: str = ""
     is_closed: bool = False
@@ -69,7 +69,7 @@ def decode(kind: type[Record], value: object, is_closed: bool = False) -> Record
 
 
 def encode(record: object) -> Any:
-    """The JSON value of a record: objects, lists, texts and numbers."""
+    """Returns the JSON value of a record: objects, lists, strings and numbers."""
     if is_dataclass(record) and not isinstance(record, type):
         known = _fields(type(record)).items()
         return {name: encode(getattr(record, each.name)) for name, (each, _) in known}
@@ -94,7 +94,7 @@ def _decode(kind: Any, value: object, place: _Place) -> object:
 
 
 def _plain(kind: Any, origin: Any, value: object, place: _Place) -> object:
-    """A list, an object with names of its own, or a single value."""
+    """Returns a list, a mapping with free names, or a single value."""
     arguments = get_args(kind)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_decode(arguments[0], each, place.at(f"[{i}]")) for i, each in enumerate(value))
@@ -109,7 +109,7 @@ def _plain(kind: Any, origin: Any, value: object, place: _Place) -> object:
 
 
 def _one_of(kinds: tuple[Any, ...], value: object, place: _Place) -> object:
-    """Of several kinds that fit by their outer shape, the first is meant."""
+    """Decodes the first of several kinds that fits by its outer shape."""
     for kind in kinds:
         if _is(kind, value):
             return _decode(kind, value, place)
@@ -117,7 +117,7 @@ def _one_of(kinds: tuple[Any, ...], value: object, place: _Place) -> object:
 
 
 def _is(kind: Any, value: object) -> bool:
-    """By the outer shape alone. True is no number, and a whole number is one."""
+    """Returns whether the outer shape of a value fits. True is no number; a whole number is a float."""
     origin = get_origin(kind)
     if kind is object or origin is Literal:
         return True
@@ -148,7 +148,7 @@ def _dataclass(kind: type, value: object, place: _Place) -> object:
 
 @cache
 def _fields(kind: type) -> dict[str, tuple[Field[object], Any]]:
-    """Key in JSON -> the field and what it holds."""
+    """Returns each field and its type by its key in JSON."""
     hints = get_type_hints(kind, include_extras=True)
     return {_key_of(each.name, hints[each.name]): (each, hints[each.name]) for each in fields(kind)}
 
@@ -159,14 +159,14 @@ def _key_of(name: str, kind: Any) -> str:
 
 
 def _words(kind: Any) -> str:
-    """A kind of value, in words."""
+    """Returns a kind of value in words."""
     if is_dataclass(kind) or get_origin(kind) is Mapping:
         return "an object"
     return WORDS.get(kind, "a list")
 
 
 def _shown(value: object) -> str:
-    """What stands there instead: the value itself if it is short, else its kind."""
+    """Returns the value itself if it is short, else its kind."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, Mapping):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
 
 @dataclass(frozen=True)
 class HonestCounts:
+    """What was judged: tasks, workloads, answers and tokens."""
+
     tasks: int = 0  # one engine, model, dtype and test each
     workloads: int = 0
     answers: int = 0
@@ -32,7 +34,7 @@ CountsByDtype = Mapping[str, HonestCounts]
 
 @dataclass(frozen=True)
 class FalseAlarm:
-    """A failure of an engine that is honest; `report` is whole, for people."""
+    """A failure of an engine that is honest. `report` is the whole report, for people."""
 
     engine: str
     model: str
@@ -44,7 +46,7 @@ class FalseAlarm:
 
 @dataclass(frozen=True)
 class HonestRecord:
-    """`wanted`: workloads for each dtype."""
+    """A campaign against false alarms. `wanted` is the number of workloads for each dtype."""
 
     made: Provenance
     is_complete: bool

@@ -1,4 +1,4 @@
-"""The journal of a session: a line per finished test, below a line that names the schema."""
+"""The journal of a session: one line per finished test, after a line that names the schema."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TextIO
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 
 SCHEMA = "batchproof.journal/1"
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A test that is over. Without a record the process ended before there was one."""
+    """A finished test. Without a record the process ended before there was one."""
 
     test: str  # its node id
     outcome: str  # passed, failed or skipped, as pytest says
@@ -27,9 +27,10 @@ class JournalEntry:
 
 
 def entries(path: Path) -> Iterator[JournalEntry]:
-    """All whole lines; the last may have been cut short. None if there is no file.
+    """Yields all whole lines; the last may have been cut short. Yields nothing if there is no file.
 
-    Raises `UsageError` for a file that is no journal, or of another version."""
+    Raises `UsageError` for a file that is no journal, or of another version.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except FileNotFoundError:
@@ -55,7 +56,7 @@ def append(file: TextIO, entry: JournalEntry) -> None:
 
 
 def cut_to_whole_lines(path: Path) -> None:
-    """Takes away a last line that was cut short, so that the next one stands alone."""
+    """Removes a last line that was cut short, so that the next one stands alone."""
     if path.exists():
         whole, newline, _ = path.read_bytes().rpartition(b"\n")
         path.write_bytes(whole + newline)

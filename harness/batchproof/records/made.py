@@ -1,4 +1,4 @@
-"""Where a result comes from: date, command, machine, versions, commit."""
+"""Determines where a result comes from: date, command, machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 
 def num_cores() -> int:
-    """Those this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def command_line(*start: str) -> str:
-    """What was typed, `start` standing for the program, whose path is of this machine alone."""
+    """Returns what was typed. `start` replaces the program, whose path exists on this machine alone."""
     return shlex.join([*start, *sys.argv[1:]])
 
 
 def made_now(command: str | None = None) -> Provenance:
-    """The provenance of a result that this process makes; `command`: what repeats it."""
+    """Returns the provenance of a result that this process makes. `command` is what repeats it."""
     return Provenance(
         machine=Machine(cpu_name(), num_cores()),
         versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
@@ -41,17 +41,18 @@ def made_now(command: str | None = None) -> Provenance:
 
 
 def provenance(command: str | None = None) -> dict[str, Any]:
-    """The same as JSON, for files without a record of their own."""
+    """Returns the same as JSON, for files without a record of their own."""
     made: dict[str, Any] = encode(made_now(command))
     return made
 
 
 def as_lines(made: dict[str, Any]) -> list[str]:
-    """A list in Markdown of what `provenance` returned."""
+    """Returns the output of `provenance` as a list in Markdown."""
     return decode(Provenance, made).lines()
 
 
 def cpu_name() -> str:
+    """Returns the model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a result comes from."""
+"""Where a result comes from, as a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """Only what a speed depends on, never a name."""
+    """The facts of a machine that a speed depends on, never its name."""
 
     cpu: str
     cores: int  # that the process may use
@@ -16,7 +16,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Provenance:
-    """How, when and on what a result was made; `versions`: of packages, Python included."""
+    """How, when and on what a result was made. `versions` are those of packages and of Python."""
 
     machine: Machine
     versions: Mapping[str, str]
@@ -25,7 +25,7 @@ class Provenance:
     commit: str = "unknown"
 
     def lines(self) -> list[str]:
-        """A list in Markdown."""
+        """Returns a list in Markdown."""
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return [
             f"* made by `{self.command}` on {self.date}",

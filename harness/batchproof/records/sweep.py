@@ -1,4 +1,4 @@
-"""The model sweep: every type of causal LM as a small random model, before one engine."""
+"""The model sweep: every type of causal LM as a small random model, on one engine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from batchproof.records.decode import Key
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
 
 @dataclass(frozen=True)
 class ToyRecord:
-    """One small model. `worst`: largest difference of a logit from float64, in units of E."""
+    """One small model. `worst` is the largest difference of a logit from float64, in units of E."""
 
     model_type: Annotated[str, Key("type")]
     form: str  # empty: as by default
@@ -26,12 +26,13 @@ class ToyRecord:
 
     @property
     def name(self) -> str:
+        """Returns the type, with its form if it is not the default."""
         return f"{self.model_type}, {self.form}" if self.form else self.model_type
 
 
 @dataclass(frozen=True)
 class SweepCounts:
-    """Verdict -> number, of types as by default and of other forms of them."""
+    """The number of models by verdict, for types in their default form and in other forms."""
 
     types: Mapping[str, int]
     forms: Mapping[str, int]
@@ -39,6 +40,8 @@ class SweepCounts:
 
 @dataclass(frozen=True)
 class ModelSweepRecord:
+    """A sweep over types of models with one engine."""
+
     made: Provenance
     is_complete: bool
     engine: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
 
 @dataclass(frozen=True)
 class PromiseCell:
-    """One engine and promise: how it reads, and tests by outcome."""
+    """One engine and promise: the text of the cell, and the number of tests by outcome."""
 
     text: str
     passed: int = 0
@@ -38,7 +38,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class ConformanceTable:
-    """Promises that no test checked have no cell."""
+    """The whole table. Promises that no test checked have no cell."""
 
     made: Provenance
     engines: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The verdict on one engine: all that its page says."""
+"""The verdict on one engine: everything that its page states."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from batchproof.records.files import FileKind
+from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import Totals
-from batchproof.records.trial import FailureRecord
+from batchproof.records.trial_record import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
 
 
 @dataclass(frozen=True)
 class PromiseResult:
-    """`verdict`: held, broken, differs by design, or why nothing was tested; tests by outcome."""
+    """One promise: held, broken, differs by design, or why nothing was tested; and tests by outcome."""
 
     verdict: str
     passed: int = 0
@@ -26,7 +26,7 @@ class PromiseResult:
 
 @dataclass(frozen=True)
 class IssueRecord:
-    """What is known of a failure: its cause, where it is known in public, scripts that show it."""
+    """What is known of a failure: its cause, public threads, scripts that show it."""
 
     title: str
     kind: IssueKind
@@ -36,14 +36,16 @@ class IssueRecord:
 
     @property
     def is_documented(self) -> bool:
+        """Returns whether the engine's documentation states the behaviour."""
         return self.kind == "documented"
 
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """All failures that one known issue explains; else those of one test that broke the same promise.
+    """All failures that one known issue explains, else those of one test that broke the same promise.
 
-    The shortest report is shown."""
+    The shortest report is shown.
+    """
 
     title: str
     promises: tuple[str, ...]  # none: the process ended, or the harness itself failed
@@ -59,12 +61,15 @@ class FailureGroup:
 
     @property
     def is_documented(self) -> bool:
+        """Returns whether a documented convention explains the group."""
         return self.issue is not None and self.issue.is_documented
 
 
 @dataclass(frozen=True)
 class EngineVerdict:
-    """`held`, `broken`, `differing`, `untested`: promise ids; what differs is documented."""
+    """A verdict. `held`, `broken`, `differing` and `untested` are promise ids; what differs is
+    documented.
+    """
 
     title: str
     engine: str  # as the command line names it
@@ -86,7 +91,7 @@ class EngineVerdict:
 
     @property
     def defects(self) -> tuple[FailureGroup, ...]:
-        """All that is not documented, a process that ended included."""
+        """Returns all groups that are not documented, including a process that ended."""
         return tuple(group for group in self.groups if not group.is_documented)
 
 

@@ -12,7 +12,7 @@ from batchproof.cases.schema import Case
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
-from batchproof.replay.answers import is_bad, right_answer
+from batchproof.replay.right_answers import is_bad, right_answer
 from batchproof.run.cancelling import AFTERWARDS
 from batchproof.run.trial import Trial
 from batchproof.workload.paste import Expectations, Pasted, in_quotes
@@ -20,7 +20,7 @@ from batchproof.workload.workloads import Workload
 
 
 def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | None:
-    """The case as YAML; None where nothing is asked of the engine."""
+    """Returns the case as YAML; None if nothing is asked of the engine."""
     workloads = asked_workloads(trial, failure)
     if not workloads:
         return None
@@ -30,7 +30,7 @@ def case_text(trial: Trial, failure: Failure, name: str, test: str) -> str | Non
 
 
 def loaded_case(text: str) -> Case:
-    """The case in the text. Raises `CaseError` where the schema cannot hold it."""
+    """Returns the case in the text. Raises `CaseError` if the schema cannot hold it."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "failure.yaml"
         path.write_text(text, encoding="utf-8")
@@ -39,8 +39,11 @@ def loaded_case(text: str) -> Case:
 
 
 def asked_workloads(trial: Trial, failure: Failure) -> list[Workload]:
-    """The calls of the case: those of the scene that ask something. Of two scenes that were compared,
-    the one whose answer is wrong, for a case has one engine."""
+    """Returns the calls of the case: those of the scene that ask something.
+
+    Of two scenes that were compared it takes the one whose answer is wrong, because a case has one
+    engine.
+    """
     scene = failure.scene
     runs = scene.other if _is_wrong(trial, failure, scene.other) else scene.runs
     workloads = [run.workload for run in runs if run.workload.requests]
@@ -50,7 +53,7 @@ def asked_workloads(trial: Trial, failure: Failure) -> list[Workload]:
 
 
 def _is_wrong(trial: Trial, failure: Failure, runs: Sequence[Run]) -> bool:
-    """Is the answer to the request that failed a wrong one in the last of these runs?"""
+    """Returns whether the request that failed is answered wrongly in the last of these runs."""
     name = failure.finding.request_id
     asked = zip(runs[-1].workload.requests, runs[-1].completions, strict=False) if runs else ()
     return any(
@@ -61,7 +64,9 @@ def _is_wrong(trial: Trial, failure: Failure, runs: Sequence[Run]) -> bool:
 
 
 def _with_one_more(workload: Workload) -> Workload:
-    """Beside a request that comes afterwards it shows what cancelled ones have left over."""
+    """Returns the workload with one more request, which comes later and shows what cancelled ones
+    left behind.
+    """
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     end = max((*arrivals, *(step for _, step in workload.aborts))) + 1
     return replace(workload, requests=(*workload.requests, AFTERWARDS), arrivals=(*arrivals, end))
@@ -82,7 +87,9 @@ def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload])
 
 
 def _words(failure: Failure, workload: Workload, index: int) -> str:
-    """A case wants all its words: where a test leaves a choice between some, it wants none of them."""
+    """Returns the words that the error must contain. A case requires all its words: if a test accepts
+    any of several, the case requires none of them.
+    """
     is_it = workload.requests[index].request_id == failure.finding.request_id
     wanted = failure.finding.facts.get("wanted") if is_it else None
     groups = wanted if isinstance(wanted, tuple) else ()

@@ -38,7 +38,7 @@ NUM_TRIES = 5  # of a failure that comes and goes
 
 
 class ReplayResult(IntEnum):
-    """What became of a failure; the exit code of the command."""
+    """What became of a failure, as the exit code of the command."""
 
     GONE = 0
     REPRODUCED = 1
@@ -46,7 +46,7 @@ class ReplayResult(IntEnum):
 
 
 def replayed(trial: Trial, failure: Failure) -> tuple[ReplayResult, str]:
-    """What became of the failure on the engine of the trial, and a sentence about it."""
+    """Returns what became of the failure on the engine of the trial, and a sentence about it."""
     lacks = lacking(failure, trial.capabilities)
     if lacks is not None:
         return ReplayResult.UNKNOWN, f"{trial.spec.name} lacks the capability {lacks}"
@@ -62,7 +62,9 @@ def replayed(trial: Trial, failure: Failure) -> tuple[ReplayResult, str]:
 
 
 def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
-    """The same promise must be broken, and an engine that raises now must have raised then."""
+    """Compares two failures. The same promise must be broken, and an engine that raises now must have
+    raised then.
+    """
     words = first_line(now.finding)
     is_crash = now.rule in CRASHES and then.rule not in CRASHES
     if now.promise is then.promise and not is_crash:
@@ -71,8 +73,9 @@ def _compared(now: Failure, then: Failure) -> tuple[ReplayResult, str]:
 
 
 def judge(trial: Trial, failure: Failure) -> None:
-    """Raises `ConformanceFailure` or `HangFailure` if something is wrong; `CaseError` for a scene that
-    no case can hold."""
+    """Runs the failure's scene and judges it. Raises `ConformanceFailure` or `HangFailure` if
+    something is wrong, and `CaseError` for a scene that no case can hold.
+    """
     finding = failure.finding
     case = _curated(failure)
     if case is not None:
@@ -92,13 +95,13 @@ def judge(trial: Trial, failure: Failure) -> None:
 
 
 def _curated(failure: Failure) -> Case | None:
-    """The case that found it, if this package still has it."""
+    """Returns the case that found the failure, if this package still has it."""
     name = failure.case and failure.case.name
     return next((each for each in load_cases() if each.name == name), None) if name else None
 
 
 def _check_calls(trial: Trial, failure: Failure) -> None:
-    """All calls on one engine, every answer and the conduct judged."""
+    """Makes all calls on one engine and judges every answer and the conduct."""
     text = case_text(trial, failure, "replayed-failure", "replay")
     if text is not None:
         run_calls(trial, loaded_case(text), asked_workloads(trial, failure))
@@ -133,7 +136,7 @@ def _check_mask(trial: Trial, failure: Failure) -> None:
 
 
 def _compare(trial: Trial, failure: Failure) -> None:
-    """The answer to one request in two scenes, each on an engine of its own."""
+    """Compares the answers to one request in two scenes, each on an engine of its own."""
     finding, scene = failure.finding, failure.scene
     name = finding.request_id
     before, after = (_answer(trial, runs, name) for runs in (scene.other, scene.runs))
@@ -153,7 +156,9 @@ def _answer(trial: Trial, runs: Sequence[Run], name: str | None) -> Completion:
 def _of_one_length(
     scene: Scene, name: str | None, before: Completion, after: Completion
 ) -> tuple[list[Completion], list[Completion]]:
-    """Where the request has a smaller cap in one of the scenes, the longer answer is cut there."""
+    """Returns both answers at one length: if the request has a smaller cap in one of the scenes, the
+    longer answer is cut there.
+    """
     caps = {
         request.max_new_tokens
         for runs in (scene.other, scene.runs)
@@ -185,7 +190,7 @@ def _check_moves(trial: Trial, failure: Failure, before: Completion, after: Comp
 
 
 def _served(trial: Trial, runs: Sequence[Run]) -> tuple[Completion, ...]:
-    """The answers to the last run, all runs on one engine."""
+    """Returns the answers to the last run, with all runs on one engine."""
     with trial.engine(runs[-1].workload.config) as engine:
         for run in runs[:-1]:
             trial.run(run.workload, engine)

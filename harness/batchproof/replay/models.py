@@ -1,4 +1,4 @@
-"""The model of a stand-alone script: an embedded one is saved beside it, once in each folder."""
+"""The model of a stand-alone script. An embedded one is saved beside it, once in each folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from batchproof.models.catalogue import ModelUnderTest, load_model
 
 
 def model_reference(subject: ModelUnderTest, directory: Path) -> str:
-    """What the script gives to `from_pretrained`, as Python text. Saves an embedded model if needed."""
+    """Returns what the script passes to `from_pretrained`, as Python text. Saves an embedded model if
+    needed.
+    """
     if not subject.is_embedded:
         path = Path(subject.name)
         return repr(str(path.resolve()) if path.exists() else subject.name)
@@ -22,7 +24,7 @@ def model_reference(subject: ModelUnderTest, directory: Path) -> str:
 
 
 def _save(subject: ModelUnderTest, target: Path) -> None:
-    """Save a model made anew, for an engine may have changed the one under test.
+    """Saves a newly made model, because an engine may have changed the one under test.
 
     A rename is atomic: of two processes one is first, and both have saved the same.
     """

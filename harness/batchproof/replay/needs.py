@@ -1,4 +1,4 @@
-"""What an engine must be able to do before a failure can show on it at all."""
+"""What an engine must be capable of before a failure can show on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ BY_CAPABILITY: Mapping[Capability, AbstractSet[Rule]] = {
 
 
 def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capability | None:
-    """The capability without which neither presence nor absence of the failure says anything."""
+    """Returns the missing capability without which neither presence nor absence of the failure says
+    anything, or None.
+    """
     runs = (*failure.scene.runs, *failure.scene.other)
     needed = {each for each, rules in BY_CAPABILITY.items() if failure.rule in rules}
     if any(run.workload.needs_stepping for run in runs):

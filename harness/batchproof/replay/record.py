@@ -1,4 +1,4 @@
-"""The failure file: JSON with a schema version, and the one reader and writer it has."""
+"""The failure file: JSON with a schema version, and its only reader and writer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class FailureFile:
-    """`should_be`: the right answers to the last run, None where a request must be refused.
-    `is_shown_again`: whether the engine failed the same way when the file was written; None: not tried.
-    `script`: the stand-alone script beside the file, or why there is none."""
+    """The content of a failure file.
+
+    `should_be` holds the right answers to the last run, None for a request that must be refused.
+    `is_shown_again` states whether the engine failed the same way when the file was written; None:
+    not tried. `script` names the stand-alone script beside the file, `no_script` the reason why there
+    is none.
+    """
 
     failure: Failure
     test: str
@@ -35,7 +39,7 @@ class FailureFile:
     no_script: str | None = None
 
     def text(self) -> str:
-        """The content of the file."""
+        """Returns the content of the file."""
         finding, scene = self.failure.finding, self.failure.scene
         content = {
             "schema": SCHEMA,
@@ -64,7 +68,7 @@ class FailureFile:
 
 
 def read_failure(path: Path) -> FailureFile:
-    """Raises `UsageError` for a file that is missing, broken, or of another schema."""
+    """Returns the failure file. Raises `UsageError` if it is missing, broken, or of another schema."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -13,8 +13,8 @@ from batchproof.api import Completion
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import evidence, first_line
-from batchproof.replay.answers import may_tie, right_answers
 from batchproof.replay.models import model_reference
+from batchproof.replay.right_answers import may_tie, right_answers
 from batchproof.run.trial import Trial
 
 TEMPLATE = Path(__file__).parent / "standalone.py.jinja"
@@ -22,11 +22,11 @@ Answer = tuple[str, list[int], str]  # id, tokens, finish reason
 
 
 class NoScriptError(Exception):
-    """Why a failure has no stand-alone script, in a sentence."""
+    """States in a sentence why a failure has no stand-alone script."""
 
 
 def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> str:
-    """The script of a failure that shows in tokens or finish reasons.
+    """Returns the script of a failure that shows in tokens or finish reasons.
 
     Saves an embedded model in the directory. Raises `NoScriptError`.
     """
@@ -51,7 +51,7 @@ def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> s
 
 
 def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
-    """The scene whose last answers are wrong: of two that were compared, it may be either."""
+    """Returns the scene whose last answers are wrong: of two that were compared, it may be either."""
     for runs in (failure.scene.runs, failure.scene.other):
         if not runs:
             continue
@@ -67,7 +67,7 @@ def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
 
 
 def _compared(trial: Trial, run: Run) -> list[Answer | None]:
-    """The right answers; None for one that rounding may turn into another right one."""
+    """Returns the right answers; None for one that rounding may turn into another right one."""
     return [
         None if right is not None and may_tie(trial, request) else _right(request.request_id, right)
         for request, right in zip(

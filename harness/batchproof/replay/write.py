@@ -10,10 +10,10 @@ from pathlib import Path
 from batchproof.errors import OracleError
 from batchproof.findings.failure import Failure
 from batchproof.findings.finding import Rule
-from batchproof.replay.answers import right_answers
 from batchproof.replay.case import case_text
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile
+from batchproof.replay.right_answers import right_answers
 from batchproof.replay.standalone import NoScriptError, script_text
 from batchproof.run.trial import Trial
 
@@ -21,15 +21,15 @@ LONGEST_NAME = 110
 
 
 @dataclass(frozen=True)
-class Origin:
+class FailureOrigin:
     """The test that found a failure: its node id, and its short name or that of the case it ran."""
 
     test: str
     name: str
 
 
-def write(trial: Trial, failure: Failure, origin: Origin, directory: Path) -> Path:
-    """The path of the failure file; case and script stand beside it. Nothing is written over."""
+def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path) -> Path:
+    """Returns the path of the failure file, beside which case and script stand. Overwrites nothing."""
     directory.mkdir(parents=True, exist_ok=True)
     path = _new_file(directory, _stem(failure, origin.name))
     case = case_text(trial, failure, path.stem, origin.test)
@@ -53,7 +53,7 @@ def write(trial: Trial, failure: Failure, origin: Origin, directory: Path) -> Pa
 
 
 def _script(trial: Trial, failure: Failure, path: Path) -> tuple[str | None, str | None]:
-    """Its name, or why there is none."""
+    """Returns the name of the script, or why there is none."""
     if failure.rule is Rule.HANG:
         return None, "the engine comes to no end, which the package alone can stop"
     try:
@@ -65,7 +65,9 @@ def _script(trial: Trial, failure: Failure, path: Path) -> tuple[str | None, str
 
 
 def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
-    """Replayed at once, by a trial of its own; a hang would only hang again."""
+    """Returns whether an immediate replay, by a trial of its own, shows the failure; None for a hang,
+    which would only hang again.
+    """
     if failure.rule is Rule.HANG:
         return None
     own = Trial(trial.lab, trial.spec, trial.oracle, trial.capabilities, failure.promise)
@@ -76,7 +78,7 @@ def _is_shown_again(trial: Trial, failure: Failure) -> bool | None:
 
 
 def _stem(failure: Failure, name: str) -> str:
-    """Kebab-case, as names of cases are."""
+    """Returns a name in kebab-case, like the names of cases."""
     engine = failure.subject.engine.replace(".py:", ":").rpartition("/")[2]
     parts = (failure.promise.id, name, engine, Path(failure.subject.model).name)
     kebab = (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)
@@ -84,7 +86,7 @@ def _stem(failure: Failure, name: str) -> str:
 
 
 def _new_file(directory: Path, stem: str) -> Path:
-    """Made here, so that of two processes each gets one of its own."""
+    """Creates the file, so that two processes get different ones."""
     for number in count(1):
         path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
         try:

@@ -15,6 +15,7 @@ DEFAULT_OUTPUT = RESULTS / "report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof report`."""
     parser.add_argument(
         "files",
         nargs="*",

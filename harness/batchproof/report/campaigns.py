@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from batchproof.report import words
 from batchproof.report.inputs import Source
 from batchproof.report.rows import Data
-from batchproof.report.values import Cell, Row, Table
+from batchproof.report.table_values import Row, Table, TableCell
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Planted faults: how many there are, were caught, and were caught as the promise they break; and
-    in how many of the catches the right cause was named."""
+    """Counts of planted faults: all, caught, caught as the promise they break, and catches with the
+    right cause.
+    """
 
     num_faults: int
     num_caught: int
@@ -24,6 +25,7 @@ class Tally:
 
     @classmethod
     def of(cls, planted: Iterable[Data]) -> Tally:
+        """Counts the faults as they stand in a kill table."""
         planted = list(planted)
         caught = [fault for fault in planted if fault["home"]]
         kills = [(fault, kill) for fault in caught for kill in fault["kills"]]
@@ -37,23 +39,27 @@ class Tally:
 
 
 def tallies(source: Source) -> dict[str, Tally]:
-    """One tally for each class of fault."""
+    """Returns one tally for each class of fault."""
     planted = source.data["faults"].values()
     classes = dict.fromkeys(fault["class"] for fault in planted)
     return {name: Tally.of(f for f in planted if f["class"] == name) for name in classes}
 
 
 def overall(source: Source) -> Tally:
+    """Returns the tally of all faults in the file."""
     return Tally.of(source.data["faults"].values())
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
+    """The section of a kill table."""
+
     seeds: str
     table: Table
 
 
 def faults(source: Source) -> Faults:
+    """Returns the section of a kill table."""
     rows = [_row(name.replace("_", " "), each) for name, each in tallies(source).items()]
     rows.append(_row("all", overall(source)))
     head = ("class", "caught", "as the promise it breaks", "right cause named", "")
@@ -68,21 +74,24 @@ def _row(name: str, tally: Tally) -> Row:
     return Row(
         name,
         (
-            Cell(f"{tally.num_caught} of {tally.num_faults}", "" if is_all_caught else "bad"),
-            Cell(f"{tally.num_as_declared} of {tally.num_caught}"),
-            Cell(right),
-            Cell("", bar=share),
+            TableCell(f"{tally.num_caught} of {tally.num_faults}", "" if is_all_caught else "bad"),
+            TableCell(f"{tally.num_as_declared} of {tally.num_caught}"),
+            TableCell(right),
+            TableCell("", bar=share),
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Honest:
+    """The section of a campaign against false alarms."""
+
     about: str
     alarms: tuple[str, ...]
 
 
 def honest(source: Source) -> Honest:
+    """Returns the section of a campaign against false alarms."""
     alarms = source.data["alarms"]
     about = (
         f"{num_judged(source):,} generated workloads on "
@@ -94,5 +103,5 @@ def honest(source: Source) -> Honest:
 
 
 def num_judged(source: Source) -> int:
-    """Workloads, over all dtypes."""
+    """Returns the number of workloads over all dtypes."""
     return sum(each.get("workloads", 0) for each in source.data["totals"].values())

@@ -1,7 +1,7 @@
 """Figures drawn by matplotlib in the colours of the theme.
 
-matplotlib writes fixed colours. Charts are drawn in stand-ins here, which become what the page or the
-file calls them: one picture serves the light and the dark theme.
+matplotlib writes fixed colours. Charts are drawn in stand-ins here, which are replaced by the colours
+of the page or file, so that one picture serves the light and the dark theme.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Chart(Picture):
     draw: Callable[[Figure], None]
 
     def body(self, paint: Paint, ids: str) -> str:
+        """Returns the figure as the content of an svg element."""
         # matplotlib derives ids from contents and salt, so that equal charts get equal ids.
         with mpl.rc_context(SETTINGS | {"svg.hashsalt": ids}):
             size = (self.width / POINTS_PER_INCH, self.height / POINTS_PER_INCH)
@@ -78,8 +79,9 @@ class Chart(Picture):
 
 
 def _content(svg: str) -> str:
-    """What the root element holds, without what would leak into a page: its style sheet, the ids that
-    nothing refers to, and namespaces."""
+    """Returns the content of the root element without what would leak into a page: its style sheet,
+    ids that nothing refers to, and namespaces.
+    """
     root = ElementTree.fromstring(svg)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -98,35 +100,36 @@ def _content(svg: str) -> str:
 
 
 def _rounded(token: str) -> str:
-    """A command of a path, or a number to a hundredth of a pixel."""
+    """Returns a command of a path, or a number with five significant digits."""
     return token if token.isalpha() else f"{float(token):.5g}"
 
 
 def colour(name: str) -> str:
+    """Returns the stand-in for a colour of the theme."""
     return STAND_INS[name]
 
 
 def series(index: int) -> str:
-    """The colour of an engine."""
+    """Returns the colour of an engine."""
     return STAND_INS[f"s{index % NUM_SERIES}"]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the two, the closer together the less they span."""
+    """Returns round numbers between the two, the denser the narrower the range."""
     steps = (1, 1.5, 2, 3, 5, 7) if high < 12 * low else (1, 2, 5) if high < 400 * low else (1,)
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
 
 
 def label_log(axis: Axis, low: float, high: float) -> None:
-    """Plain numbers on a logarithmic axis."""
+    """Labels a logarithmic axis with plain numbers."""
     ticks = log_ticks(low, high)
     axis.set_ticks(ticks, [f"{tick:,.4g}" for tick in ticks])
     axis.set_ticks([], minor=True)
 
 
 def grid(axes: Axes, axis: str) -> None:
-    """Lines across one axis, and no ticks on it beside them."""
+    """Draws lines across one axis, and no ticks on it beside them."""
     axes.grid(axis=axis, which="major")  # type: ignore[arg-type]
     axes.tick_params(length=3)
 
@@ -134,7 +137,7 @@ def grid(axes: Axes, axis: str) -> None:
 def beside(
     axes: Axes, place: int, words: str, ink: str, *, is_left: bool = True, line: int = 0, **look: str
 ) -> None:
-    """Text left or right of a row. `line`: 1 above its middle, -1 below, 0 on it."""
+    """Writes text left or right of a row. `line`: 1 above its middle, -1 below, 0 on it."""
     axes.annotate(
         words,
         (0 if is_left else 1, place),

@@ -10,15 +10,15 @@ from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture
 from batchproof.report import words
 from batchproof.report.composition import compositions
-from batchproof.report.growth import growth_pictures
+from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Source
 from batchproof.report.latencies import latency_pictures
-from batchproof.report.metrics import metrics_table, unwell
-from batchproof.report.ratios import ratio_dots
+from batchproof.report.metrics_table import metrics_table, unwell
+from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import Data, facing
+from batchproof.report.table_values import Table
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines
-from batchproof.report.values import Table
 
 OPEN = "bimodal"  # the workload whose details are open at first: continuous batching gains most there
 
@@ -42,6 +42,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
+    """Cost growth: engines without a valid result, pictures, and the fits in words."""
+
     unwell: Mapping[str, str]
     pictures: tuple[Picture, ...]
     lines: tuple[str, ...]
@@ -49,6 +51,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
+    """The section of a benchmark file."""
+
     about: str
     ratios: Picture | None
     comparisons: tuple[Comparison, ...]
@@ -56,7 +60,7 @@ class Benchmark:
 
 
 def benchmark(source: Source, colours: Mapping[str, int]) -> Benchmark:
-    """All values of a section. `colours`: an index for each engine."""
+    """Returns all values of a section. `colours` holds an index for each engine."""
     header, comparisons = source.data["header"], source.data["comparisons"]
     clock = words.clock_words(header["clock"])
     shown = chosen(comparisons)
@@ -69,7 +73,7 @@ def benchmark(source: Source, colours: Mapping[str, int]) -> Benchmark:
 
 
 def chosen(comparisons: Sequence[Data]) -> Data | None:
-    """The comparison to show first: of the workload `OPEN`, else the first one."""
+    """Returns the comparison to show first: the one on the workload `OPEN`, else the first one."""
     named = (each for each in comparisons if each["workload"]["name"] == OPEN)
     return next(named, comparisons[0] if comparisons else None)
 

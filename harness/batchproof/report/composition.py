@@ -1,4 +1,4 @@
-"""What each step's batch was made of, and how many requests waited."""
+"""What each step's batch consisted of, and how many requests waited."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def compositions(rows: Sequence[Data]) -> tuple[Chart, ...]:
-    """A picture an engine, all to the same scales."""
+    """Returns a picture per engine, all to the same scales."""
     shown = [row for row in rows if schedule(row).get("composition")]
     steps = [np.asarray(schedule(row)["composition"], dtype=np.float64) for row in shown]
     longest = max(map(len, steps), default=0)
@@ -52,7 +52,7 @@ class _Columns:
 
 
 def _columns(steps: Floats, width: int) -> _Columns:
-    """The last column may be narrower; it is the mean of what is there."""
+    """Returns the columns. The last may be narrower and is the mean of the steps it has."""
     edges = np.append(np.arange(0, len(steps), width), len(steps)).astype(np.float64)
     sums = np.add.reduceat(steps, edges[:-1].astype(np.intp), axis=0)
     return _Columns(edges, sums / np.diff(edges)[:, None])
@@ -96,7 +96,7 @@ def _one(row: Data, columns: _Columns, width: int, limits: tuple[int, float, flo
 def _stack(
     axes: Axes, edges: Floats, parts: Sequence[tuple[Floats, str]]
 ) -> list[tuple[str, PolyCollection]]:
-    """Areas on top of each other; a value holds from its edge to the next."""
+    """Draws areas on top of each other; a value holds from its edge to the next."""
     areas: list[tuple[str, PolyCollection]] = []
     bottom = np.zeros(len(edges))
     for values, kind in parts:

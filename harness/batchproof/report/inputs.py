@@ -1,4 +1,4 @@
-"""Which files the report is made of, and what each of them is."""
+"""Which files the report is made from, and what each of them is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from batchproof.errors import UsageError
 from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
 from batchproof.records.decode import decode
-from batchproof.records.files import FileKind, parsed
+from batchproof.records.file_kinds import FileKind, parsed
 from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Provenance
@@ -28,7 +28,7 @@ Record = BenchmarkRecord | ConformanceTable | KillTableRecord | HonestRecord
 
 
 class Kind(Enum):
-    """In the order of the page."""
+    """Kinds of files, in the order of the page."""
 
     BENCHMARK = "benchmark"
     CONFORMANCE = "conformance table"
@@ -46,7 +46,7 @@ FILES: Mapping[Kind, FileKind[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, read and checked: `data` is the whole document."""
+    """One file, read and checked. `data` is the whole document."""
 
     path: Path
     kind: Kind
@@ -54,29 +54,33 @@ class Source:
 
     @property
     def record(self) -> Record:
-        """What the file holds."""
+        """Returns what the file holds."""
         found: Record = decode(FILES[self.kind].record, self.data)
         return found
 
     @property
     def made(self) -> Data:
-        """Its provenance, as it was written."""
+        """Returns its provenance, as it was written."""
         made: Data = (self.data.get("header") or self.data)["made"]
         return made
 
     @property
     def provenance(self) -> Provenance:
+        """Returns its provenance as a record."""
         return decode(Provenance, self.made)
 
     @property
     def is_complete(self) -> bool:
-        """False if the run that wrote it was stopped."""
+        """Returns False if the run that wrote it was stopped."""
         return self.record.is_complete
 
 
 def sources(paths: Sequence[Path]) -> list[Source]:
-    """In the order of the page. Raises `UsageError` for a file that cannot be used; of those that
-    nobody named, only what has a known schema is taken."""
+    """Returns the files in the order of the page.
+
+    Raises `UsageError` for a named file that cannot be used. Without names, only files of a known
+    schema are taken.
+    """
     found = [_read(path) for path in dict.fromkeys(paths)] if paths else _default_sources()
     kinds = list(Kind)
     return sorted(found, key=lambda source: kinds.index(source.kind))
@@ -110,5 +114,7 @@ def _source(path: Path, kind: Kind, document: object) -> Source:
 
 
 def _kind(document: object) -> Kind | None:
-    """By the schema, of whatever version: one that is too new is refused by its reader."""
+    """Returns the kind by the schema, in whatever version: one that is too new is refused by its
+    reader.
+    """
     return next((kind for kind, file in FILES.items() if file.owns(document)), None)

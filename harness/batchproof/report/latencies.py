@@ -1,4 +1,4 @@
-"""How latencies are distributed: the share of requests, or gaps, that took no longer."""
+"""The distribution of latencies: the share of requests, or gaps, that took no longer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WIDE = 30.0  # slowest over fastest from which on the scale is logarithmic
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Quantiles of one engine in milliseconds, ascending."""
+class QuantileLine:
+    """The quantiles of one engine in milliseconds, ascending."""
 
     label: str
     index: int
@@ -31,10 +31,12 @@ class Line:
 
 
 def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> tuple[Chart, ...]:
-    """A picture of each kind of latency that some engine shows."""
+    """Returns a picture of each kind of latency that some engine shows."""
     lines = {
         kind: [
-            Line(shortened(row["engine"]).lstrip("_"), colours[row["engine"]], tuple(sorted(quantiles)))
+            QuantileLine(
+                shortened(row["engine"]).lstrip("_"), colours[row["engine"]], tuple(sorted(quantiles))
+            )
             for row in rows
             if is_shown(row) and (quantiles := (row.get("distributions") or {}).get(f"{kind}_ms"))
         ]
@@ -43,7 +45,7 @@ def latency_pictures(rows: Sequence[Data], colours: Mapping[str, int]) -> tuple[
     return tuple(_picture(*KINDS[kind], seen) for kind, seen in lines.items() if seen)
 
 
-def _picture(title: str, meaning: str, lines: Sequence[Line]) -> Chart:
+def _picture(title: str, meaning: str, lines: Sequence[QuantileLine]) -> Chart:
     fastest = min(line.quantiles[0] for line in lines)
     slowest = max(line.quantiles[-1] for line in lines)
 

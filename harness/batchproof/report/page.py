@@ -1,4 +1,4 @@
-"""The page as a whole: the verdicts, then a section a file, then where the files come from."""
+"""The page as a whole: the verdicts, then one section per file, then the origin of the files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from batchproof.drawing.theme import FONTS, THEME, in_page
 from batchproof.errors import UsageError
 from batchproof.report.campaigns import Faults, Honest, faults, honest
 from batchproof.report.comparisons import Benchmark, benchmark
-from batchproof.report.environment import Origin, origin
+from batchproof.report.conformance_tables import Conformance, conformance
+from batchproof.report.file_origins import FileOrigin, origin
 from batchproof.report.inputs import Kind, Source
-from batchproof.report.promises import Conformance, conformance
 from batchproof.report.verdicts import Verdict, verdict
 
 TITLES = {
@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One file; `template` shows its content."""
+    """One file. `template` renders its content."""
 
     anchor: str
     title: str
@@ -48,14 +48,17 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """All values of the page."""
+
     verdicts: tuple[Verdict, ...]
     sections: tuple[Section, ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[FileOrigin, ...]
 
 
 def page(read: Sequence[Source]) -> Page:
-    """All values of the page; its pictures are drawn when it is rendered. Raises `UsageError` where a
-    file lacks what the page needs."""
+    """Returns all values of the page; its pictures are drawn when it is rendered. Raises `UsageError`
+    if a file lacks what the page needs.
+    """
     colours = engine_colours(read)
     return Page(
         tuple(_of(source, verdict) for source in read),
@@ -65,7 +68,7 @@ def page(read: Sequence[Source]) -> Page:
 
 
 def rendered(shown: Page) -> str:
-    """Self-contained HTML: no script, and nothing that a browser would have to fetch."""
+    """Returns self-contained HTML: no script, and nothing that a browser would have to fetch."""
     numbers = count(1)
 
     def body(picture: Picture) -> Markup:
@@ -76,7 +79,7 @@ def rendered(shown: Page) -> str:
 
 
 def engine_colours(read: Sequence[Source]) -> dict[str, int]:
-    """An index for each engine, the same in all pictures."""
+    """Returns an index for each engine, the same in all pictures."""
     names = [
         row["engine"]
         for source in read

@@ -1,4 +1,4 @@
-"""Pictures as files of their own on white, for a README."""
+"""Pictures as separate files on white, for a README."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.report.comparisons import chosen
-from batchproof.report.growth import growth_pictures
+from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Kind, Source
 from batchproof.report.page import engine_colours
-from batchproof.report.ratios import ratio_dots
+from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import facing
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines
 
 
 def pictures(read: Sequence[Source]) -> dict[str, str]:
-    """SVG of the first benchmark file, by file name without ending; the workload shown is bimodal if
-    it is there, else the first."""
+    """Returns SVG of the first benchmark file, by file name without ending. The workload shown is the
+    bimodal one if there is one, else the first.
+    """
     source = next((each for each in read if each.kind is Kind.BENCHMARK), None)
     if source is None:
         return {}
@@ -37,7 +38,7 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
 
 
 def _note(source: Source) -> str:
-    """The hardware on which the figures were measured."""
+    """Returns the hardware on which the figures were measured."""
     header = source.data["header"]
     machine = header["made"]["machine"]
     is_cpu = header["device"]["type"] == "cpu"

@@ -14,8 +14,9 @@ Data: TypeAlias = Mapping[str, Any]  # a part of a document: figures by name
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Output tokens per second: of the median round, of the slowest and of the fastest, and what the
-    hardware allows (None: not known)."""
+    """Output tokens per second: median, slowest and fastest round, and what the hardware allows
+    (None: unknown).
+    """
 
     typical: float
     low: float
@@ -24,11 +25,12 @@ class Throughput:
 
 
 def is_shown(row: Data) -> bool:
-    """No figure of an engine that answered wrongly is shown anywhere."""
+    """Returns whether figures of the engine may be shown: none are if it answered wrongly."""
     return row["verdict"] != INVALID and row["metrics"] is not None
 
 
 def throughput(row: Data, clock: str) -> Throughput | None:
+    """Returns the throughput by a clock, or None if there are no figures."""
     if not is_shown(row) or not row["rounds"]:
         return None
     seconds = [each[f"{clock}_s"] for each in row["rounds"]]
@@ -46,13 +48,15 @@ def throughput(row: Data, clock: str) -> Throughput | None:
 
 
 def schedule(row: Data) -> Data:
-    """Empty where the engine shows none."""
+    """Returns the schedule; empty if the engine shows none."""
     return row.get("schedule") or {}
 
 
 def facing(rows: Sequence[Data]) -> list[Data]:
-    """Static against continuous: the shown engines of equal slots whose timelines can be laid side by
-    side, those with barriers first. An engine of one slot waits for nobody, so it says nothing here."""
+    """Returns static and continuous engines of equal slots whose timelines can be compared side by
+    side, those with barriers first. An engine of one slot has no neighbours to wait for, so it is
+    left out.
+    """
     candidates = [row for row in rows if is_shown(row) and schedule(row).get("timeline")]
     by_slots: dict[int, list[Data]] = {}
     for row in candidates:

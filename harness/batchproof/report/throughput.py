@@ -1,4 +1,4 @@
-"""Throughput as bars: rounds as whiskers, and a mark for what the hardware allows."""
+"""Throughput as bars, with rounds as whiskers and a mark for what the hardware allows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ROOFLINE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One engine; no throughput where its answers were wrong."""
+class ThroughputBar:
+    """One engine. It has no throughput if its answers were wrong."""
 
     engine: str
     verdict: str
@@ -34,9 +34,12 @@ class Bar:
 
 
 def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) -> Chart:
+    """Returns the picture of one comparison."""
     rows = comparison["rows"]
     bars = [
-        Bar(row["engine"], row["verdict"], series(colours[row["engine"]]), throughput(row, clock))
+        ThroughputBar(
+            row["engine"], row["verdict"], series(colours[row["engine"]]), throughput(row, clock)
+        )
         for row in rows
     ]
     found = [bar.throughput for bar in bars if bar.throughput]
@@ -63,7 +66,7 @@ def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) ->
     return Chart(title, caption, 450, 58 + 42 * len(bars), draw)
 
 
-def _draw_bar(axes: Axes, place: int, bar: Bar) -> None:
+def _draw_bar(axes: Axes, place: int, bar: ThroughputBar) -> None:
     found = bar.throughput
     if found is None:
         beside(axes, place, shortened(bar.engine, 20), INK)

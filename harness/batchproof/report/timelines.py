@@ -17,7 +17,7 @@ BARRIERS = " A static wave is over when its longest answer is (dashed line)."
 
 
 def slot_timelines(name: str, rows: Sequence[Data]) -> TimelinePicture:
-    """`rows` have a timeline each."""
+    """Returns the picture. Each row must have a timeline."""
     timelines = [(shortened(row["engine"], 40), timeline(schedule(row)["timeline"])) for row in rows]
     found = {int(span.request) for _, each in timelines for span in each.spans}
     requests = {str(number): "" for number in range(1, max(found, default=0) + 1)}
@@ -26,7 +26,7 @@ def slot_timelines(name: str, rows: Sequence[Data]) -> TimelinePicture:
 
 
 def timeline(written: Data) -> Timeline:
-    """The value of what a result file holds; its requests are named by their numbers, from 1."""
+    """Returns the timeline in a result file. Its requests are named by their numbers, from 1."""
     spans = tuple(
         Span(
             each["slot"],

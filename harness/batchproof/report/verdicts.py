@@ -1,4 +1,4 @@
-"""The verdict of each file in a line, at the top of the page."""
+"""The verdict of each file in one line, at the top of the page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.report import words
 from batchproof.report.campaigns import num_judged, overall
-from batchproof.report.environment import INCOMPLETE
+from batchproof.report.conformance_tables import num_failed
+from batchproof.report.file_origins import INCOMPLETE
 from batchproof.report.inputs import Kind, Source
-from batchproof.report.promises import num_failed
-from batchproof.report.values import Chip
+from batchproof.report.table_values import Chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Verdict:
 
 
 def verdict(source: Source) -> Verdict:
+    """Returns the line of one file."""
     word, kind, text = SUMMARIES[source.kind](source)
     if source.is_complete:
         return Verdict((Chip(word, kind),), text, source.path.name)

@@ -1,4 +1,4 @@
-"""Numbers as people read them. What is not defined is a dash, never a nought."""
+"""Numbers in the form that people read. An undefined one is a dash, never a zero."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ UNDEFINED = "-"
 
 
 def number(value: float | None) -> str:
-    """About three digits that count: `1,834`, `12.3`, `0.0456`."""
+    """Returns about three significant digits: `1,834`, `12.3`, `0.0456`."""
     if value is None:
         return UNDEFINED
     if value == 0:
@@ -20,11 +20,12 @@ def number(value: float | None) -> str:
 
 
 def count(value: int | None) -> str:
+    """Returns a whole number with separators, or the dash."""
     return UNDEFINED if value is None else f"{value:,}"
 
 
 def share(value: float | None) -> str:
-    """Of one, in percent."""
+    """Returns a share of 1 in percent."""
     if value is None:
         return UNDEFINED
     percent = 100 * value
@@ -32,6 +33,7 @@ def share(value: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
+    """Returns bytes in the largest fitting binary unit."""
     if num_bytes is None:
         return UNDEFINED
     for unit in ("B", "KiB", "MiB"):
@@ -42,13 +44,15 @@ def size(num_bytes: float | None) -> str:
 
 
 def many(amount: int, noun: str) -> str:
-    """`1 row`, `3 rows`."""
+    """Returns a count with its noun: `1 row`, `3 rows`."""
     return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
 
 
 def shortened(name: str, width: int = 22) -> str:
+    """Returns a name in at most `width` characters, with an ellipsis if it is cut."""
     return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def clock_words(clock: str) -> str:
+    """Returns the name of a clock in words."""
     return {"process": "process time", "wall": "wall time"}.get(clock, clock)

@@ -344,9 +344,9 @@ def test_a_cancelled_request_is_a_closed_connection_to_the_server(
     events = []
     while engine.has_unfinished:
         events += engine.step()
-    told = [event for event in events if event.request_id == "long"]
-    assert told[0].finish_reason is FinishReason.ABORTED
-    assert tuple(event.token_id for event in told[1:]) == right([Request("long", (5,), 2)])[0].token_ids
+    seen = [event for event in events if event.request_id == "long"]
+    assert seen[0].finish_reason is FinishReason.ABORTED
+    assert tuple(event.token_id for event in seen[1:]) == right([Request("long", (5,), 2)])[0].token_ids
     wait_until(lambda: server.num_running == 0, "the server is done with all")
     assert server.num_hung_up == 1
 

@@ -89,10 +89,13 @@ def test_the_program_gets_all_it_needs(build: Build, model: PreTrainedModel) -> 
     body = "return {'error': json.dumps([question, engines[question['engine']]], sort_keys=True)}"
     with pytest.raises(RuntimeError) as caught:
         build(generating(body), max_num_seqs=3).generate(REQUESTS[1:])
-    told = str(caught.value)
-    assert '"requests": [{"eos_token_ids": [4, 5], "max_new_tokens": 1, "prompt_token_ids": [9]' in told
-    assert '"max_num_seqs": 3, "num_blocks": null, "prefix_caching": false' in told
-    assert f'"dtype": "float32", "engine": 1, "model": "{saved(model)}"' in told
+    reported = str(caught.value)
+    assert (
+        '"requests": [{"eos_token_ids": [4, 5], "max_new_tokens": 1, "prompt_token_ids": [9]'
+        in reported
+    )
+    assert '"max_num_seqs": 3, "num_blocks": null, "prefix_caching": false' in reported
+    assert f'"dtype": "float32", "engine": 1, "model": "{saved(model)}"' in reported
 
 
 def test_a_stepping_engine_is_one_that_says_so(build: Build) -> None:
@@ -126,15 +129,15 @@ def test_a_failure_is_reported_and_the_next_engine_has_a_new_process(body: str, 
     once = "not os.path.exists(__file__ + '.once') and open(__file__ + '.once', 'w').close() is None"
     failing = build(f"{PLAIN}\n{generating(f'if {once}:')}\n        {body}\n    return plain(question)")
     bystander = build(None)
-    told = []
+    reported = []
     for engine in (failing, bystander, failing):
         with pytest.raises(ProgramFailed) as caught:
             engine.generate(REQUESTS)
-        told.append(str(caught.value))
-    assert told == told[:1] * 3, "all engines of the process raise the same message"
-    assert told[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
-    assert FAILURES[body] in told[0]
-    assert len(told[0]) < 2000
+        reported.append(str(caught.value))
+    assert reported == reported[:1] * 3, "all engines of the process raise the same message"
+    assert reported[0].startswith(f"the program 'cmd:{sys.executable} -S -E ")
+    assert FAILURES[body] in reported[0]
+    assert len(reported[0]) < 2000
     assert not is_there(process_of(failing)._popen.pid)
     failing.close()  # there is nothing to give back
     assert build(None).generate(REQUESTS) == ANSWERS
@@ -267,7 +270,7 @@ def test_saving_a_model_leaves_the_world_as_it_was(capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("body", "arguments", "broken", "told"),
+    ("body", "arguments", "broken", "reported"),
     [
         ("os.abort()", [], ("P1", "P12"), "the engine raised ProgramFailed: the program"),
         (
@@ -279,14 +282,14 @@ def test_saving_a_model_leaves_the_world_as_it_was(capfd: pytest.CaptureFixture[
     ],
 )
 def test_the_suite_reports_a_crash_and_a_hang(
-    body: str, arguments: list[str], broken: tuple[str, ...], told: str, command: Command
+    body: str, arguments: list[str], broken: tuple[str, ...], reported: str, command: Command
 ) -> None:
     engine = f"cmd:{command(generating(body))}"
     findings = run_suite(engine, ["-k", SOME, "--model=gpt2-random", "--diagnose-for=0", *arguments])
     assert len(findings.catches) == 2, "the second test has a process of its own"
     for catch in findings.catches:
         assert catch.broken in broken
-        assert told in catch.report, catch.report
+        assert reported in catch.report, catch.report
 
 
 def test_the_example_keeps_its_promises() -> None:

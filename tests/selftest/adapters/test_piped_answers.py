@@ -23,7 +23,7 @@ GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         ({}, "an answer that lacks the field 'completions'"),
         ({"completions": {}}, "an answer whose completions is {}, but should be a list"),
@@ -59,19 +59,19 @@ GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
     ],
 )
 def test_a_wrong_answer_is_named_and_the_process_goes_on(
-    answer: dict[str, Any], told: str, build: Build
+    answer: dict[str, Any], reported: str, build: Build
 ) -> None:
     engine = build(
         f"{PLAIN}\ndef generate(q):\n    return {answer!r} if len(q['requests']) == 1 else plain(q)"
     )
     with pytest.raises(ProgramFailed, match="answered 'generate' with") as caught:
         engine.generate(REQUESTS[:1])
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert engine.generate(REQUESTS) == ANSWERS
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "reported"),
     [
         (
             {"request_id": "a"},
@@ -84,15 +84,15 @@ def test_a_wrong_answer_is_named_and_the_process_goes_on(
         ({"request_id": "a", "token_id": 7, "finish_reason": "done"}, "stop, length, aborted, error"),
     ],
 )
-def test_a_wrong_event_is_named(event: dict[str, Any], told: str, build: Build) -> None:
+def test_a_wrong_event_is_named(event: dict[str, Any], reported: str, build: Build) -> None:
     engine = build(f"{STEPPING}\ndef step(question):\n    return {{'events': [{event!r}]}}")
     with pytest.raises(ProgramFailed, match="answered 'step' with event 0") as caught:
         engine.step()
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "told"),
+    ("change", "error", "reported"),
     [
         ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
         ("HELLO['capabilities'] = 'stepping'", ProgramFailed, "capabilities 'stepping', but they sho"),
@@ -103,15 +103,15 @@ def test_a_wrong_event_is_named(event: dict[str, Any], told: str, build: Build) 
     ],
 )
 def test_a_program_with_an_invalid_hello_is_started_anew(
-    change: str, error: type[Exception], told: str, build: Build
+    change: str, error: type[Exception], reported: str, build: Build
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         build(change)
     assert build("").generate(REQUESTS) == ANSWERS
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "told"),
+    ("answer", "error", "reported"),
     [
         (
             {"unsupported": "no RoPE"},
@@ -128,9 +128,9 @@ def test_a_program_with_an_invalid_hello_is_started_anew(
     ],
 )
 def test_a_model_that_is_refused_leaves_the_process_for_the_next(
-    answer: dict[str, str], error: type[Exception], told: str, build: Build
+    answer: dict[str, str], error: type[Exception], reported: str, build: Build
 ) -> None:
     first = build(f"def build(question): return {answer} if question['engine'] == 2 else {{}}")
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         build(None)
     assert process_of(build(None)) is process_of(first)

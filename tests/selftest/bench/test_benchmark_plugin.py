@@ -1,4 +1,4 @@
-"""`pytest --benchmark-only`: what a person sees, and what wrong input is told."""
+"""`pytest --benchmark-only`: what a person sees, and the errors for wrong input."""
 
 from __future__ import annotations
 

@@ -354,14 +354,14 @@ def test_lines_fit_the_terminal_and_no_interval_is_torn(
     b = slower(0.8)
     b["comparisons"][1]["rows"][0] |= {"verdict": "UNVERIFIED", "reason": "for a long reason " * 20}
     compared = compare(samples.made(), b, "--fail-over", "5%")
-    told = [line for line in compared.lines if line.startswith("  ")]
-    assert max(map(len, told)) <= width
-    assert all(line.count("[") == line.count("]") for line in told)
+    details = [line for line in compared.lines if line.startswith("  ")]
+    assert max(map(len, details)) <= width
+    assert all(line.count("[") == line.count("]") for line in details)
     assert "for a long reason for a long reason" in compared.output
 
 
 def test_it_works_in_a_pipe_without_torch(tmp_path: Path) -> None:
-    """Comparing two files needs no model, and nobody waits for what is not needed."""
+    """Comparing two files needs no model, so none is loaded."""
     paths = [str(samples.saved(tmp_path / f"{name}.json", samples.made())) for name in "ab"]
     program = (
         "import sys; from batchproof.__main__ import main; "

@@ -246,7 +246,7 @@ def test_nobody_knows_the_laps_of_another_run() -> None:
 
 
 class PutOff(Completion):
-    """Its tokens are worked out when somebody looks at them, and the clock has stopped by then."""
+    """Its tokens are worked out when they are read, and the clock has stopped by then."""
 
     __slots__ = ()
     worked_out_at: ClassVar[list[float]] = []
@@ -435,7 +435,7 @@ def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
 
 
 class Greedy:
-    """Takes all cores for itself, and for whoever comes next."""
+    """Takes all cores for itself, and for the engine after it."""
 
     def __init__(self, model: Any, config: EngineConfig) -> None:
         self._inner = resolve_engine("static").factory(model, config)
@@ -502,7 +502,7 @@ def test_an_engine_that_replays_graphs_shows_no_waste_and_says_why(
 
 
 class Greeter:
-    """Emits an event of a request that nobody made."""
+    """Emits an event of a request that was never made."""
 
     def __init__(self, model: Any, config: EngineConfig) -> None:
         self._inner: Any = resolve_engine("ragged").factory(model, config)
@@ -527,7 +527,7 @@ def test_workloads_are_alike_only_if_everything_asked_is() -> None:
     def realised(spec: BenchSpec) -> BenchWorkload:
         return spec.realise(256, 256)
 
-    assert realised(SPEC).hash == realised(replace(SPEC, why="told otherwise")).hash
+    assert realised(SPEC).hash == realised(replace(SPEC, why="worded otherwise")).hash
     for other in (
         replace(SPEC, slots=3),
         replace(SPEC, seed=1),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.report.environment import Fact, origin
+from batchproof.report.file_origins import Fact, origin
 from batchproof.report.inputs import Kind, Source
 from tests.selftest.bench.samples import made
 

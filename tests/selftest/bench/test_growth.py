@@ -259,15 +259,15 @@ def growth_engines(lab: Laboratory, *engines: str | EngineSpec) -> list[GrowthEn
 def test_every_engine_has_an_entry_for_every_axis_and_the_caller_hears_of_each_step(
     lab: Laboratory, measure: Measure
 ) -> None:
-    told: list[str] = []
+    notes: list[str] = []
     names, budget = ("static", "ragged"), GrowthBudget(num_laps=1)
-    found = measure(*names, axes=SMALL, budget=budget, serve=serve_at_once, on_step=told.append)
+    found = measure(*names, axes=SMALL, budget=budget, serve=serve_at_once, on_step=notes.append)
     assert [(each["axis"], each["engine"]) for each in found] == [
         (axis, name) for axis in ("sequences", "context", "prompt", "requests") for name in names
     ]
     assert [each["verdict"] for each in found] == ["VALID"] * 8
-    assert len(told) == num_pieces(growth_engines(lab, *names), SMALL, budget)
-    assert told[0] == "growth over sequences at 1: static"
+    assert len(notes) == num_pieces(growth_engines(lab, *names), SMALL, budget)
+    assert notes[0] == "growth over sequences at 1: static"
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

@@ -21,12 +21,12 @@ from batchproof.drawing.timeline_svg import LEFT, timeline_picture
 from batchproof.report import words
 from batchproof.report.campaigns import Faults
 from batchproof.report.comparisons import Benchmark
-from batchproof.report.environment import INCOMPLETE
+from batchproof.report.conformance_tables import Conformance
+from batchproof.report.file_origins import INCOMPLETE
 from batchproof.report.inputs import FILES, Kind, sources
 from batchproof.report.page import Page, page
-from batchproof.report.promises import Conformance
+from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
-from batchproof.report.values import Chip, Table
 from tests.selftest.bench import samples
 
 ROOT = Path(__file__).parents[3]
@@ -380,9 +380,9 @@ def test_a_file_that_cannot_be_used_is_told_in_a_sentence(
     if content is not None:
         path.write_text(content)
     assert main(["report", str(path), f"--output={tmp_path / 'page.html'}"]) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert expected in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "page.html").exists()
 
 

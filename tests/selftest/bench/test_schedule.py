@@ -1,4 +1,4 @@
-"""What a trace tells of slots, pads and barriers; and the most that a workload leaves to gain."""
+"""What a trace shows of slots, pads and barriers; and the most that a workload leaves to gain."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def test_static_batching_never_beats_the_bound(lens: list[tuple[int, int]], num_
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 6))
 def test_a_greedy_continuous_schedule_stays_within_the_bound(caps: list[int], num_slots: int) -> None:
-    """Whoever fills a freed slot in the next step needs at least the steps the bound divides by."""
+    """An engine that fills a freed slot in the next step needs at least the steps the bound divides
+    by."""
     static_steps = sum(max(caps[i : i + num_slots]) for i in range(0, len(caps), num_slots))
     free_at = [0] * num_slots
     for cap in caps:

@@ -1,8 +1,9 @@
 """A device without a GPU: `python -m pytest -p tests.selftest.device.straw --device straw ...`.
 
 A forgotten `device=` shows only where the tensors of two devices do not mix: on a machine with
-nothing but a CPU nobody sees it. The device of straw (`straw.cpp`) is the CPU's memory under another
-name. Torch does not mix it with the CPU's, and what would make the host wait for a GPU is counted.
+nothing but a CPU it stays invisible. The device of straw (`straw.cpp`) is the CPU's memory under
+another name. Torch does not mix it with the CPU's, and what would make the host wait for a GPU is
+counted.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def forget_counts() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    told = ", ".join(f"{what} {times}" for what, times in sorted(counts().items()))
-    terminalreporter.write_line(f"{NAME}: {told or 'nothing counted'}")
+    counted = ", ".join(f"{what} {times}" for what, times in sorted(counts().items()))
+    terminalreporter.write_line(f"{NAME}: {counted or 'nothing counted'}")
 
 
 make_device()

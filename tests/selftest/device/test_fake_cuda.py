@@ -1,6 +1,6 @@
 """The `paged` engine for CUDA on a machine without it: operations that a GPU rejects or waits for.
 
-Each run is in a process of its own: it has torch believe in a GPU, and nobody else shall.
+Each run is in a process of its own: it makes torch believe in a GPU, which must not affect other tests.
 """
 
 from __future__ import annotations

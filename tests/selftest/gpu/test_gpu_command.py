@@ -29,8 +29,8 @@ def run(*arguments: str, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
-def step(name: str, code: str, limit_s: int = 60, told: str = ".") -> Step:
-    return Step(name, limit_s, ("-c", code), told)
+def step(name: str, code: str, limit_s: int = 60, shown: str = ".") -> Step:
+    return Step(name, limit_s, ("-c", code), shown)
 
 
 @pytest.fixture(params=[False, True], ids=["on a GPU", "dry"])
@@ -134,7 +134,7 @@ def test_the_log_keeps_the_first_failures_and_the_summary_of_a_step_that_says_to
 ) -> None:
     (tmp_path / LOG).write_text("what another part has said\n")
     much = "print('first failure'); print(('x' * 99 + '\\n') * 20_000); print('2 failed')"
-    (outcome,) = Driver(tmp_path / LOG).run("part", [step("loud", much, told="failed")])
+    (outcome,) = Driver(tmp_path / LOG).run("part", [step("loud", much, shown="failed")])
     log = (tmp_path / LOG).read_text()
     assert outcome.finding == "2 failed"
     assert log.startswith("what another part has said\n")

@@ -85,7 +85,7 @@ def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path
         measures = Measures(path, section, CPU, for_s=10)
         with measures.piece("fails"):
             raise ValueError("why\nand more")
-        measures.add("figure", "told", figure=figure)
+        measures.add("figure", "summary", figure=figure)
         assert measures.has_failed
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     figures = [(each["section"], each["figure"]) for each in lines if "figure" in each]
@@ -93,7 +93,7 @@ def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path
     headers = [each for each in lines if "schema" in each]
     assert [each["section"] for each in headers] == ["b", "a"]
     assert all({"made", "device"} <= each.keys() for each in headers)
-    assert [each["told"] for each in lines if each.get("name") == "fails"] == [
+    assert [each["summary"] for each in lines if each.get("name") == "fails"] == [
         "FAILED: ValueError: why"
     ] * 2
 
@@ -105,8 +105,8 @@ def test_what_is_too_old_or_missing_is_named(
     real = versions.installed
     monkeypatch.setattr(versions, "installed", lambda name: found.get(name, real(name)))
     assert versions.main("cpu") == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSING")]
-    assert told == [
+    missing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSING")]
+    assert missing == [
         "MISSING: pytest 8.4.2, but must be at least 9",
         "MISSING: hypothesis not installed, but must be at least 6",
     ]

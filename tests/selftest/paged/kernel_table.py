@@ -26,7 +26,7 @@ INTRODUCTION = """\
 * triton {version}
 
 Each kernel is compiled as it would be launched for these layers: `decode` with a row's keys in one
-share and in several (with `merge`), `prefill` of 128 tokens and of 3, `write` with it. A cell tells
+share and in several (with `merge`), `prefill` of 128 tokens and of 3, `write` with it. A cell gives
 registers of a thread, KiB of shared memory of a program, and how many programs run at a time on one
 processor. It adds what spills, in bytes of a thread, if anything does. Times are the compiler's.
 """
@@ -52,8 +52,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         place.setdefault(row["target"], []).append(_cell(row))
     lines = [f"| layer | kernel | {' | '.join(targets)} |", "|---|---|" + "---|" * len(targets)]
     for (case, kernel), place in cells.items():
-        told = ("<br>".join(place.get(target, ["not compiled"])) for target in targets)
-        lines.append(f"| {case} | {kernel} | {' | '.join(told)} |")
+        texts = ("<br>".join(place.get(target, ["not compiled"])) for target in targets)
+        lines.append(f"| {case} | {kernel} | {' | '.join(texts)} |")
     lines += ["", *(_sum(target, rows) for target in targets)]
     return "\n".join(lines) + "\n"
 

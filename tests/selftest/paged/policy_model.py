@@ -1,8 +1,8 @@
 """What the paged engine's policy must do, in plain Python, beside what it does.
 
 Blocks hold no keys here but names of contents: the content of position p is a hash of all tokens up to
-p, as a key and a value depend on them all. So a hit on other content, a block written while somebody
-else holds it, or one read after it was given away shows at once, and the next "token" is made of what
+p, as a key and a value depend on them all. So a hit on other content, a block written while another
+holds it, or one read after it was given away shows at once, and the next "token" is made of what
 was read.
 """
 
@@ -71,7 +71,8 @@ class Asked:
 class PolicyModel:
     """Drives a scheduler as an engine would, and holds each of its plans against what it must be.
 
-    `is_overlapped`: tokens are told one step late, so that behind an EOS a sequence is fed once more.
+     `is_overlapped`: tokens are reported one step late, so that behind an EOS a sequence is fed
+    once more.
     """
 
     config: EngineConfig
@@ -120,7 +121,7 @@ class PolicyModel:
         assert self.scheduler.abort(request_id) == (asked is not None), request_id
         if asked is not None:
             (self.waiting if asked in self.waiting else self.running).remove(asked)
-            assert asked.sequence.finish_reason is FinishReason.ABORTED, "whoever holds it can tell"
+            assert asked.sequence.finish_reason is FinishReason.ABORTED, "its holder can see that"
 
     def step(self) -> None:
         rows, victims = self._foreseen()
@@ -205,7 +206,7 @@ class PolicyModel:
         newcomers = plan.scheduled[num_running:]
         budget = self.config.max_num_batched_tokens
         budget -= sum(each.query_len for each in plan.scheduled[:num_running])
-        assert not (num_victims and newcomers), "somebody came in a step that took blocks away"
+        assert not (num_victims and newcomers), "a newcomer came in a step that took blocks away"
         users = Counter(block for each in self.running for block in each.sequence.block_table)
         for each in newcomers:
             asked = self.waiting.popleft()

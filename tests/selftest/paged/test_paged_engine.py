@@ -94,7 +94,7 @@ def test_what_stands_in_free_blocks_changes_no_bit(
     poisoned = paged(model, config, **VARIANTS[name], poison=1e4)
     for _ in range(2):
         assert same_bits(clean.generate(asked), poisoned.generate(asked))
-    assert any(record.preempted for record in poisoned.trace), "nobody lost its blocks"
+    assert any(record.preempted for record in poisoned.trace), "no sequence lost its blocks"
 
 
 def _fields(config: EngineConfig) -> dict[str, Any]:

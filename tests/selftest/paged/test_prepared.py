@@ -187,11 +187,11 @@ def test_captures_share_a_stream_and_a_pool_that_still_has_graphs() -> None:
             captures(lambda: ())
         captures.forget()
         captures(lambda: ())
-        told = [call.kwargs for call in torch.cuda.graph.call_args_list]
+        captures = [call.kwargs for call in torch.cuda.graph.call_args_list]
         assert torch.cuda.Stream.call_args_list == [mock.call(torch.device("cuda:1"))]
-    assert [each["pool"] for each in told] == [0, 0, 1]
-    assert len({id(each["stream"]) for each in told}) == 1
-    assert {each["capture_error_mode"] for each in told} == {"thread_local"}, "others may work"
+    assert [each["pool"] for each in captures] == [0, 0, 1]
+    assert len({id(each["stream"]) for each in captures}) == 1
+    assert {each["capture_error_mode"] for each in captures} == {"thread_local"}, "others may work"
 
 
 def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:

@@ -129,8 +129,9 @@ def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
 
 
 def _shows(trial: Trial, engine: Engine, what: str) -> bool:
-    """Whether the trace shows what the workload is for. An engine that serves waves feeds no prompt
-    beside another's decode."""
+    """Returns whether the trace shows what the workload is for. An engine that serves waves feeds no
+    prompt beside another's decode.
+    """
     trace = trial.trace_of(engine)
     if what == "packed" and Capability.SCHEDULING not in trial.capabilities:
         return any(len(record.rows) > 1 for record in trace)
@@ -146,7 +147,7 @@ def _requests(vocab_size: int, seed: int) -> tuple[Request, ...]:
 
 
 def _workloads(capabilities: frozenset[Capability]) -> Iterator[str]:
-    """The workloads that the engine is capable of."""
+    """Yields the workloads that the engine is capable of."""
     return (what for what in WORKLOADS if what not in NEEDS or NEEDS[what] in capabilities)
 
 

@@ -58,9 +58,12 @@ def _spread(model: PreTrainedModel) -> float:
 
 
 def _require_adequacy(oracle: Oracle, seed: int) -> None:
-    """Each token of a short context, and the order of two, must move the last logits beyond the bound.
-    The two are as near as a window reaches: a layer without positions knows only the causal order, and
-    the layer above must tell them apart."""
+    """Raises `UnprovenError` unless each token of a short context, and the order of two, moves the
+    last logits beyond the bound.
+
+    The two are as near as a window reaches: a layer without positions knows only the causal order,
+    and the layer above must distinguish them.
+    """
     tokens = range(FIRST_ORDINARY_TOKEN, oracle.subject.vocab_size)
     drawn = random.Random(seed).sample(tokens, 2 * CONTEXT_LEN)
     prompt, others = drawn[:CONTEXT_LEN], drawn[CONTEXT_LEN:]

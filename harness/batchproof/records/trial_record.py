@@ -29,8 +29,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """A broken promise as data. `rule`: the id of the check that found it; `facts`: what that rule saw,
-    JSON values by name. Nothing about a failure is ever read from its text."""
+    """A broken promise as data.
+
+    `rule` is the id of the check that found it; `facts` is what that rule saw, JSON values by name.
+    Nothing about a failure is ever read from its text.
+    """
 
     promise: str
     rule: str
@@ -63,10 +66,14 @@ class TrialRecord:
 
     @property
     def counted_for(self) -> tuple[str, ...]:
-        """A failure counts for the promise it broke, whichever test found it."""
+        """Returns the promises that the test counts for. A failure counts for the promise it broke,
+        whichever test found it.
+        """
         return (self.failure.promise,) if self.failure else self.promises
 
     @property
     def is_inadequate(self) -> bool:
-        """Judged by the tokens alone of a model that cannot show a fault in them. Logits could."""
+        """Returns whether the test judged only tokens of a model that cannot show a fault in them.
+        Logits could.
+        """
         return not self.is_adequate and not self.ledger.num_logits

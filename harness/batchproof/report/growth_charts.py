@@ -25,7 +25,7 @@ MAX_TICKS = 7
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One engine: `x` as varied; the typical lap, the fastest and the slowest in milliseconds."""
+    """One engine: `x` as varied, and the typical, fastest and slowest lap in milliseconds."""
 
     label: str
     index: int
@@ -36,6 +36,7 @@ class Curve:
 
     @classmethod
     def of(cls, sweep: Data, colours: Mapping[str, int]) -> Curve:
+        """Returns the curve of an entry of a result file."""
         points = sweep["points"]
         typical, low, high = (
             1000 * np.array([point.get(key, point["seconds"]) for point in points], dtype=np.float64)
@@ -46,7 +47,9 @@ class Curve:
 
 
 def growth_pictures(sweeps: Iterable[Data], colours: Mapping[str, int]) -> dict[str, Chart]:
-    """A picture of all engines for each model and each quantity varied, by a name for its file."""
+    """Returns a picture of all engines for each model and each varied quantity, by a name for its
+    file.
+    """
     groups: dict[str, list[Data]] = {}
     for sweep in sweeps:
         if sweep["points"]:

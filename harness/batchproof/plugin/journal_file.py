@@ -1,7 +1,8 @@
-"""`--journal FILE`: each test that is over is a line of the file at once, and is not run again.
+"""`--journal FILE`: writes each finished test to the file at once, as a line, and does not run it
+again.
 
-So a judgement may be stopped at any time, by hand or by the machine, and go on with the same command.
-With workers the controller writes; all processes read what was there when they began.
+A judgement that was stopped, by hand or by the machine, therefore resumes with the same command. With
+workers the controller writes; all processes read what the file held when they began.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from typing import Protocol, TextIO
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.plugin.table import record_of
+from batchproof.plugin.promise_table import record_of
 from batchproof.records.journal import JournalEntry, append, cut_to_whole_lines, entries
 
 OPTION = "--journal"
-HELP = "note each test that is over in FILE, and leave out those that are noted there already"
+HELP = "write each finished test to FILE, and leave out those that it holds already"
 
 
 class WorkerNode(Protocol):
-    """What pytest-xdist hands to the process of a worker."""
+    """What pytest-xdist passes to the process of a worker."""
 
     workerinput: dict[str, object]
 
 
 class Journal:
-    """Registered where the option is given."""
+    """The plugin that is registered if `--journal` is given."""
 
     def __init__(self, path: Path, is_writer: bool, known: list[str] | None = None) -> None:
         if is_writer:
@@ -39,12 +40,14 @@ class Journal:
         self._open: dict[str, JournalEntry] = {}  # tests under way
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects the tests that the journal holds already."""
         done = [item for item in items if item.nodeid in self._known]
         if done:
             config.hook.pytest_deselected(items=done)
             items[:] = [item for item in items if item.nodeid not in self._known]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collects the reports of a test and writes its entry once the test is over."""
         if not self._is_writer:
             return
         before = self._open.get(report.nodeid, JournalEntry(report.nodeid, "passed"))
@@ -61,10 +64,11 @@ class Journal:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
-        """A worker that takes a dead one's place must see the same tests."""
+        """Passes the known tests on: a worker that replaces a dead one must see the same tests."""
         node.workerinput["batchproof_journal"] = sorted(self._known)
 
     def pytest_sessionfinish(self) -> None:
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
 
@@ -82,7 +86,9 @@ def _text(report: pytest.TestReport) -> str:
 
 
 def register(config: pytest.Config) -> None:
-    """Raises `pytest.UsageError` for a place where no file can be written, or another kind of file."""
+    """Registers the journal. Raises `pytest.UsageError` if the file cannot be written or is no
+    journal.
+    """
     asked = config.getoption(OPTION)
     if asked is None:
         return

@@ -1,5 +1,6 @@
-"""`python -m batchproof honest`: no false alarms. Honest engines, plain and odd, keep every promise on
-many thousand generated workloads.
+"""`python -m batchproof honest`: no false alarms.
+
+Honest engines, plain and odd, keep every promise on many thousand generated workloads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import BatchproofError
 from batchproof.models.catalogue import DTYPES
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
@@ -26,6 +27,7 @@ MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof honest`."""
     parser.add_argument(
         "engines",
         nargs="*",
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.positive,
         default=10_000,
         metavar="N",
-        help="stop when so many were judged in each dtype (default: %(default)s)",
+        help="workloads to judge in each dtype before it stops (default: %(default)s)",
     )
     parser.add_argument(
         "--dtype",
@@ -50,22 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.whole,
         default=0,
         metavar="S",
-        help="of everything drawn (default: %(default)s)",
+        help="seed of everything drawn (default: %(default)s)",
     )
     parser.add_argument(
         "--examples",
         type=choices.positive,
         default=20,
         metavar="N",
-        help="of a property test in one task: fewer, and more engines, models and tests meet (default: "
-        "%(default)s)",
+        help="examples of a property test in one task; with fewer, more engines, models and tests meet "
+        "(default: %(default)s)",
     )
     choices.add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 without an alarm, else 1. Partial or interrupted runs are written to
-    `honest-partial.*`."""
+    """Returns 0 if there was no alarm, else 1. Partial or interrupted runs are written to
+    `honest-partial.*`. Raises `UsageError`.
+    """
     known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
     engines = choices.chosen(arguments.engines, known, "honest engine")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")

@@ -1,4 +1,4 @@
-"""The table engine x promise: what the test records of a session add up to, and lines below it."""
+"""The table engine x promise: what the test records of a session add up to, and the lines below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from batchproof.promises import Promise
 from batchproof.records.decode import decode
 from batchproof.records.table import PromiseCell, Totals
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 
 RECORD = "batchproof"  # the name of the record among the properties of a report
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
@@ -22,13 +22,13 @@ LEGEND = (
 
 
 def record_of(report: pytest.TestReport) -> TrialRecord | None:
-    """The test record as it is now; None for a test that is no conformance test."""
+    """Returns the test record as it is now, or None for a test that is no conformance test."""
     noted = dict(getattr(report, "user_properties", ())).get(RECORD)
     return None if noted is None else decode(TrialRecord, noted)
 
 
 def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
-    """One for each conformance test; errors of set-up and tear-down count as failures."""
+    """Yields the outcome of each conformance test. Errors of set-up and tear-down count as failures."""
     for report in reports:
         is_last_word = report.when == "call" or report.outcome != "passed"
         record = record_of(report) if is_last_word else None
@@ -37,12 +37,14 @@ def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
 
 
 def num_compared(outcomes: Iterable[Outcome]) -> int:
-    """Answers that prove something; what a known failure compared before it failed does not."""
+    """Returns the number of answers that prove something. What a known failure compared before it
+    failed does not count.
+    """
     return sum(record.ledger.num_requests for outcome, record in outcomes if outcome != "known")
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
-    """The lines of the table, its legend, and the totals of each engine."""
+    """Yields the lines of the table, its legend, and the totals of each engine."""
     engines = list(dict.fromkeys(record.engine for _, record in outcomes))
     cells = {engine: cells_of(engine, outcomes) for engine in engines}
     widths = {e: max(7, len(e), *(len(cell.text) for cell in cells[e].values())) for e in engines}
@@ -58,7 +60,9 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
 
 
 def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCell]:
-    """Promise id -> cell, in the order of the promises; those that no test checked are left out."""
+    """Returns the cell of each promise id, in the order of the promises. Promises that no test
+    checked are left out.
+    """
     counts: dict[str, Counter[str]] = {}
     for outcome, record in outcomes:
         if record.engine == engine:
@@ -70,7 +74,7 @@ def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCe
 
 
 def _kind(outcome: str, record: TrialRecord) -> str:
-    """The field of `PromiseCell` that counts the test."""
+    """Returns the field of `PromiseCell` that counts the test."""
     if outcome == "passed" and record.is_inadequate:
         return "inadequate"
     if outcome == "skipped" and record.lacks is not None:
@@ -83,7 +87,7 @@ def _cell(count: Counter[str]) -> PromiseCell:
 
 
 def _cell_text(count: Counter[str]) -> str:
-    """How the outcomes of one engine and promise read, as `LEGEND` says."""
+    """Returns the outcomes of one engine and promise in the form that `LEGEND` explains."""
     known = [f"known {count['known']}"] if count["known"] else []
     if count["failed"]:
         return " ".join([f"FAIL {count['failed']}", *known])
@@ -99,7 +103,7 @@ def _text(cell: PromiseCell | None) -> str:
 
 
 def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
-    """What all tests of an engine compared."""
+    """Returns what all tests of an engine compared."""
     ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
     return Totals(
         num_runs=sum(each.num_runs for each in ledgers),
@@ -119,13 +123,13 @@ def _totals_line(engine: str, total: Totals) -> str:
 
 
 def error_units(outcomes: Iterable[Outcome]) -> list[tuple[str, float]]:
-    """Model and E, where E was needed."""
+    """Returns each model with its E, for models whose E was needed."""
     units = {(record.model, record.ledger.error_unit) for _, record in outcomes}
     return sorted((model, unit) for model, unit in units if unit is not None)
 
 
 def adequacies(outcomes: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
-    """Model, what was measured, and whether that is too little."""
+    """Returns each model, what was measured on it, and whether that is too little."""
     found = {
         (record.model, record.adequacy, not record.is_adequate)
         for _, record in outcomes
@@ -135,4 +139,5 @@ def adequacies(outcomes: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
 
 
 def notes(outcomes: Iterable[Outcome]) -> list[str]:
+    """Returns remarks on the session, each once."""
     return list(dict.fromkeys(note for _, record in outcomes for note in record.ledger.notes))

@@ -1,6 +1,6 @@
-"""`python -m batchproof replay FAILURE.json`: is the failure still there?
+"""`python -m batchproof replay FAILURE.json`: checks whether the failure still occurs.
 
-Exit code 1: reproduced, the same promise is broken; 0: gone; 2: it cannot tell, and says why.
+Exit code 1: reproduced, the same promise is broken; 0: gone; 2: undecided, with the reason.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ WORDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof replay`."""
     parser.add_argument("failure", metavar="FAILURE.json", help="written by `pytest --repro`")
     parser.add_argument("--engine", metavar="ENGINE", help=f"another engine: {FORMS}")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one sentence and return the exit code. Raises `UsageError` where nothing can be run."""
+    """Prints one sentence and returns the exit code. Raises `UsageError` if nothing can be run."""
     file = read_failure(Path(arguments.failure))
     engine = arguments.engine or file.failure.subject.engine
     trial = _trial(file, engine)
@@ -49,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trial(file: FailureFile, engine: str) -> Trial:
-    """Raises `UsageError` if engine, model or device are missing."""
+    """Returns the trial that the file describes. Raises `UsageError` if engine, model or device are
+    missing.
+    """
     subject = file.failure.subject
     device = resolve_device(subject.device)
     make_current(device)

@@ -1,4 +1,4 @@
-"""Kinds of result files. Each has a schema, `name/version`, one reader and one writer."""
+"""Kinds of result files. Each has a schema `name/version`, one reader and one writer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class FileKind(Generic[Record]):
-    """`what`: the kind in words, for messages."""
+    """One kind of result file. `what` names the kind in messages."""
 
     what: str
     name: str
@@ -26,19 +26,24 @@ class FileKind(Generic[Record]):
 
     @property
     def schema(self) -> str:
+        """Returns the schema that the file states, such as `batchproof.kills/1`."""
         return f"{self.name}/{self.version}"
 
     def owns(self, document: object) -> bool:
-        """Is it a document of this kind, of whatever version?"""
+        """Returns whether a document is of this kind, in whatever version."""
         schema = document.get("schema") if isinstance(document, Mapping) else None
         return isinstance(schema, str) and schema.partition("/")[0] == self.name
 
     def read(self, path: Path) -> Record:
-        """Raises `UsageError` naming the file, if it is missing, foreign, too new or damaged."""
+        """Returns the record in the file. Raises `UsageError` naming the file if it is missing,
+        foreign, too new or damaged.
+        """
         return self.of(path, parsed(path))
 
     def of(self, path: Path, document: object) -> Record:
-        """The record of a document that `parsed` has read. Raises `UsageError` as `read` does."""
+        """Returns the record of a document that `parsed` has read. Raises `UsageError` as `read`
+        does.
+        """
         if not isinstance(document, Mapping):
             found = (
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"
@@ -51,7 +56,7 @@ class FileKind(Generic[Record]):
             raise UsageError(f"result file '{path}' is damaged: {error}") from None
 
     def write(self, record: Record, path: Path) -> None:
-        """Puts the record in place of what is there, all at once. Raises `UsageError` if it cannot."""
+        """Replaces the file by the record, atomically. Raises `UsageError` if it cannot be written."""
         document = {"schema": self.schema} | encode(record)
         replace_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
@@ -70,7 +75,7 @@ class FileKind(Generic[Record]):
 
 
 def parsed(path: Path) -> object:
-    """The JSON value that a result file holds. Raises `UsageError`."""
+    """Returns the JSON value in a result file. Raises `UsageError`."""
     if path.is_dir():
         raise UsageError(f"'{path}' is a directory, but must be a result file")
     try:
@@ -85,9 +90,10 @@ def parsed(path: Path) -> object:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a temporary file that takes the place of the old one: a reader never sees half of it.
+    """Writes a temporary file that replaces the old one: a reader never sees half of it.
 
-    Raises `UsageError` if nothing can be written there."""
+    Raises `UsageError` if the file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

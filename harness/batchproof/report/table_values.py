@@ -1,4 +1,4 @@
-"""What the templates print beside text: marks and tables."""
+"""What the templates print besides text: marks and tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """`note`: the number of a note below the table; `bar`: a share drawn as a bar, in percent."""
+class TableCell:
+    """One cell. `note` is the number of a note below the table; `bar` is a share drawn as a bar, in
+    percent.
+    """
 
     text: str
     kind: str = ""  # as of a chip; empty for a plain cell
@@ -30,12 +32,12 @@ class Row:
     """One line of a table, or the heading of a group of lines if it has no cells."""
 
     head: str
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[TableCell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`head` names all columns, that of the row heads included; notes count from 1."""
+    """A table. `head` names all columns, including that of the row heads; notes count from 1."""
 
     label: str
     head: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""`python -m batchproof judge ENGINE...`: the whole suite before each engine, and a page about it."""
+"""`python -m batchproof judge ENGINE...`: runs the whole suite on each engine and writes a page about
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from batchproof.judgement.issues import DEFAULT_ISSUES, KnownIssue, read_issues
 from batchproof.judgement.output import running_folder, written
 from batchproof.judgement.replays import replayed
 from batchproof.judgement.session import Session
-from batchproof.judgement.verdict import verdict_of
+from batchproof.judgement.verdict_of_journal import verdict_of
 from batchproof.places import ROOT
 from batchproof.records.journal import entries
 from batchproof.records.made import made_now
@@ -29,9 +31,14 @@ ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: noth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engines", nargs="+", metavar="ENGINE", help="as for pytest --engine")
+    """Adds the arguments of `batchproof judge`."""
     parser.add_argument(
-        "--resume", action="store_true", help="go on where a judgement was stopped; without, begin anew"
+        "engines", nargs="+", metavar="ENGINE", help="engines to judge, as for pytest --engine"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue a judgement that was stopped; otherwise begin anew",
     )
     parser.add_argument(
         "--pytest",
@@ -51,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 if every engine keeps what it was tested on, else 1. Ctrl-C keeps what is done."""
+    """Returns 0 if every engine keeps what it was tested on, else 1. Ctrl-C keeps what is done.
+    Raises `UsageError`.
+    """
     if len(set(arguments.engines)) < len(arguments.engines):
         twice = next(e for e in arguments.engines if arguments.engines.count(e) > 1)
         raise UsageError(f"{twice!r} is named twice")

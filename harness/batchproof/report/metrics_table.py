@@ -1,4 +1,6 @@
-"""The table of figures of one comparison, a column an engine, with the reason of each dash below."""
+"""The table of figures of one comparison, a column per engine, with the reason for each dash below
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.report import words
 from batchproof.report.rows import Data, is_shown, schedule
-from batchproof.report.values import Cell, Chip, Row, Table
+from batchproof.report.table_values import Chip, Row, Table, TableCell
 
 VERDICTS = {VALID: "good", INVALID: "bad", UNVERIFIED: "warn"}
 LATENCIES = {
@@ -22,8 +24,8 @@ Show = Callable[[Any], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One figure: its name with unit, its group, where it stands in a row, how it reads."""
+class MetricLine:
+    """One figure: its name with unit, its group, how it is read from a row, and how it is formatted."""
 
     group: str
     title: str
@@ -61,22 +63,25 @@ PADDING, MEMORY = "fed tokens that are padding", "most memory beyond the start's
 RATES, TIMES, SCHEDULE = "throughput, per second", "latency, ms: median / p99", "schedule"
 ROOFLINE, START = "roofline", "start, apart, s"
 LINES = (
-    Line(RATES, "output tokens, wall time", _metric("output_throughput")),
-    Line(RATES, "output tokens, process time", _metric("output_tokens_per_process_s")),
-    Line(RATES, "all tokens, wall time", _metric("total_token_throughput")),
-    Line(RATES, "requests, wall time", _metric("request_throughput")),
-    Line(RATES, "goodput: requests in limits", _metric("request_goodput"), is_optional=True),
-    Line(RATES, "share of requests in limits", _metric("goodput_share"), words.share, True),
-    *(Line(TIMES, f"{title} ({name})", _latency(name), _pair) for name, title in LATENCIES.items()),
-    Line(SCHEDULE, "steps", _scheduled("num_steps"), words.count),
-    Line(SCHEDULE, "mean batch", _scheduled("mean_batch")),
-    Line(SCHEDULE, "slots occupied", _scheduled("occupancy"), words.share),
-    Line(SCHEDULE, PADDING, _scheduled("padding_waste"), words.share),
-    Line(SCHEDULE, MEMORY, _scheduled("peak_memory_bytes"), words.size),
-    Line(ROOFLINE, "share of it reached", _roofline("share"), words.share),
-    Line(ROOFLINE, "bound by", _roofline("bound"), lambda bound: bound or words.UNDEFINED),
-    Line(START, "building the engine", lambda row: row.get("build_s")),
-    Line(START, "first round, warm-up", lambda row: row.get("first_round_s")),
+    MetricLine(RATES, "output tokens, wall time", _metric("output_throughput")),
+    MetricLine(RATES, "output tokens, process time", _metric("output_tokens_per_process_s")),
+    MetricLine(RATES, "all tokens, wall time", _metric("total_token_throughput")),
+    MetricLine(RATES, "requests, wall time", _metric("request_throughput")),
+    MetricLine(RATES, "goodput: requests in limits", _metric("request_goodput"), is_optional=True),
+    MetricLine(RATES, "share of requests in limits", _metric("goodput_share"), words.share, True),
+    *(
+        MetricLine(TIMES, f"{title} ({name})", _latency(name), _pair)
+        for name, title in LATENCIES.items()
+    ),
+    MetricLine(SCHEDULE, "steps", _scheduled("num_steps"), words.count),
+    MetricLine(SCHEDULE, "mean batch", _scheduled("mean_batch")),
+    MetricLine(SCHEDULE, "slots occupied", _scheduled("occupancy"), words.share),
+    MetricLine(SCHEDULE, PADDING, _scheduled("padding_waste"), words.share),
+    MetricLine(SCHEDULE, MEMORY, _scheduled("peak_memory_bytes"), words.size),
+    MetricLine(ROOFLINE, "share of it reached", _roofline("share"), words.share),
+    MetricLine(ROOFLINE, "bound by", _roofline("bound"), lambda bound: bound or words.UNDEFINED),
+    MetricLine(START, "building the engine", lambda row: row.get("build_s")),
+    MetricLine(START, "first round, warm-up", lambda row: row.get("first_round_s")),
 )
 WHY_NO_SCHEDULE = {
     MEMORY: "not to be measured on this system",
@@ -89,22 +94,25 @@ WHY_NO_ROOFLINE = (
 
 
 class Notes:
-    """Numbers each reason once."""
+    """Numbers each reason once, from 1."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, int] = {}
 
     def number(self, reason: str) -> int:
+        """Returns the number of a reason."""
         return self._reasons.setdefault(reason, len(self._reasons) + 1)
 
     def listed(self) -> tuple[str, ...]:
+        """Returns the reasons in the order of their numbers."""
         return tuple(self._reasons)
 
 
 def metrics_table(rows: Sequence[Data], label: str) -> Table:
+    """Returns the table of the rows of one comparison."""
     notes = Notes()
     chips = [Chip(row["verdict"], VERDICTS.get(row["verdict"], "none")) for row in rows]
-    body = [Row("verdict", tuple(Cell("", chip=chip) for chip in chips))]
+    body = [Row("verdict", tuple(TableCell("", chip=chip) for chip in chips))]
     group = ""
     for line in LINES:
         values = [line.of(row) if is_shown(row) else None for row in rows]
@@ -119,14 +127,14 @@ def metrics_table(rows: Sequence[Data], label: str) -> Table:
     return Table(label, head, tuple(body), notes.listed())
 
 
-def _cell(row: Data, line: Line, value: Any, notes: Notes) -> Cell:
+def _cell(row: Data, line: MetricLine, value: Any, notes: Notes) -> TableCell:
     if value is None:
-        return Cell(words.UNDEFINED, "none", note=notes.number(_why(row, line)))
-    return Cell(line.show(value))
+        return TableCell(words.UNDEFINED, "none", note=notes.number(_why(row, line)))
+    return TableCell(line.show(value))
 
 
-def _why(row: Data, line: Line) -> str:
-    """Why a figure is missing."""
+def _why(row: Data, line: MetricLine) -> str:
+    """Returns why a figure is missing."""
     if not is_shown(row):
         return f"{row['verdict']}: no figure is shown"
     if line.group == TIMES:
@@ -140,7 +148,7 @@ def _why(row: Data, line: Line) -> str:
 
 
 def unwell(rows: Sequence[Data]) -> Mapping[str, str]:
-    """Verdict and reason of each engine that is not VALID."""
+    """Returns verdict and reason of each engine that is not VALID."""
     return {
         row["engine"]: f"{row['verdict']}: {row.get('reason') or 'no reason is given'}"
         for row in rows

@@ -1,4 +1,4 @@
-"""The right answers to a workload, and which of its requests are bad ones."""
+"""The right answers to a workload, and which of its requests are bad."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batchproof.workload.workloads import Workload
 
 
 def right_answers(trial: Trial, workload: Workload) -> tuple[Completion | None, ...]:
-    """One a request, in order; None where it must be refused."""
+    """Returns one answer per request, in order; None for a request that must be refused."""
     return tuple(
         None if is_bad(trial, workload, index) else right_answer(trial, request)
         for index, request in enumerate(workload.requests)
@@ -19,13 +19,13 @@ def right_answers(trial: Trial, workload: Workload) -> tuple[Completion | None, 
 
 
 def right_answer(trial: Trial, request: Request) -> Completion:
-    """The answer of the oracle to a good request."""
+    """Returns the oracle's answer to a good request."""
     token_ids, reason = trial.oracle.expected(request)
     return Completion(request.request_id, tuple(token_ids), reason)
 
 
 def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
-    """Must the request be refused under the limits of model and config?"""
+    """Returns whether the request must be refused under the limits of model and config."""
     request, config = workload.requests[index], workload.config
     limits = Limits.of(trial.subject.model, config)
     # Stepped, an id may come again once it is free.
@@ -37,7 +37,9 @@ def is_bad(trial: Trial, workload: Workload, index: int) -> bool:
 
 
 def may_tie(trial: Trial, request: Request) -> bool:
-    """Is some right token so close to the second best that an honest engine may choose that one?"""
+    """Returns whether some right token is so close to the second best that an honest engine may
+    choose the latter.
+    """
     oracle = trial.oracle
     if oracle.subject.oracle is not None:
         return False

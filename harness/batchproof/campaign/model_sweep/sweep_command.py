@@ -21,7 +21,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.made import made_now
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine
@@ -33,14 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command to its parser."""
     parser.add_argument("types", nargs="*", metavar="TYPE", help="model types (default: all)")
     parser.add_argument(
-        "--engine", default=ENGINE, metavar="E", help="as for pytest (default: %(default)s)"
+        "--engine",
+        default=ENGINE,
+        metavar="E",
+        help="the engine to try, as for pytest --engine (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
         type=choices.whole,
         default=0,
         metavar="S",
-        help="of weights and prompts (default: %(default)s)",
+        help="seed of weights and prompts (default: %(default)s)",
     )
     parser.add_argument(
         "--time-limit",

@@ -8,7 +8,7 @@ from batchproof.promises import Promise
 from batchproof.report import words
 from batchproof.report.inputs import Source
 from batchproof.report.rows import Data
-from batchproof.report.values import Cell, Row, Table
+from batchproof.report.table_values import Row, Table, TableCell
 
 TOTALS = {
     "workloads": "num_workloads",
@@ -20,12 +20,15 @@ TOTALS = {
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
+    """The section of a conformance table."""
+
     about: str
     table: Table
     totals: tuple[str, ...]  # a line an engine
 
 
 def conformance(source: Source) -> Conformance:
+    """Returns the section of a conformance table."""
     data = source.data
     engines, cells = data["engines"], data["cells"]
     rows = tuple(
@@ -44,14 +47,14 @@ def conformance(source: Source) -> Conformance:
     )
 
 
-def _cell(cell: Data | None) -> Cell:
+def _cell(cell: Data | None) -> TableCell:
     if cell is None:
-        return Cell(words.UNDEFINED, "none")
+        return TableCell(words.UNDEFINED, "none")
     is_known = cell.get("known") and not cell.get("failed")
     kind = "bad" if cell.get("failed") else "warn" if is_known else "" if cell.get("passed") else "none"
     counts = {key: value for key, value in cell.items() if isinstance(value, int) and value}
     title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items())
-    return Cell(cell["text"], kind, title)
+    return TableCell(cell["text"], kind, title)
 
 
 def _total(engine: str, totals: Data) -> str:
@@ -60,4 +63,5 @@ def _total(engine: str, totals: Data) -> str:
 
 
 def num_failed(source: Source) -> int:
+    """Returns the number of failed tests in the file."""
     return sum(cell.get("failed", 0) for row in source.data["cells"].values() for cell in row.values())

@@ -1,4 +1,4 @@
-"""What is wrong with a kill table, in lines for people; none: it proves the suite."""
+"""What is wrong with a kill table, in lines for people. Without a line the table proves the suite."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ LOWEST_SCORE = 0.85  # of the diagnosis
 
 
 def problems(table: KillTableRecord) -> list[str]:
-    """A table that was stopped shows only what the suite broke on. Tests that catch nothing are a
-    problem of a table of all faults on all embedded models."""
+    """Returns the problems, one line each.
+
+    A table that was stopped shows only where the suite itself broke. Tests that catch nothing are a
+    problem only in a table of all faults on all embedded models.
+    """
     if not table.is_complete:
         return list(_own_failures(table))
     found = [*_survivors(table), *_own_failures(table)]

@@ -1,6 +1,6 @@
 """`--table=FILE`: the table engine x promise as JSON, for `batchproof report` and other readers.
 
-It is written when the session ends, by the controller where there are workers. A session without a
+It is written when the session ends, by the controller if there are workers. A session without a
 conformance test leaves an older file as it is.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from batchproof.plugin.promise_table import Outcome, cells_of, notes, outcomes_of, totals_of
 from batchproof.plugin.selection import SELECTION
-from batchproof.plugin.table import Outcome, cells_of, notes, outcomes_of, totals_of
 from batchproof.promises import Promise
 from batchproof.records.made import made_now
 from batchproof.records.table import CONFORMANCE, ConformanceTable
@@ -25,7 +25,7 @@ HELP = "write the table engine x promise to FILE as JSON when the session ends"
 
 
 class TableFile:
-    """Registered where the option is given."""
+    """The plugin that is registered if `--table` is given."""
 
     def __init__(self, path: Path, config: pytest.Config) -> None:
         self.path = path
@@ -33,11 +33,12 @@ class TableFile:
         self._outcomes: list[Outcome] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The workers' reports come here as well."""
+        """Collects the reports, those of workers included."""
         self._outcomes += outcomes_of([report])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: the exit status is settled
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Writes the file once the exit status is settled."""
         yield
         if not self._outcomes:
             return
@@ -48,6 +49,7 @@ class TableFile:
         CONFORMANCE.write(found, self.path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints the path of the file, or that it was not written."""
         words = (
             f"table: {self.path}"
             if self._outcomes
@@ -59,7 +61,7 @@ class TableFile:
 def conformance(
     outcomes: list[Outcome], config: pytest.Config, exit_status: int, is_complete: bool
 ) -> ConformanceTable:
-    """The content of the file. `is_complete`: no test that was chosen is missing."""
+    """Returns the content of the file. `is_complete` states that no chosen test is missing."""
     selection = config.stash[SELECTION]
     engines = tuple(dict.fromkeys(record.engine for _, record in outcomes))
     return ConformanceTable(
@@ -80,7 +82,7 @@ def conformance(
 
 
 def register(config: pytest.Config) -> None:
-    """Raises `pytest.UsageError` for a place where no file can be written."""
+    """Registers the table file. Raises `pytest.UsageError` if no file can be written there."""
     asked = config.getoption(OPTION)
     if asked is None or hasattr(config, "workerinput"):
         return

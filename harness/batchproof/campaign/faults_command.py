@@ -14,16 +14,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from batchproof.campaign.judge import problems
+from batchproof.campaign.attempts import Attempt, Kill, make_attempt
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
-from batchproof.campaign.kills import Attempt, Kill, make_attempt
+from batchproof.campaign.kill_table_problems import problems
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.models.catalogue import EMBEDDED
-from batchproof.records.files import replace_text
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import faults
@@ -34,6 +34,7 @@ Attempting = Callable[[Attempt], Kill]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof faults`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="planted faults (default: all)")
     parser.add_argument(
         "--model",
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.seeds,
         default=(1, 2, 3),
         metavar="N,N",
-        help="of Hypothesis (default: 1,2,3)",
+        help="seeds of Hypothesis (default: 1,2,3)",
     )
     parser.add_argument(
         "--time-limit",
@@ -58,14 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--update",
         action="store_true",
-        help="hunt the named faults only, and put their rows into the whole table that is there",
+        help="hunt the named faults only, and put their rows into the existing whole table",
     )
     choices.add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if the table proves the suite, else 1. Partial or interrupted tables are written to
-    `faults-partial.*`."""
+    `faults-partial.*`. Raises `UsageError`.
+    """
     table = _empty_table(arguments)
     output = choices.writable(arguments.output)
     whole = whole_table(output / "faults.json", table) if arguments.update else None
@@ -112,7 +114,7 @@ def _make(
     progress: Progress,
     is_counted: bool = False,
 ) -> None:
-    """`is_counted`: the progress knows of these attempts already."""
+    """Makes the attempts. `is_counted` states that the progress includes them already."""
     if not is_counted:
         progress.extend(len(todo))
     for attempt, found in pool.run(make, todo):

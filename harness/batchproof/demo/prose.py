@@ -1,4 +1,4 @@
-"""Small words and widths for text that people read."""
+"""Words and widths for text that people read."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ PROSE_WIDTH = 80  # longer lines read badly, however wide the terminal is
 
 
 def prose(sentences: str, width: int, indent: str = "   ") -> list[str]:
-    """A paragraph, indented and wrapped."""
+    """Returns a paragraph, indented and wrapped."""
     return textwrap.wrap(
         sentences, min(width, PROSE_WIDTH), initial_indent=indent, subsequent_indent=indent
     )
 
 
 def many(count: int, noun: str) -> str:
-    """`1 slot`, `3 slots`."""
+    """Returns a count with its noun: `1 slot`, `3 slots`."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def listed(words: Sequence[str]) -> str:
-    """`A`, `A and B`, `A, B and C`."""
+    """Returns `A`, `A and B`, or `A, B and C`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def span(steps: range) -> str:
-    """Steps counted from 0, as people count them: `4` or `4-9`."""
+    """Returns steps that count from 0 as people count them, from 1: `4` or `4-9`."""
     return str(steps.start + 1) if len(steps) == 1 else f"{steps.start + 1}-{steps.stop}"
 
 
 def quoted(text: str, width: int) -> str:
-    """A text in quotes on one line, at most `width` columns, shortened with `...` where it must be.
+    """Returns a text in quotes on one line, at most `width` columns, shortened with `...` if needed.
 
     Control characters are escaped, and a wide character counts as the two columns it takes.
     """
@@ -51,7 +51,7 @@ def _columns(text: str) -> int:
 
 
 def shortened(token_ids: Sequence[int], width: int) -> str:
-    """Token ids in at most `width` columns, with how many are left out."""
+    """Returns token ids in at most `width` columns, with how many are left out."""
     for count in range(len(token_ids), 0, -1):
         rest = len(token_ids) - count
         line = " ".join(map(str, token_ids[:count])) + (f" ... ({rest} more)" if rest else "")

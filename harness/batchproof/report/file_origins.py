@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from batchproof.report import words
 from batchproof.report.inputs import Kind, Source
-from batchproof.report.values import Chip
+from batchproof.report.table_values import Chip
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
+    """A label and its value, as one line of the section."""
+
     name: str
     text: str
     is_code: bool = False
@@ -19,7 +21,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FileOrigin:
     """One file and what it says about itself."""
 
     path: str
@@ -29,8 +31,9 @@ class Origin:
 INCOMPLETE = Chip("INCOMPLETE", "warn")
 
 
-def origin(source: Source) -> Origin:
-    return Origin(str(source.path), tuple(_facts(source)))
+def origin(source: Source) -> FileOrigin:
+    """Returns what a file states about its origin."""
+    return FileOrigin(str(source.path), tuple(_facts(source)))
 
 
 def _facts(source: Source) -> Iterator[Fact]:

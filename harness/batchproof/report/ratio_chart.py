@@ -1,4 +1,4 @@
-"""All paired ratios of a file in one picture: dots with intervals about the line of no difference."""
+"""All paired ratios of a file in one picture: dots with intervals around the line of no difference."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Dot:
 
     @property
     def ends(self) -> list[float]:
+        """Returns the ratio and the known ends of its interval."""
         return [self.ratio.ratio, *(end for end in (self.ratio.low, self.ratio.high) if end)]
 
 
 def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Chart | None:
-    """None if no two engines were compared."""
+    """Returns the picture, or None if no two engines were compared."""
     has_models = len({each["model"]["name"] for each in comparisons}) > 1
     lines: list[str | Dot] = []  # a heading, then its ratios
     for each in comparisons:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.campaign.findings import Effort
-from batchproof.campaign.modules import function_of
+from batchproof.campaign.conformance_modules import function_of
 from batchproof.campaign.shared_laboratory import process_laboratory
+from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.run.registry import faults
 
@@ -16,10 +16,10 @@ FIRST_CATCH = Effort(profile="default", generated_first=True)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Run a fault on some models, in one session, by the tests of its promise until it is caught.
+    """Runs a fault on some models, in one session, by the tests of its promise until it is caught.
 
-    `is_wide`: if they miss it, by all others too. `only`: by this test function alone, to see whether
-    it catches anything.
+    `is_wide`: if those tests miss it, all others run too. `only`: this test function runs alone, to
+    see whether it catches anything.
     """
 
     fault: str
@@ -30,12 +30,15 @@ class Attempt:
 
     @property
     def arguments(self) -> list[str]:
+        """Returns pytest's arguments for seed and models."""
         return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What the suite said. `caught_by`: the function of the first test that did; None: it survived."""
+    """What the suite reported. `caught_by` is the function of the first test that failed; None: the
+    fault survived.
+    """
 
     caught_by: str | None = None
     broken: str | None = None  # the promise that failure named
@@ -47,7 +50,9 @@ class Kill:
 
 
 def make_attempt(attempt: Attempt, time_limit_s: float) -> Kill:
-    """The tests of the promise it breaks; of a wide attempt, if they miss it, all others."""
+    """Runs the tests of the promise that the fault breaks and, in a wide attempt that they miss, all
+    others. The time limit is in seconds, for one call of the engine.
+    """
     declared = f"promise(id='{faults()[attempt.fault].promise.id}')"
     if attempt.only is not None:
         name = attempt.only.rpartition("::")[2]
@@ -76,7 +81,7 @@ def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
 
 
 def _after(miss: Kill, other: Kill) -> Kill:
-    """What was spent on the miss counts too."""
+    """Returns the other kill with the cost of the miss added."""
     return Kill(
         other.caught_by,
         other.broken,

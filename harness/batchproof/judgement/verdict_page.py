@@ -1,4 +1,4 @@
-"""A verdict in Markdown: plain, and fair to the engine."""
+"""A verdict in Markdown, factual and fair to the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_LINES_SHOWN = 40
 
 
 def verdict_page(verdict: EngineVerdict) -> str:
-    """Links lead from a folder below that of all verdicts."""
+    """Returns the page. Its links start in a folder below that of all verdicts."""
     lines = [f"# {verdict.title}", "", *_summary(verdict), ""]
     lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`", ""]
     if verdict.conventions:

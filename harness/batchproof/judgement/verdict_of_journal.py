@@ -1,4 +1,4 @@
-"""What the entries of a journal add up to. Runs nothing."""
+"""Turns the entries of a journal into a verdict. Runs nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from batchproof.judgement.groups import grouped, in_order
 from batchproof.judgement.issues import KnownIssue, issues_of
-from batchproof.plugin.table import Outcome, cells_of, totals_of
+from batchproof.plugin.promise_table import Outcome, cells_of, totals_of
 from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import PromiseCell
-from batchproof.records.trial import Compared
+from batchproof.records.trial_record import Compared
 from batchproof.records.verdict import EngineVerdict, PromiseResult
 
 
@@ -24,7 +24,7 @@ def verdict_of(
     suite_command: str,
     issues: Sequence[KnownIssue] = (),
 ) -> EngineVerdict:
-    """The verdict on one engine; `engine`: as the command line names it."""
+    """Returns the verdict on one engine. `engine` is its name on the command line."""
     entries = list(entries)
     outcomes: list[Outcome] = [(each.outcome, each.record) for each in entries if each.record]
     said = _said([record.ledger for _, record in outcomes])
@@ -57,7 +57,7 @@ def verdict_of(
 
 
 def _result(cell: PromiseCell, is_undocumented: bool) -> PromiseResult:
-    """`is_undocumented`: some failure of the promise is."""
+    """Returns the result of a promise. `is_undocumented`: some failure of it is not documented."""
     if cell.failed:
         words = "broken" if is_undocumented else "differs by design"
     else:
@@ -66,7 +66,7 @@ def _result(cell: PromiseCell, is_undocumented: bool) -> PromiseResult:
 
 
 def _said(ledgers: Sequence[Compared]) -> Compared:
-    """What the engine says of itself: the first word on each."""
+    """Returns what the engine states about itself: the first value of each field."""
     return Compared(
         release=next((each.release for each in ledgers if each.release), None),
         conventions=next((each.conventions for each in ledgers if each.conventions), ()),
@@ -75,7 +75,9 @@ def _said(ledgers: Sequence[Compared]) -> Compared:
 
 
 def title_of(engine: str, release: str | None, precision: str) -> str:
-    """The release, and the options that make it another engine; a URL or a command line is none."""
+    """Returns the release, and the options that make it another engine. A URL or a command line is no
+    title.
+    """
     if release is None:
         return engine
     target, _, query = engine.partition("?")

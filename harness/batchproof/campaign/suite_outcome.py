@@ -1,4 +1,4 @@
-"""How a suite run looks, what it sees, and the pytest plugin that notes it down."""
+"""How a suite run searches, what it finds, and the pytest plugin that records it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from batchproof.campaign.modules import conformance_functions, function_of
+from batchproof.campaign.conformance_modules import conformance_functions, function_of
+from batchproof.plugin.promise_table import record_of
 from batchproof.plugin.selection import LAB
-from batchproof.plugin.table import record_of
-from batchproof.records.trial import TrialRecord
+from batchproof.records.trial_record import TrialRecord
 from batchproof.run.laboratory import Laboratory
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a suite run looks. As it stands: as a plain run does, but without shrinking."""
+    """How a suite run searches. The default is a plain run without shrinking."""
 
     profile: str | None = None  # None: the current one
     max_examples: int | None = None  # None: the profile's
     shrinks: bool = False
-    generated_first: bool = False  # before the tests whose workloads somebody wrote
+    generated_first: bool = False  # before the tests with written workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Catch:
 
 
 @dataclass(slots=True)
-class Findings:
-    """What a suite run saw."""
+class SuiteOutcome:
+    """What a suite run found."""
 
     catches: list[Catch] = field(default_factory=list)
     num_passed: int = 0
@@ -53,24 +53,26 @@ class Findings:
 
     @property
     def first(self) -> Catch | None:
-        """The first failure that names a promise."""
+        """Returns the first failure that names a promise, or None."""
         return next((each for each in self.catches if each.broken is not None), None)
 
 
 class Recorder:
-    """Fills in the findings while the session runs, in the laboratory that it is given."""
+    """Fills in the outcome while the session runs, in the laboratory that it is given."""
 
-    def __init__(self, findings: Findings, effort: Effort, lab: Laboratory | None) -> None:
+    def __init__(self, findings: SuiteOutcome, effort: Effort, lab: Laboratory | None) -> None:
         self.findings = findings
         self.effort = effort
         self.lab = lab
 
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        """Hands the laboratory to the session before the options are resolved."""
         if self.lab is not None:
             early_config.stash[LAB] = self.lab
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Puts tests with generated workloads first if the effort asks for it."""
         if self.effort.generated_first:
             known = conformance_functions()
             generated = {name for name, facts in known.items() if facts.is_generated}
@@ -78,6 +80,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Iterator[None]:
+        """Measures how long the tests take, in seconds."""
         self.began = time.time()
         try:
             return (yield)
@@ -85,6 +88,7 @@ class Recorder:
             self.findings.seconds = time.time() - self.began
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Records the report of a test."""
         record = record_of(report)
         self.findings.num_passed += report.passed and report.when == "call"
         self.findings.num_skipped += report.skipped
@@ -109,6 +113,6 @@ class Recorder:
 
 
 def _counts(record: TrialRecord) -> dict[str, int]:
-    """What adds up over tests."""
+    """Returns the counts of a record that add up over tests."""
     ledger = asdict(record.ledger)
     return {name: value for name, value in ledger.items() if isinstance(value, int)}

@@ -1,4 +1,4 @@
-"""The conformance tests as modules: which functions they hold, and importing them once a profile."""
+"""The conformance tests as modules: their functions, and importing them once per profile."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def _loaded() -> Modules:
 
 @contextmanager
 def conformance_modules(settings: str) -> Iterator[None]:
-    """Inside, the conformance tests are those imported under these settings, or are still to import.
+    """Makes the conformance tests those that were imported under these settings, or lets them be
+    imported.
 
     A test keeps the settings it was imported under, and parsing the curated cases takes longer than
-    many a suite run: so neither are they shared between settings, nor imported anew each time.
+    many a suite run. So modules are neither shared between settings nor imported anew each time.
     """
     outer = _loaded()
     _replace(outer, _known.get(settings, {}))
@@ -44,8 +45,9 @@ def conformance_modules(settings: str) -> Iterator[None]:
 
 @contextmanager
 def fresh_engines() -> Iterator[None]:
-    """Inside, planted faults and oddities are imported anew: what an engine keeps on its class must not
-    depend on the suite runs before."""
+    """Imports planted faults and oddities anew inside the context: what an engine keeps on its class
+    must not depend on earlier suite runs.
+    """
     prefixes = ("batchproof_engines.faulty", "batchproof_engines.odd")
     outer = {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
     _replace(outer, {})
@@ -64,7 +66,7 @@ def _replace(old: Modules, new: Modules) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of a test function, from its source."""
+    """What the source of a test function states about it."""
 
     is_generated: bool  # by Hypothesis: it is decorated with `@given(...)`
     promises: frozenset[str]  # of its marks, else of its module's; a case brings its own
@@ -72,7 +74,7 @@ class Facts:
 
 @cache
 def conformance_functions() -> dict[str, Facts]:
-    """Node id of each conformance test function, without parameters -> what it is."""
+    """Returns each conformance test function, by its node id without parameters."""
     found: dict[str, Facts] = {}
     for path in sorted(SUITE.glob("test_*.py")):
         body = ast.parse(path.read_text(encoding="utf-8")).body
@@ -96,5 +98,5 @@ def _is_generated(node: ast.FunctionDef) -> bool:
 
 
 def function_of(test_id: str) -> str:
-    """A node id without its parameters."""
+    """Returns a node id without its parameters."""
     return test_id.partition("[")[0]
