@@ -10,6 +10,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,19 +206,32 @@ def test_wrong_input_is_one_sentence(
     assert words in line
 
 
-@pytest.mark.parametrize(
-    ("status", "exit_code"), [(0, 0), (1, 1), (2, 130), (4, 2), (5, 2), (-11, -11)]
-)
+def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter([KeyboardInterrupt, 2])
+
+    def wait() -> int:
+        result = next(waits)
+        if result is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return 2
+
+    process = nullcontext(SimpleNamespace(wait=wait))
+    monkeypatch.setattr(pytest_process.subprocess, "Popen", lambda _: process)
+    assert main(["test", "paged"]) == 130
+    assert not list(waits)
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1), (2, 2), (4, 2), (5, 2), (-11, -11)])
 def test_a_verdict_does_not_depend_on_the_folder(
     status: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
 
-    def run(command: list[str], **_: bool) -> SimpleNamespace:
+    def started(command: list[str]) -> AbstractContextManager[SimpleNamespace]:
         commands.append(command)
-        return SimpleNamespace(returncode=status)
+        return nullcontext(SimpleNamespace(wait=lambda: status))
 
-    monkeypatch.setattr(pytest_process.subprocess, "run", run)
+    monkeypatch.setattr(pytest_process.subprocess, "Popen", started)
     monkeypatch.chdir(tmp_path)
     assert main(["test", "mine.py:Engine", "paged", "-k", "parity"]) == exit_code
     (command,) = commands

@@ -19,10 +19,11 @@ import pytest
 from batchproof.errors import UsageError
 
 EXIT_CODES = {  # of pytest -> of a command; the others are the same
-    int(pytest.ExitCode.INTERRUPTED): 130,
+    int(pytest.ExitCode.INTERRUPTED): 2,  # by an error while tests were collected; Ctrl-C: see below
     int(pytest.ExitCode.USAGE_ERROR): 2,
     int(pytest.ExitCode.NO_TESTS_COLLECTED): 2,  # -k or -m selects none
 }
+INTERRUPTED = 130  # by Ctrl-C, as shells have it
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
 
 
@@ -55,5 +56,10 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
         *(f"--engine={engine}" for engine in engines),
         *arguments[len(engines) :],
     ]
-    status = subprocess.run(command, check=False).returncode
+    with subprocess.Popen(command) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:  # pytest has received it as well and prints its summary
+            process.wait()
+            return INTERRUPTED
     return EXIT_CODES.get(status, status)

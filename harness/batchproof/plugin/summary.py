@@ -184,6 +184,8 @@ def _report_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
     left_out = terminalreporter.stats.get("deselected", ())
     if terminalreporter.config.stash[SELECTION].bench is not None and did_run:
         return
+    if terminalreporter.stats.get("error"):  # of a file that could not be collected: it is printed
+        return
     if chosen and (not did_run or any("trial" in item.fixturenames for item in left_out)):
         words = f"no conformance test was selected by {' '.join(chosen)}: this run proves nothing"
         terminalreporter.write_line(words, red=not did_run)

@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the page. Raises `UsageError` for a file that is missing, damaged or of another schema."""
     if find_spec("matplotlib") is None:
         raise UsageError("the report draws with matplotlib, so install it: pip install matplotlib")
-    for folder in filter(None, (arguments.output.parent, arguments.pictures)):
-        if not folder.is_dir():
-            raise UsageError(f"there is no folder {str(folder)!r} to write to")
+    for option, folder in (("--output", arguments.output.parent), ("--pictures", arguments.pictures)):
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"there is no folder {str(folder)!r} to write to; {option} names another")
     read = sources(arguments.files)
     page = importlib.import_module("batchproof.report.page")  # imports matplotlib
     _write(arguments.output, page.rendered(page.page(read)))

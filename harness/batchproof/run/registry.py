@@ -93,6 +93,10 @@ def _target_of(text: str, name: str) -> str:
     targets = [BUILT_IN[name]] if name in BUILT_IN else []
     installed = installed_engines(name)
     targets += [entry.value for entry in installed]
+    if not targets and name.endswith(".py"):
+        raise UsageError(
+            f"--engine {text!r} names no factory: add it after a colon, such as {name}:Engine"
+        )
     if not targets:
         others = ", ".join(dict.fromkeys(entry.name for entry in installed_engines()))
         raise UsageError(
@@ -185,7 +189,8 @@ def _import(text: str, module_name: str) -> ModuleType:
 def _import_file(text: str, file_name: str) -> ModuleType:
     path = Path(file_name).resolve()
     if not path.is_file():
-        raise UsageError(f"--engine {text!r}: there is no file {file_name!r}")
+        where = "" if Path(file_name).is_absolute() else f" in {str(Path.cwd())!r}"
+        raise UsageError(f"--engine {text!r}: there is no file {file_name!r}{where}")
     name = f"batchproof_engine_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, f"{path} ends in .py"
