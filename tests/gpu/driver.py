@@ -78,7 +78,7 @@ class Driver:
         with self._log.open("ab") as log:
             log.write(f"$ python {' '.join(step.arguments)}\n".encode())
             log.flush()
-            start, began = log.report(), monotonic()
+            start, began = log.tell(), monotonic()
             status = _finished([sys.executable, *step.arguments], step, log.fileno(), limit_s)
         seconds = monotonic() - began
         lines = self._trimmed(start).decode(errors="replace").splitlines()
