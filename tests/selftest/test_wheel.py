@@ -95,7 +95,7 @@ def test_entry_points_resolve() -> None:
     assert plugin == ("batchproof.plugin", "batchproof.plugin")
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"replay"}))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_a_module(name: str) -> None:
     assert find_spec(COMMANDS[name].module) is not None
 
@@ -112,24 +112,28 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text(FOREIGN_CONFTEST)
     (tmp_path / "test_foreign.py").write_text(FOREIGN_TEST)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # benchmarks refuse to run in a worker
+
+
+def run_foreign(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs pytest in a process of its own: what this one has imported cannot be imported anew."""
+    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.usefixtures("foreign")
 def test_a_run_that_has_nothing_to_do_with_it_is_left_alone() -> None:
-    command = [sys.executable, "-m", "pytest", *OPTIONS_OF_PYTEST, "--device=cpu"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = run_foreign("--device=cpu")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "2 passed" in ran.stdout
     assert "batchproof: " not in ran.stdout.lower()
 
 
 @pytest.mark.usefixtures("foreign")
-def test_a_clash_with_another_projects_options_is_one_sentence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    status = pytest.main([*OPTIONS_OF_PYTEST, "--engine=static"])
-    complaint = capsys.readouterr().err
-    assert status == pytest.ExitCode.USAGE_ERROR
+def test_a_clash_with_another_projects_options_is_one_sentence() -> None:
+    ran = run_foreign("--engine=static")
+    complaint = ran.stderr
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR, ran.stdout + ran.stderr
     assert "clash with those of this project's conftest.py" in complaint
     assert "use `batchproof test`" in complaint
     assert "Traceback" not in complaint
