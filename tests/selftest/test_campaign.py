@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,28 +31,12 @@ from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
+from tests.selftest.one_process import OneProcess
 
 KNOWN = faults()
 WHOLE = ROOT / "results" / "faults.json"
 SMALL = ("mask_ignores_sequence", "ids_are_stripped")
 MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
-
-
-class OneProcess:
-    """A pool without workers: importing torch once more takes longer than these campaigns."""
-
-    def __init__(self, num_workers: int, time_limit_s: float) -> None:
-        assert num_workers == 1
-        assert time_limit_s > 0
-
-    def __enter__(self) -> OneProcess:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
 from batchproof.records.sweep import MODEL_SWEEP
 from batchproof_engines.paged import paged
+from tests.selftest.one_process import OneProcess
 
 RESULTS = ROOT / "results" / "models.json"
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -36,23 +37,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def toy(name: str) -> Toy:
     """As the table names it."""
     return next(each for each in toys_of(name.partition(", ")[0]) if str(each) == name)
-
-
-class OneProcess:
-    """A pool without workers: importing torch once more takes longer than a toy."""
-
-    def __init__(self, num_workers: int, time_limit_s: float) -> None:
-        assert num_workers == 1
-        assert time_limit_s > 0
-
-    def __enter__(self) -> OneProcess:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def run(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        return ((task, function(task)) for task in tasks)
 
 
 @pytest.fixture(autouse=True)

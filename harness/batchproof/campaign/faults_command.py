@@ -9,10 +9,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from batchproof.campaign.attempts import Attempt, Kill, make_attempt
 from batchproof.campaign.kill_page import kill_page
@@ -22,8 +20,8 @@ from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
+from batchproof.cli.result_files import write_result
 from batchproof.models.catalogue import EMBEDDED
-from batchproof.records.file_kinds import replace_text
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import faults
@@ -83,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         record = table.as_record(made_now(), is_complete)
         if whole is not None and is_complete:
             record = updated(whole, record)
-        _write(record, output)
+        is_whole = record.is_complete and record.is_full
+        write_result(KILL_TABLE, record, kill_page, output, "faults", is_whole)
     return _conclude(record)
 
 
@@ -126,14 +125,6 @@ def _make(
 def _note(attempt: Attempt, table: KillTable) -> str:
     survivors = sum(kill.caught_by is None for kill in table.kills.values())
     return f"{attempt.fault} on {'+'.join(attempt.models)}, {survivors} without a catch"
-
-
-def _write(record: KillTableRecord, output: Path) -> None:
-    is_whole = record.is_complete and record.is_full
-    path = output / ("faults.json" if is_whole else "faults-partial.json")
-    KILL_TABLE.write(record, path)
-    replace_text(path.with_suffix(".md"), kill_page(record))
-    print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)
 
 
 def _conclude(record: KillTableRecord) -> int:

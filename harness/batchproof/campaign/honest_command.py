@@ -6,8 +6,6 @@ Honest engines, plain and odd, keep every promise on many thousand generated wor
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_table import HonestTable
@@ -15,10 +13,10 @@ from batchproof.campaign.honest_tasks import judge_honest, lost
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
+from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError
 from batchproof.models.catalogue import DTYPES
-from batchproof.records.file_kinds import replace_text
-from batchproof.records.honest import HONEST, HonestRecord
+from batchproof.records.honest import HONEST
 from batchproof.records.made import made_now
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
 
@@ -92,14 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     finally:  # whatever stopped it: hours of work are kept
         progress.close()
         record = table.as_record(made_now(), is_complete)
-        _write(record, output, is_complete and engines == known)
+        is_whole = is_complete and engines == known
+        write_result(HONEST, record, honest_page, output, "honest", is_whole)
     if table.alarms:
         print(f"{len(table.alarms)} alarms:", *(each.report for each in table.alarms), sep="\n\n")
     return 1 if table.alarms else 0
-
-
-def _write(record: HonestRecord, output: Path, is_whole: bool) -> None:
-    path = output / ("honest.json" if is_whole else "honest-partial.json")
-    HONEST.write(record, path)
-    replace_text(path.with_suffix(".md"), honest_page(record))
-    print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)

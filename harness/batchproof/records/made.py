@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from batchproof.places import CHECKOUT
-from batchproof.records.decode import decode, encode
+from batchproof.records.decode import encode
 from batchproof.records.provenance import Machine, Provenance
 
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
@@ -44,11 +44,6 @@ def provenance(command: str | None = None) -> dict[str, Any]:
     """Returns the same as JSON, for files without a record of their own."""
     made: dict[str, Any] = encode(made_now(command))
     return made
-
-
-def as_lines(made: dict[str, Any]) -> list[str]:
-    """Returns the output of `provenance` as a list in Markdown."""
-    return decode(Provenance, made).lines()
 
 
 def cpu_name() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import triton
 
-from batchproof.records.made import as_lines, command_line, provenance
+from batchproof.records.made import command_line, made_now
 from tests.selftest.paged.triton_compile import PROCESSORS
 
 RESULTS = Path("results")
@@ -77,8 +77,9 @@ def main(targets: list[str]) -> None:
 
 
 def write(rows: list[dict[str, Any]], command: str) -> None:
-    made = provenance(command)
-    introduction = INTRODUCTION.format(made="\n".join(as_lines(made)), version=triton.__version__)
+    introduction = INTRODUCTION.format(
+        made="\n".join(made_now(command).lines()), version=triton.__version__
+    )
     (RESULTS / "kernels.md").write_text(f"{introduction}\n{table(rows)}")
 
 

@@ -4,11 +4,9 @@ refuse the others when it is built? Every type of the library is tried as a tiny
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 
@@ -19,9 +17,9 @@ from batchproof.campaign.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
+from batchproof.cli.result_files import write_result
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.file_kinds import replace_text
 from batchproof.records.made import made_now
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine
@@ -73,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress.close()
         record = _record(found, toys, arguments, is_complete)
         is_whole = is_complete and types == list(known) and arguments.engine == ENGINE
-        _write(record, output, is_whole)
+        write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
     return _conclude(record)
 
 
@@ -140,13 +138,6 @@ def _toy_record(toy: Toy, found: ToyResult) -> ToyRecord:
         found.error_unit,
         found.num_tokens,
     )
-
-
-def _write(record: ModelSweepRecord, output: Path, is_whole: bool) -> None:
-    path = output / ("models.json" if is_whole else "models-partial.json")
-    MODEL_SWEEP.write(record, path)
-    replace_text(path.with_suffix(".md"), models_page(record))
-    print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)
 
 
 def _conclude(record: ModelSweepRecord) -> int:
