@@ -37,18 +37,22 @@ def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataO
 
 
 @pytest.mark.one_model
+@settings(max_examples=max(2, settings().max_examples // 4))
 @given(data=st.data())
 def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObject) -> None:
-    """Covers every remainder when `max_model_len` is divided into blocks."""
-    block_size = data.draw(st.sampled_from([2, 3, 4, 5]), label="block_size")
-    rest = data.draw(st.integers(0, block_size - 1), label="tokens of the last block")
-    length = data.draw(st.integers(2, 6), label="full blocks") * block_size + rest
-    cap = min(data.draw(st.integers(rest + 1, rest + 4), label="max_new_tokens"), length - 1)
-    vocab_size = trial.subject.vocab_size
-    full = Request("full", data.draw(prompts(vocab_size, st.just(length - cap))), cap)
-    short = Request("short", data.draw(prompts(vocab_size, st.integers(1, length - 3))), 3)
-    config = EngineConfig(block_size=block_size, max_model_len=length, return_logits=trial.has_logits)
-    trial.check(Workload((full, short), config))
+    """Covers, in each example, every remainder when `max_model_len` is divided into blocks."""
+    block_size = data.draw(st.sampled_from([3, 4, 5]), label="block_size")
+    full_blocks = data.draw(st.integers(2, 6), label="full blocks") * block_size
+    for rest in range(block_size):
+        length = full_blocks + rest
+        cap = min(data.draw(st.integers(rest + 1, rest + 4), label="max_new_tokens"), length - 1)
+        vocab_size = trial.subject.vocab_size
+        full = Request("full", data.draw(prompts(vocab_size, st.just(length - cap))), cap)
+        short = Request("short", data.draw(prompts(vocab_size, st.integers(1, length - 3))), 3)
+        config = EngineConfig(
+            block_size=block_size, max_model_len=length, return_logits=trial.has_logits
+        )
+        trial.check(Workload((full, short), config))
 
 
 @pytest.mark.one_model
