@@ -257,8 +257,8 @@ def test_an_alarm_is_written_out_whole() -> None:
     assert "    P1 parity is broken\n      and more" in text
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
+    """Runs in a worker, which knows of pytest's session nothing but what it imports itself."""
     options = ["--workloads=4", "--examples=3", "--dtype=float32", "--jobs=1", f"--output={tmp_path}"]
     assert main(["honest", "static", *options]) == 0
     record = HONEST.read(tmp_path / "honest-partial.json")

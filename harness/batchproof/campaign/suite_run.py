@@ -18,6 +18,7 @@ from batchproof.campaign.conformance_modules import conformance_modules, fresh_e
 from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.campaign.suite_outcome import Catch, Effort, Recorder, SuiteOutcome
 from batchproof.places import SUITE
+from batchproof.plugin.profiles import register_profiles
 
 __all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
 
@@ -73,6 +74,7 @@ def own_failures(findings: SuiteOutcome) -> tuple[str, ...]:
 def _suite_profile(effort: Effort) -> Iterator[str]:
     """Registers the Hypothesis profile of a run and yields its settings as a text; restores profile and
     seed afterwards."""
+    register_profiles()  # a worker has not read the plugin's options yet
     outer_name, outer_seed = settings.get_current_profile_name(), core.global_force_seed
     outer = settings.get_profile(effort.profile or outer_name)
     inner = settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 
 from batchproof.checks.switches import compute_exactly
 from batchproof.errors import UsageError
@@ -20,9 +20,9 @@ from batchproof.plugin import (
     spread,
     table_file,
 )
+from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import (
     LAB,
-    PROFILES,
     SELECTION,
     select,
     try_what_was_named,
@@ -33,17 +33,7 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
-for _name, _max_examples in PROFILES.items():
-    settings.register_profile(
-        _name,
-        max_examples=_max_examples,
-        deadline=None,  # speed is measured by benchmarks, never asserted in tests
-        report_multiple_bugs=False,
-        # No explain phase: it reruns an engine for minutes, and a failure explains itself.
-        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
-        # A trial is made for one test and holds no state of an example.
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
+register_profiles()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

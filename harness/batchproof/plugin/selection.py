@@ -17,6 +17,7 @@ from batchproof.errors import (
 from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin.bench_options import BenchOptions, bench_options
+from batchproof.plugin.profiles import PROFILES
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import (
     BY_DEFAULT,
@@ -26,7 +27,6 @@ from batchproof.run.registry import (
 )
 
 LONGEST_TIME_LIMIT_S = 86_400
-PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test
 
 
 @dataclass(frozen=True, slots=True)
