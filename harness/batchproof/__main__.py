@@ -59,6 +59,11 @@ COMMANDS = {
         "look for false alarms: honest engines on many workloads",
         needs_checkout=True,
     ),
+    "mutants": Command(
+        "batchproof.campaign.mutation.mutants_command",
+        "change an engine at one point, many times, and list the changes that no test sees",
+        needs_checkout=True,
+    ),
     "models": Command(
         "batchproof.campaign.model_sweep.sweep_command",
         "find the causal LMs of transformers that an engine serves",

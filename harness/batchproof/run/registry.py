@@ -82,6 +82,17 @@ def resolve_engine(text: str) -> EngineSpec:
     return EngineSpec(text, partial(factory, **options) if options else factory)
 
 
+def source_of(spec: EngineSpec) -> Path:
+    """Returns the Python file of an engine's factory, or the folder if that is a package. Raises
+    `UsageError` if the factory has no Python source."""
+    factory = spec.factory.func if isinstance(spec.factory, partial) else spec.factory
+    file = inspect.getsourcefile(sys.modules.get(factory.__module__, type(factory)))
+    if file is None:
+        raise UsageError(f"--engine {spec.name!r}: its factory has no Python source to change")
+    path = Path(file)
+    return path.parent if path.name == "__init__.py" else path
+
+
 def installed_engines(name: str | None = None) -> list[EntryPoint]:
     """Returns the engines that other installed packages name, or those of one name."""
     found = entry_points(group=ENTRY_POINTS)

@@ -1,0 +1,46 @@
+"""What people say of mutants that survived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from batchproof.errors import UsageError
+
+JUDGEMENTS = ("equivalent", "speed", "beyond", "hole")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`equivalent`: no input shows it; `speed`: it changes speed or memory alone; `beyond`: no promise
+    speaks of it; `hole`: the suite should have caught it."""
+
+    judgement: str
+    why: str
+
+
+def judgements(path: Path) -> dict[str, Judgement]:
+    """Returns the judgements in a YAML file, `name: [judgement, why]`, by the mutant's name; none if
+    there is no file. Raises `UsageError` naming what is wrong in it.
+    """
+    if not path.exists():
+        return {}
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"'{path}' cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"'{path}' must map names of mutants to [judgement, why]")
+    found = {}
+    for name, value in document.items():
+        match value:
+            case [str(judgement), str(why)] if judgement in JUDGEMENTS:
+                found[str(name)] = Judgement(judgement, why)
+            case _:
+                raise UsageError(
+                    f"'{path}': {name!r} has {value!r}, but must have [judgement, why] "
+                    f"with one of {', '.join(JUDGEMENTS)}"
+                )
+    return found

@@ -1,0 +1,68 @@
+"""Makes Python import an engine anew, with one file of it changed in memory."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from unittest import mock
+
+from batchproof.campaign.mutation.mutant import Mutant
+
+ENGINES = "batchproof_engines"  # one may import another's files
+
+
+@contextmanager
+def mutated(mutant: Mutant, sources: Iterable[Path]) -> Iterator[None]:
+    """Surrounds a suite run in which the engine is the mutant. Nothing is written to disk."""
+    path = mutant.path.resolve()
+    text = mutant.source()
+    read = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+        if Path(loader.path).resolve() != path:
+            return read(loader, fullname)
+        return compile(text, loader.path, "exec", dont_inherit=True)
+
+    # Compilers of torch read the text of a function through `inspect`.
+    lines = text.decode().splitlines(keepends=True)
+    known = {str(path): (len(text), None, lines, str(path))}
+    with (
+        imported_anew(sources),
+        mock.patch.object(SourceFileLoader, "get_code", get_code),
+        mock.patch.dict(linecache.cache, known),
+    ):
+        yield
+
+
+@contextmanager
+def imported_anew(sources: Iterable[Path]) -> Iterator[None]:
+    """Makes the modules of an engine's files and folders be imported anew inside, and be as they were
+    afterwards."""
+    folders = [each.resolve() for each in sources]
+    outer = _modules_of(folders)
+    for name in outer:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name in _modules_of(folders):
+            del sys.modules[name]
+        sys.modules.update(outer)
+
+
+def _modules_of(folders: Iterable[Path]) -> dict[str, ModuleType]:
+    return {
+        name: module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] == ENGINES or _lies_in(module, folders)
+    }
+
+
+def _lies_in(module: ModuleType, folders: Iterable[Path]) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and any(Path(file).resolve().is_relative_to(each) for each in folders)

@@ -1,0 +1,138 @@
+"""The points of a Python source at which one small change makes a mutant.
+
+The operators are the common ones of mutation testing (DeMillo, Lipton and Sayward 1978): comparisons,
+arithmetic, constants, conditions, slices, calls and statements. What an engine does not compute with
+is left alone: annotations, docstrings, decorators, assertions and the texts of errors.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from copy import copy
+from itertools import accumulate
+from pathlib import Path
+
+from batchproof.campaign.mutation.mutant import Mutant
+
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Break: ast.Continue,
+    ast.Continue: ast.Break,
+}
+CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)  # conditions with no operator of their own
+UNTOUCHED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+
+
+def mutants_of(path: Path) -> list[Mutant]:
+    """Returns every mutant of a source file, in the order of its text."""
+    text = path.read_bytes()
+    starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+    found, seen = [], Counter[tuple[str, str, str]]()
+    for function, statement, node, after in _points(ast.parse(text), "", 1):
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        key = (function, ast.unparse(node), ast.unparse(after))
+        found.append(
+            Mutant(
+                path,
+                function,
+                node.lineno,
+                statement,
+                starts[node.lineno - 1] + node.col_offset,
+                starts[node.end_lineno - 1] + node.end_col_offset,
+                key[1],
+                f"({key[2]})" if isinstance(after, ast.expr) and not _is_atom(after) else key[2],
+                seen[key],
+            )
+        )
+        seen[key] += 1
+    return found
+
+
+Point = tuple[str, int, ast.expr | ast.stmt, ast.AST]  # function, line of the statement, node, mutant
+
+
+def _points(node: ast.AST, function: str, statement: int) -> Iterator[Point]:
+    if isinstance(node, ast.stmt):
+        statement = node.lineno
+    if isinstance(node, ast.expr | ast.stmt):
+        yield from ((function, statement, node, after) for after in _changes(node))
+    if isinstance(node, ast.If | ast.While | ast.IfExp) and isinstance(node.test, PLAIN):
+        yield function, statement, node.test, ast.UnaryOp(ast.Not(), node.test)
+    for child in _children(node):
+        is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        name = getattr(child, "name", "") if is_scope else ""
+        yield from _points(child, ".".join(filter(None, (function, name))), statement)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    skipped = {"annotation", "returns", "decorator_list", "bases", "type_comment"}
+    for field, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if field not in skipped and isinstance(child, ast.AST) and not isinstance(child, UNTOUCHED):
+                yield child
+
+
+def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
+    match node:
+        case ast.Break() | ast.Continue():
+            yield SWAPS[type(node)]()
+        case ast.stmt() if _is_effect(node):
+            yield ast.Pass()
+        case ast.Compare(ops=[op]) if type(op) in SWAPS:
+            yield _with(node, ops=[SWAPS[type(op)]()])
+        case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in SWAPS:
+            yield _with(node, op=SWAPS[type(op)]())
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield from map(ast.Constant, (value + 1, value - 1) if value > 0 else (value + 1,))
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield operand
+        case ast.Call(func=ast.Name(id=name)) if name in CALLS:
+            yield _with(node, func=ast.Name(CALLS[name]))
+        case ast.Subscript(slice=ast.Slice() as bounds):
+            for bound in ("lower", "upper"):
+                if getattr(bounds, bound) is not None:
+                    yield _with(node, slice=_with(bounds, **{bound: None}))
+
+
+def _is_effect(node: ast.AST) -> bool:
+    """Returns whether the statement can be left out and its function still be read."""
+    if isinstance(node, ast.Assign):
+        return all(isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets)
+    return isinstance(node, ast.AugAssign) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)
+    )
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    changed = copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _is_atom(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant | ast.Name | ast.Call | ast.Attribute | ast.Subscript)

@@ -1,0 +1,116 @@
+"""Mutants: where a source can be changed, how the change is imported, and what the command says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchproof.__main__ import main
+from batchproof.campaign.mutation.mutant_task import Baseline, MutantFate, MutantTask
+from batchproof.campaign.mutation.mutated_import import mutated
+from batchproof.campaign.mutation.operators import mutants_of
+from batchproof.campaign.mutation.reach import statements_noted
+from batchproof.places import ROOT
+from tests.selftest.one_process import OneProcess
+
+STATIC = ROOT / "implementations" / "batchproof_engines" / "static.py"
+COMMAND = "batchproof.campaign.mutation.mutants_command"
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("a < b", ["(a <= b)"]),
+        ("a == b == c", []),
+        ("a + 2", ["(a - 2)", "3", "1"]),
+        ("a and not b", ["(a or not b)", "b"]),
+        ("x = True", ["False"]),
+        ("f(-a)", ["pass", "a"]),
+        ("min(a, b)", ["pass", "max(a, b)"]),
+        ("x = a[1:]", ["a[:]", "2", "0"]),
+        ("if a:\n    f = b", ["(not a)"]),
+        ("self.a = b", ["pass"]),
+        ("for a in b:\n    break", ["continue"]),
+        ("def f(a: int = 0) -> 'T | None': 'It adds 1.'", ["1"]),
+        ("raise ValueError(f'{a + 1} is not {1}')", []),
+        ("@cache(1)\nclass A(B[2]): pass", []),
+    ],
+)
+def test_a_point_has_these_changes(tmp_path: Path, text: str, changes: list[str]) -> None:
+    path = tmp_path / "engine.py"
+    path.write_text(text)
+    found = mutants_of(path)
+    assert [each.after for each in found] == changes
+    assert len({each.name(tmp_path) for each in found}) == len(found)
+    for each in found:
+        ast.parse(each.source())
+
+
+def test_the_engine_is_imported_with_the_change_and_afterwards_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mutable_engine.py").write_text("SIZE = 3\nif SIZE > 5:\n    SIZE = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "mutable_engine.py"
+    before = importlib.import_module("mutable_engine")
+    mutant = next(each for each in mutants_of(path) if each.after == "4")
+    with mutated(mutant, [tmp_path]):
+        assert importlib.import_module("mutable_engine").SIZE == 4
+    assert sys.modules["mutable_engine"] is before
+    with statements_noted([path]) as noted:
+        importlib.import_module("mutable_engine")
+    assert {line for _, line in noted} == {1, 2}
+    del sys.modules["mutable_engine"]
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str) -> int:
+    def judge_mutant(task: MutantTask) -> MutantFate:
+        return MutantFate("tests/a.py::test", "P1", "wrong") if task.mutant.line % 2 else MutantFate()
+
+    statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
+    monkeypatch.setattr(f"{COMMAND}.WorkerPool", OneProcess)
+    monkeypatch.setattr(f"{COMMAND}.judge_baseline", lambda _: Baseline((9,), (), statements))
+    monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)
+    return main(["mutants", "static", "--jobs=1", f"--output={tmp_path}", *options])
+
+
+def test_a_survivor_is_named_until_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, tmp_path, "--mutants=8") == 1
+    survivors = [
+        line.removeprefix("survived, not judged: ") for line in capsys.readouterr().out.splitlines()
+    ]
+    written = json.loads((tmp_path / "mutants.json").read_text())
+    assert [each["name"] for each in written["mutants"] if each["outcome"] == "survived"] == survivors
+    judged = {name: ["equivalent", "It changes nothing."] for name in survivors}
+    (tmp_path / "mutants_judged.yaml").write_text(json.dumps(judged))
+    assert _run(monkeypatch, tmp_path, "--mutants=8") == 0
+    assert "It changes nothing." in (tmp_path / "mutants.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "judged", "message"),
+    [
+        (["--source=nowhere"], "", "nowhere' is neither a Python file nor a folder with one"),
+        (["--mutants=0"], "", "'0' must be a whole number of at least 1"),
+        ([], "a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
+        ([], "[a]", "must map names of mutants to [judgement, why]"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    judged: str,
+    message: str,
+) -> None:
+    (tmp_path / "mutants_judged.yaml").write_text(judged)
+    assert _run(monkeypatch, tmp_path, *options) == 2
+    assert message in capsys.readouterr().err
