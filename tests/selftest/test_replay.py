@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -187,21 +188,32 @@ def test_the_script_needs_nothing_of_this_package(tmp_path: Path) -> None:
     )
     assert "import batchproof" not in script.read_text()
     assert len(script.read_text().splitlines()) < 170
-    ended = {}
     for name, surplus in {"wrong": 1, "right": 0}.items():
         (tmp_path / f"{name}.py").write_text(STRANGER.format(surplus=surplus), encoding="utf-8")
-        ended[name] = stand_alone(script, tmp_path, f"{name}.py:Engine")
-    assert ended["wrong"].returncode == 1, ended["wrong"].stderr
-    assert ended["wrong"].stdout.startswith("REPRODUCED: got ")
-    assert ended["right"].returncode == 0, ended["right"].stderr
-    missing = stand_alone(script, tmp_path, "missing.py:Engine")
-    assert missing.returncode == 2
-    assert missing.stdout.startswith("cannot tell: the engine could not be built")
+    ran = stand_alone(script, tmp_path, "wrong.py:Engine", "right.py:Engine", "missing.py:Engine")
+    said = re.split(r"^-- (\d)\n", ran.stdout, flags=re.MULTILINE)
+    assert said[1::2] == ["1", "0", "2"], ran.stdout + ran.stderr
+    assert said[0].startswith("REPRODUCED: got ")
+    assert said[2].startswith("gone: ")
+    assert said[4].startswith("cannot tell: the engine could not be built")
 
 
-def stand_alone(script: Path, directory: Path, engine: str) -> subprocess.CompletedProcess[str]:
+ONE_BY_ONE = """
+import runpy, sys
+_, script, *engines = sys.argv
+for engine in engines:
+    sys.argv = [script, engine]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        print("--", end.code)
+"""
+
+
+def stand_alone(script: Path, directory: Path, *engines: str) -> subprocess.CompletedProcess[str]:
+    """Runs the script for one engine after the other, in one process without this package."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, str(script), engine]
+    command = [sys.executable, "-c", ONE_BY_ONE, str(script), *engines]
     return subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
@@ -238,8 +250,10 @@ SUBJECT = json.loads(made_up().text())["subject"]
         (lambda: "{", "cannot be read as a failure file"),
         (lambda: "[]", "has the schema None, but must have 1"),
         (changed(schema=99), "has the schema 99, but must have 1"),
-        (changed(rule="no-such-rule"), "is not a failure file of schema 1: KeyError"),
-        (changed(runs=[]), "ValueError: it holds no run"),
+        (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
+        (changed(runs=[]), "is damaged: runs is empty"),
+        (changed(runs=[{"engine_number": "1"}]), "is damaged: runs[0].engine_number is '1', not a"),
+        (lambda: json.dumps({"schema": 1}), "is damaged: it has no 'headline'"),
         (
             changed(subject=SUBJECT | {"engine": "none"}),
             "is no engine",

@@ -20,6 +20,7 @@ from batchproof.plugin import (
     spread,
     table_file,
 )
+from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import (
     LAB,
     PROFILES,
@@ -94,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
     group.addoption(
         "--engine-time-limit",
-        type=float,
+        type=seconds("--engine-time-limit"),
         default=DEFAULT_TIME_LIMIT_S,
         metavar="S",
         help="seconds after which one call of an engine counts as hung (default: %(default)g)",
