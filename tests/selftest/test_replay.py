@@ -17,7 +17,7 @@ import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
-from batchproof.campaign.shared_laboratory import torch_restored
+from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
@@ -27,10 +27,10 @@ from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.models.catalogue import load_model
 from batchproof.promises import Promise
 from batchproof.records.journal import entries
+from batchproof.replay import replay_command
 from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -56,8 +56,9 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def lab() -> Laboratory:
-    return Laboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
+def lab() -> SharedLaboratory:
+    """Models and right answers for the hunts and, where a test passes it on, for the command."""
+    return SharedLaboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +70,10 @@ def _restored() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-def written(engine: str, test: str, directory: Path) -> Path:
+def written(engine: str, test: str, directory: Path, lab: SharedLaboratory) -> Path:
     """The failure file of the first failure that the hunt finds."""
-    arguments = ["-x", "-k", test, f"--model={MODEL}", f"--engine-time-limit={TIME_LIMIT_S}"]
-    arguments += ["--hypothesis-seed=0", f"--repro={directory}", "--diagnose-for=0"]
-    findings = run_suite(engine, arguments)
+    arguments = ["-x", "-k", test, f"--model={MODEL}", "--hypothesis-seed=0"]
+    findings = run_suite(engine, [*arguments, f"--repro={directory}", "--diagnose-for=0"], lab)
     assert findings.catches, findings.output
     assert "replay: python -m batchproof replay " in findings.catches[0].report
     (path,) = directory.glob("*.json")
@@ -84,7 +84,7 @@ def replay(path: Path, *arguments: str) -> int:
     return main(["replay", str(path), *arguments])
 
 
-def case_fails(lab: Laboratory, path: Path, engine: str) -> bool:
+def case_fails(lab: SharedLaboratory, path: Path, engine: str) -> bool:
     (case,) = load_file(path)
     spec, oracle = resolve_engine(engine), lab.oracle(MODEL)
     trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), case.promise)
@@ -97,10 +97,16 @@ def case_fails(lab: Laboratory, path: Path, engine: str) -> bool:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_engine(
-    fault: str, lab: Laboratory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fault: str,
+    lab: SharedLaboratory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The command has the laboratory of the hunt here; the tests below let it make its own."""
     test, rule, has_script = FAULTS[fault]
-    path = written(f"fault:{fault}", test, tmp_path)
+    path = written(f"fault:{fault}", test, tmp_path, lab)
+    monkeypatch.setattr(replay_command, "Laboratory", lambda *_: lab)
     kept = read_failure(path)
     assert kept.is_shown_again
     assert kept.failure.rule.id == rule
@@ -114,16 +120,16 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     assert (kept.script is None) == (kept.no_script is not None) != has_script
 
 
-def test_a_hang_is_reproduced(tmp_path: Path) -> None:
+def test_a_hang_is_reproduced(tmp_path: Path, lab: SharedLaboratory) -> None:
     fault = "oversized_request_blocks_the_queue"
-    path = written(f"fault:{fault}", "larger_than_the_pool", tmp_path)
+    path = written(f"fault:{fault}", "larger_than_the_pool", tmp_path, lab)
     assert read_failure(path).failure.rule is Rule.HANG
     assert replay(path) == 1
     assert replay(path, "--engine=ragged") == 0
 
 
-def test_a_curated_case_is_replayed_as_it_stands(tmp_path: Path) -> None:
-    path = written("fault:mask_ignores_sequence", "test_curated", tmp_path)
+def test_a_curated_case_is_replayed_as_it_stands(tmp_path: Path, lab: SharedLaboratory) -> None:
+    path = written("fault:mask_ignores_sequence", "test_curated", tmp_path, lab)
     assert read_failure(path).failure.case is not None
     assert (replay(path), replay(path, "--engine=ragged")) == (1, 0)
 
@@ -151,11 +157,11 @@ class Engine:
 """
 
 
-def test_a_prefix_that_nobody_computed_is_reproduced(tmp_path: Path) -> None:
+def test_a_prefix_that_nobody_computed_is_reproduced(tmp_path: Path, lab: SharedLaboratory) -> None:
     """What was computed is a matter of all calls, not of the last alone."""
     liar = tmp_path / "liar.py"
     liar.write_text(LIAR, encoding="utf-8")
-    path = written(f"{liar}:Engine", "share_prefixes", tmp_path / "kept")
+    path = written(f"{liar}:Engine", "share_prefixes", tmp_path / "kept", lab)
     assert read_failure(path).failure.rule is Rule.PREFIX
     assert (replay(path), replay(path, "--engine=paged")) == (1, 0)
 
@@ -182,10 +188,9 @@ class Engine:
 """
 
 
-def test_the_script_needs_nothing_of_this_package(tmp_path: Path) -> None:
-    script = written("fault:cap_off_by_one", "exactly_its_own_cap", tmp_path / "kept").with_suffix(
-        ".py"
-    )
+def test_the_script_needs_nothing_of_this_package(tmp_path: Path, lab: SharedLaboratory) -> None:
+    kept = written("fault:cap_off_by_one", "exactly_its_own_cap", tmp_path / "kept", lab)
+    script = kept.with_suffix(".py")
     assert "import batchproof" not in script.read_text()
     assert len(script.read_text().splitlines()) < 170
     for name, surplus in {"wrong": 1, "right": 0}.items():
