@@ -110,7 +110,7 @@ class ModelUnderTest:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """Returns an embedded model or a shape by name, else a checkpoint by hub id or local path.
+    """Returns an embedded model or a shape by name, else a checkpoint by path or hub name.
 
     Raises `UsageError` if it is none of them.
     """

@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         metavar="MODEL",
         help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: all of these), or a "
-        "causal-LM checkpoint by hub id or path",
+        "causal-LM checkpoint by path or hub name (owner/name)",
     )
     group.addoption(
         "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"
