@@ -14,7 +14,7 @@ import pytest
 
 from batchproof.findings.failure import Failure
 from batchproof.replay.write import FailureOrigin, write
-from batchproof.run.registry import from_anywhere
+from batchproof.run.registry import COMMAND_PREFIX
 from batchproof.run.trial import Trial
 
 OPTION = "--repro"
@@ -43,9 +43,9 @@ def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | N
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"
         return Replay(None, f"replay: none, because writing it raised {what}")
     words = f"replay: python -m batchproof replay {quote(str(path))}"
-    engine = from_anywhere(trial.spec.name)
-    if engine != trial.spec.name:  # the file names it as the run did, relative to this folder
-        words += f" --engine={quote(engine)}"
+    file, suffix, rest = trial.spec.name.partition(".py:")
+    if suffix and not trial.spec.name.startswith(COMMAND_PREFIX):  # its path is relative to this folder
+        words += f" --engine={quote(f'{Path(file).resolve()}{suffix}{rest}')}"
     return Replay(str(path), words)
 
 

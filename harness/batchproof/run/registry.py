@@ -74,9 +74,9 @@ def resolve_engine(text: str) -> EngineSpec:
     target, _, query = text.partition("?")
     options = parse_options(text, query)
     if target.startswith(FAULT_PREFIX):
-        factory = _listed(target, FAULT_PREFIX, "planted fault", faults(), "batchproof_engines.faulty")
+        factory = _listed(target, FAULT_PREFIX, "planted fault", faults())
     elif target.startswith(ODD_PREFIX):
-        factory = _listed(target, ODD_PREFIX, "honest oddity", oddities(), "batchproof_engines.odd")
+        factory = _listed(target, ODD_PREFIX, "honest oddity", oddities())
     else:
         factory = _load(text, target if ":" in target else _target_of(text, target))
     _check_options(text, factory, options)
@@ -144,19 +144,10 @@ def words_tokenizer(vocab_size: int) -> Any:
     )
 
 
-def from_anywhere(text: str) -> str:
-    """Returns the same engine with the path of its file made absolute, if it names a file."""
-    path, suffix, rest = text.partition(".py:")
-    is_file = suffix and not text.startswith(COMMAND_PREFIX)
-    return f"{Path(path).resolve()}{suffix}{rest}" if is_file else text
-
-
-def _listed(
-    target: str, prefix: str, kind: str, known: Mapping[str, Any], package: str
-) -> Callable[..., Engine]:
+def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:
     name = target.removeprefix(prefix)
     if name not in known:
-        hint = near(name, known, f"the package {package}")
+        hint = near(name, known, "the package batchproof_engines")
         raise UsageError(f"--engine {target!r} is no {kind}; {hint}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
