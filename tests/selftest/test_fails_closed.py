@@ -27,7 +27,7 @@ HEAD = """
 import pytest
 from hypothesis import assume, given, strategies as st
 from batchproof.api import Request
-from batchproof.errors import OracleError
+from batchproof.errors import CaseError, OracleError
 from batchproof.workload.workloads import Workload
 
 WORKLOAD = Workload((Request("a", (1, 2), 2),))
@@ -38,25 +38,29 @@ FINE = """
 def test_fine(trial):
     trial.check(WORKLOAD)
 """
-NO_EXAMPLE = """
+HOLLOW = """
 @given(data=st.data())
-def test_hollow(trial, data):
+def test_no_example(trial, data):
     assume(False)
-"""
-NO_COMPARISON = """
-def test_hollow(trial):
+
+
+def test_no_comparison(trial):
     trial.run(WORKLOAD)
-"""
-NO_ANSWER = """
-def test_hollow(trial):
+
+
+def test_no_answer(trial):
     trial.oracle._reference.generate = lambda requests: []
     trial.check(Workload((Request("b", (3, 4, 5), 2),)))
-"""
-NO_ANSWER_TO_DRAW_FROM = """
+
+
 @given(data=st.data())
-def test_hollow(trial, data):
+def test_no_answer_to_draw_from(trial, data):
     trial.oracle._reference.generate = lambda requests: []
-    trial.oracle.right_tokens((7, 7, 7), 2)
+    trial.oracle.right_tokens((7, 7, 7, 7), 2)
+"""
+WRONG_CASE = """
+def test_wrong_case(trial):
+    raise CaseError("cases/mine.yaml:3: the case is wrong")
 """
 REFUSING = """
 from batchproof.errors import UnsupportedModelError
@@ -66,26 +70,31 @@ def factory(model, config):
 """
 
 
-@pytest.mark.parametrize(
-    ("hollow", "words"),
-    [
-        (NO_EXAMPLE, "no examples: this test proves nothing"),
-        (NO_COMPARISON, "this test passed without comparing anything"),
-        (NO_ANSWER, "no right answer of 2 tokens to the prompt of 3 tokens that starts [3, 4, 5]"),
-        (NO_ANSWER_TO_DRAW_FROM, "no right answer of 2 tokens to the prompt of 3 tokens"),
-    ],
-)
 def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
-    run_suite: RunSuite, tmp_path: Path, hollow: str, words: str
+    run_suite: RunSuite, tmp_path: Path
 ) -> None:
-    (tmp_path / "test_hollow.py").write_text(HEAD + FINE + hollow)
+    (tmp_path / "test_hollow.py").write_text(HEAD + FINE + HOLLOW)
     session = run_suite()
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    assert "1 failed, 1 passed" in session.output
-    assert words in session.output
+    assert "4 failed, 1 passed" in session.output
+    for words in (
+        "no examples: this test proves nothing",
+        "this test passed without comparing anything",
+        "no right answer of 2 tokens to the prompt of 3 tokens that starts [3, 4, 5]",
+        "no right answer of 2 tokens to the prompt of 4 tokens",
+    ):
+        assert words in session.output, session.output
     assert "is broken" not in session.output
     assert session.cell("P1 parity") == "1"
-    assert "1 failed by the harness itself, not by an engine" in session.output
+    assert "4 failed by the harness itself, not by an engine" in session.output
+
+
+def test_a_wrong_case_is_an_error_of_its_author(run_suite: RunSuite, tmp_path: Path) -> None:
+    (tmp_path / "test_mini.py").write_text(HEAD + FINE + WRONG_CASE)
+    session = run_suite()
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
+    assert "1 failed by a wrong case, not by an engine: see above" in session.output
+    assert session.cell("P1 parity") == "1"
 
 
 def test_what_a_test_is_about_must_happen_in_one_of_its_examples(

@@ -101,7 +101,7 @@ def test_a_failure_tells_promise_engine_model_step_and_workload(liar: str) -> No
         "P1 parity is broken: request 'a' step 3: got token",
         "margin of the right token",
         f"engine: {liar}    model: gpt2-random (float32, cpu)",
-        "- name: found-by-property-test",
+        "- name: found-by-a-test",
         "again: pytest '",
     ):
         assert words in catch.report, catch.report
@@ -110,7 +110,9 @@ def test_a_failure_tells_promise_engine_model_step_and_workload(liar: str) -> No
 
 @pytest.mark.parametrize("liar", ["raising"], indirect=True)
 def test_an_engine_that_raises_is_told_as_that(liar: str) -> None:
-    (catch,) = hunt_smoke(liar).catches
+    findings = hunt_smoke(liar)
+    (catch,) = findings.catches
+    assert ": no workload was compared to its end\n" in findings.output
     assert "the engine raised RuntimeError: out of cheese" in catch.report
     assert "raising.py" in catch.report
 
@@ -167,7 +169,7 @@ def test_the_summary_shows_engines_against_promises() -> None:
     findings = hunt_smoke("static")
     assert findings.exit_status == pytest.ExitCode.OK
     assert "P1 parity" in findings.output
-    assert "static: 1 workloads, 3 answers and 12 tokens compared, 0 near-ties" in findings.output
+    assert "static: 1 workload, 3 answers and 12 tokens compared, 0 near-ties" in findings.output
     assert "batchproof: device cpu, dtype float32" in findings.output
 
 
@@ -179,7 +181,9 @@ def test_the_summary_shows_engines_against_promises() -> None:
         (["--model=/nonesuch"], "--model '/nonesuch' is neither an embedded model"),
         (["--device=warp9"], "--device 'warp9' is unknown; choose one of auto"),
         (["--dtype=float8"], "--dtype 'float8' is unknown; choose one of float32"),
+        (["--model=gpt2-rnd"], "no such folder, and a name of the hub reads owner/name"),
         (["--engine-time-limit=0"], "--engine-time-limit is 0, but must be above 0"),
+        (["--diagnose-for=soon"], "--diagnose-for is 'soon', but must be a number of seconds"),
     ],
 )
 def test_wrong_usage_ends_at_once_in_one_sentence(arguments: list[str], words: str) -> None:

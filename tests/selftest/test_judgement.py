@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.judgement import judge_command, output, replays
+from batchproof.judgement import judge_command, output, replays, session
 from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
 from batchproof.judgement.output import slug, without_machine_paths, written
 from batchproof.judgement.session import Session
@@ -347,6 +351,13 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
 
 
+def in_this_process(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """Runs pytest as the command would: `["python", "-m", "pytest", ...]`."""
+    with io.StringIO() as out, io.StringIO() as err, redirect_stdout(out), redirect_stderr(err):
+        status = int(pytest.main([*command[3:], "-p", "no:cacheprovider", "--assert=plain"]))
+        return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
+
+
 def test_what_is_refused_deletes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +365,7 @@ def test_what_is_refused_deletes_nothing(
     kept = output.running_folder(folder, "static") / "kept.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
+    monkeypatch.setattr(session, "subprocess", SimpleNamespace(run=in_this_process))
     assert main(["judge", "..", f"--output={folder}"]) == 2
     assert "is no engine" in capsys.readouterr().err
     for engine in (".", "-", "nosuch"):  # by the same words, without a process
@@ -394,43 +406,6 @@ def test_a_failure_without_a_promise_is_no_success() -> None:
     verdict = judged([PASSED, CRASH])
     assert verdict.defects
     assert "1 more failures name no promise" in verdict_page(verdict)
-
-
-CRASHING = """
-import os
-from batchproof_engines.static import static
-
-def crashing(model, config):
-    engine = static(model, config)
-    generate = engine.generate
-    def or_crash(requests):
-        if any(request.request_id == "crash" for request in requests):
-            os._exit(7)
-        return generate(requests)
-    engine.generate = or_crash
-    return engine
-"""
-CRASHED_TWICE = """
-import pytest
-from batchproof.api import Request
-from batchproof.workload.workloads import Workload
-
-@pytest.mark.promise(id="P1")
-@pytest.mark.parametrize("name", ["a", "crash", "b", "c", "d", "crash", "e", "f"])
-def test_it(trial, name):
-    trial.check(Workload((Request(name, (1, 2), 2),)))
-"""
-
-
-def test_a_process_that_ends_costs_its_own_test_alone(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_mini.py").write_text(CRASHED_TWICE)
-    (tmp_path / "mine.py").write_text(CRASHING)
-    journal = tmp_path / "journal.jsonl"
-    run_suite("--engine=mine.py:crashing", f"--journal={journal}", "-n1")
-    outcomes = {each.test.rpartition("-")[2]: each.outcome for each in entries(journal)}
-    assert list(outcomes.values()).count("failed") == 2
-    assert list(outcomes.values()).count("passed") == 6
-    assert all((outcome == "failed") == name.startswith("crash") for name, outcome in outcomes.items())
 
 
 def test_wrong_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

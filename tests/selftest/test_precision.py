@@ -61,7 +61,7 @@ from batchproof.workload.workloads import Workload
 def test_mini(trial):
     rng = random.Random(0)
     size = trial.subject.vocab_size
-    prompts = [tuple(rng.randrange(size) for _ in range(rng.randint(1, 30))) for _ in range(16)]
+    prompts = [tuple(rng.randrange(size) for _ in range(rng.randint(1, 30))) for _ in range(8)]
     trial.check(Workload(tuple(Request(str(i), p, 12) for i, p in enumerate(prompts))))
 """
 
@@ -103,15 +103,15 @@ def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
     (tmp_path / "test_mini.py").write_text(SUITE)
     path = tmp_path / "mine.py"
     path.write_text(ROUNDING)
-    asked = ["--model=llama-random", "--model=gpt2-hash", "--diagnose-for=0"]
+    asked = ["--model=llama-random", "--diagnose-for=0"]
     said = ["--compute-dtype=bfloat16", "--kv-cache-dtype=int8"]
     judged = run_suite(*asked, *said, f"--engine={path}:rounding", f"--engine={path}:lying")
     assert "computed in bfloat16, int8 keys and values" in judged.output
-    assert "2 failed, 2 passed" in judged.output, judged.output
-    failed = [line for line in judged.output.splitlines() if line.startswith("FAILED")]
-    assert all(f"{path}:lying" in line for line in failed), failed
+    assert "1 failed, 1 passed" in judged.output, judged.output
+    (failed,) = [line for line in judged.output.splitlines() if line.startswith("FAILED")]
+    assert f"{path}:lying" in failed
     unsaid = run_suite(*asked, f"--engine={path}:rounding")
-    assert "1 failed, 1 passed" in unsaid.output, "on gpt2-hash its tokens are right all the same"
+    assert "1 failed" in unsaid.output
 
 
 def test_what_is_no_precision_is_named() -> None:

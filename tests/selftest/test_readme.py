@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_cases
 from batchproof.judgement.index import index_table
 from batchproof.promises import Promise
@@ -27,25 +26,23 @@ SMALLEST, BATCHING = re.findall(
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
-def exit_status(tmp_path: Path, **sources: str) -> int:
-    """Runs some tests on the engines of these sources, and returns pytest's exit status."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    command += ["tests/conformance/test_parity.py", "tests/conformance/test_bad_input.py"]
-    command += ["-k", "generated or bad_request", "--model=gpt2-random", "--diagnose-for=0"]
-    for name, source in sources.items():
-        (tmp_path / f"{name}.py").write_text(source)
-        command.append(f"--engine={tmp_path}/{name}.py:Engine")
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False).returncode
+def exit_status(source: str, folder: Path) -> int:
+    """Runs some tests on the engine in the source, and returns pytest's exit status."""
+    (folder / "mine.py").write_text(source)
+    chosen = "(test_parity and generated) or (test_bad_input and bad_request)"
+    arguments = ["-x", "-k", chosen, "--model=gpt2-random", "--diagnose-for=0"]
+    return run_suite(f"{folder}/mine.py:Engine", arguments).exit_status
 
 
-def test_the_engines_of_the_docs_pass(tmp_path: Path) -> None:
-    assert exit_status(tmp_path, mine=SMALLEST, waves=BATCHING) == pytest.ExitCode.OK
+@pytest.mark.parametrize("source", [SMALLEST, BATCHING], ids=["smallest", "batching"])
+def test_the_engines_of_the_docs_pass(source: str, tmp_path: Path) -> None:
+    assert exit_status(source, tmp_path) == pytest.ExitCode.OK
 
 
 def test_the_smallest_engine_broken_in_one_line_fails(tmp_path: Path) -> None:
     broken = SMALLEST.replace("[[*request.prompt_token_ids,", "[[*request.prompt_token_ids[-16:],")
     assert broken != SMALLEST
-    assert exit_status(tmp_path, mine=broken) == pytest.ExitCode.TESTS_FAILED
+    assert exit_status(broken, tmp_path) == pytest.ExitCode.TESTS_FAILED
 
 
 def test_the_smallest_engine_is_as_short_as_the_readme_says() -> None:

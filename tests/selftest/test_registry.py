@@ -14,6 +14,7 @@ from batchproof.api import (
     Request,
 )
 from batchproof.errors import ConfigError, UsageError
+from batchproof.models import checkpoints
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
 from batchproof.run.registry import BUILT_IN, resolve_engine
@@ -91,6 +92,27 @@ def test_devices_and_dtypes_that_are_not_there_are_refused() -> None:
 def test_a_model_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"neither an embedded model \(gpt2-hash.*nor a causal-LM"):
         load_model(str(tmp_path), resolve_device("cpu"), resolve_dtype("float32"))
+
+
+def test_the_hub_is_asked_once_and_only_for_names_that_it_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def unreachable(url: str, timeout: float) -> None:
+        asked.append(url)
+        raise OSError(f"no answer within {timeout:g} s")
+
+    monkeypatch.setattr(checkpoints, "get_hf_file_metadata", unreachable)
+    for name, words in (
+        ("gpt2-rnd", "there is no such folder, and a name of the hub reads owner/name"),
+        ("owner/name/more", "there is no such folder, and a name of the hub reads owner/name"),
+        ("no/such-model", "the hub does not give it: no answer within 5 s"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            load_model(name, resolve_device("cpu"), resolve_dtype("float32"))
+    (url,) = asked
+    assert "no/such-model" in url
 
 
 @pytest.mark.parametrize("field", ["max_num_seqs", "block_size", "num_blocks", "max_model_len"])

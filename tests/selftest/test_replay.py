@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
-from batchproof.campaign.shared_laboratory import torch_restored
+from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
@@ -26,10 +27,10 @@ from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.models.catalogue import load_model
 from batchproof.promises import Promise
 from batchproof.records.journal import entries
+from batchproof.replay import replay_command
 from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -55,8 +56,9 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def lab() -> Laboratory:
-    return Laboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
+def lab() -> SharedLaboratory:
+    """Models and right answers for the hunts and, where a test passes it on, for the command."""
+    return SharedLaboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +70,16 @@ def _restored() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-def written(engine: str, test: str, directory: Path) -> Path:
+def written(engine: str, test: str, directory: Path, lab: SharedLaboratory) -> Path:
     """The failure file of the first failure that the hunt finds."""
-    arguments = ["-x", "-k", test, f"--model={MODEL}", f"--engine-time-limit={TIME_LIMIT_S}"]
-    arguments += ["--hypothesis-seed=0", f"--repro={directory}", "--diagnose-for=0"]
-    findings = run_suite(engine, arguments)
+    arguments = ["-x", "-k", test, f"--model={MODEL}", "--hypothesis-seed=0"]
+    findings = run_suite(engine, [*arguments, f"--repro={directory}", "--diagnose-for=0"], lab)
     assert findings.catches, findings.output
-    assert "replay: python -m batchproof replay " in findings.catches[0].report
     (path,) = directory.glob("*.json")
+    hint = f"replay: python -m batchproof replay {path}"
+    if engine.endswith(".py:Engine"):  # it works in any folder
+        hint += f" --engine={Path(engine).resolve()}"
+    assert hint in findings.catches[0].report.splitlines()
     return path
 
 
@@ -83,7 +87,7 @@ def replay(path: Path, *arguments: str) -> int:
     return main(["replay", str(path), *arguments])
 
 
-def case_fails(lab: Laboratory, path: Path, engine: str) -> bool:
+def case_fails(lab: SharedLaboratory, path: Path, engine: str) -> bool:
     (case,) = load_file(path)
     spec, oracle = resolve_engine(engine), lab.oracle(MODEL)
     trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), case.promise)
@@ -96,10 +100,16 @@ def case_fails(lab: Laboratory, path: Path, engine: str) -> bool:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_engine(
-    fault: str, lab: Laboratory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fault: str,
+    lab: SharedLaboratory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The command has the laboratory of the hunt here; the tests below let it make its own."""
     test, rule, has_script = FAULTS[fault]
-    path = written(f"fault:{fault}", test, tmp_path)
+    path = written(f"fault:{fault}", test, tmp_path, lab)
+    monkeypatch.setattr(replay_command, "Laboratory", lambda *_: lab)
     kept = read_failure(path)
     assert kept.is_shown_again
     assert kept.failure.rule.id == rule
@@ -113,16 +123,16 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     assert (kept.script is None) == (kept.no_script is not None) != has_script
 
 
-def test_a_hang_is_reproduced(tmp_path: Path) -> None:
+def test_a_hang_is_reproduced(tmp_path: Path, lab: SharedLaboratory) -> None:
     fault = "oversized_request_blocks_the_queue"
-    path = written(f"fault:{fault}", "larger_than_the_pool", tmp_path)
+    path = written(f"fault:{fault}", "larger_than_the_pool", tmp_path, lab)
     assert read_failure(path).failure.rule is Rule.HANG
     assert replay(path) == 1
     assert replay(path, "--engine=ragged") == 0
 
 
-def test_a_curated_case_is_replayed_as_it_stands(tmp_path: Path) -> None:
-    path = written("fault:mask_ignores_sequence", "test_curated", tmp_path)
+def test_a_curated_case_is_replayed_as_it_stands(tmp_path: Path, lab: SharedLaboratory) -> None:
+    path = written("fault:mask_ignores_sequence", "test_curated", tmp_path, lab)
     assert read_failure(path).failure.case is not None
     assert (replay(path), replay(path, "--engine=ragged")) == (1, 0)
 
@@ -150,11 +160,13 @@ class Engine:
 """
 
 
-def test_a_prefix_that_nobody_computed_is_reproduced(tmp_path: Path) -> None:
+def test_a_prefix_that_nobody_computed_is_reproduced(
+    tmp_path: Path, lab: SharedLaboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was computed is a matter of all calls, not of the last alone."""
-    liar = tmp_path / "liar.py"
-    liar.write_text(LIAR, encoding="utf-8")
-    path = written(f"{liar}:Engine", "share_prefixes", tmp_path / "kept")
+    (tmp_path / "liar.py").write_text(LIAR, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    path = written("liar.py:Engine", "share_prefixes", tmp_path / "kept", lab)
     assert read_failure(path).failure.rule is Rule.PREFIX
     assert (replay(path), replay(path, "--engine=paged")) == (1, 0)
 
@@ -181,27 +193,37 @@ class Engine:
 """
 
 
-def test_the_script_needs_nothing_of_this_package(tmp_path: Path) -> None:
-    script = written("fault:cap_off_by_one", "exactly_its_own_cap", tmp_path / "kept").with_suffix(
-        ".py"
-    )
+def test_the_script_needs_nothing_of_this_package(tmp_path: Path, lab: SharedLaboratory) -> None:
+    kept = written("fault:cap_off_by_one", "exactly_its_own_cap", tmp_path / "kept", lab)
+    script = kept.with_suffix(".py")
     assert "import batchproof" not in script.read_text()
     assert len(script.read_text().splitlines()) < 170
-    ended = {}
     for name, surplus in {"wrong": 1, "right": 0}.items():
         (tmp_path / f"{name}.py").write_text(STRANGER.format(surplus=surplus), encoding="utf-8")
-        ended[name] = stand_alone(script, tmp_path, f"{name}.py:Engine")
-    assert ended["wrong"].returncode == 1, ended["wrong"].stderr
-    assert ended["wrong"].stdout.startswith("REPRODUCED: got ")
-    assert ended["right"].returncode == 0, ended["right"].stderr
-    missing = stand_alone(script, tmp_path, "missing.py:Engine")
-    assert missing.returncode == 2
-    assert missing.stdout.startswith("cannot tell: the engine could not be built")
+    ran = stand_alone(script, tmp_path, "wrong.py:Engine", "right.py:Engine", "missing.py:Engine")
+    said = re.split(r"^-- (\d)\n", ran.stdout, flags=re.MULTILINE)
+    assert said[1::2] == ["1", "0", "2"], ran.stdout + ran.stderr
+    assert said[0].startswith("REPRODUCED: got ")
+    assert said[2].startswith("gone: ")
+    assert said[4].startswith("cannot tell: the engine could not be built")
 
 
-def stand_alone(script: Path, directory: Path, engine: str) -> subprocess.CompletedProcess[str]:
+ONE_BY_ONE = """
+import runpy, sys
+_, script, *engines = sys.argv
+for engine in engines:
+    sys.argv = [script, engine]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        print("--", end.code)
+"""
+
+
+def stand_alone(script: Path, directory: Path, *engines: str) -> subprocess.CompletedProcess[str]:
+    """Runs the script for one engine after the other, in one process without this package."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, str(script), engine]
+    command = [sys.executable, "-c", ONE_BY_ONE, str(script), *engines]
     return subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
@@ -238,8 +260,10 @@ SUBJECT = json.loads(made_up().text())["subject"]
         (lambda: "{", "cannot be read as a failure file"),
         (lambda: "[]", "has the schema None, but must have 1"),
         (changed(schema=99), "has the schema 99, but must have 1"),
-        (changed(rule="no-such-rule"), "is not a failure file of schema 1: KeyError"),
-        (changed(runs=[]), "ValueError: it holds no run"),
+        (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
+        (changed(runs=[]), "is damaged: runs is empty"),
+        (changed(runs=[{"engine_number": "1"}]), "is damaged: runs[0].engine_number is '1', not a"),
+        (lambda: json.dumps({"schema": 1}), "is damaged: it has no 'headline'"),
         (
             changed(subject=SUBJECT | {"engine": "none"}),
             "is no engine",

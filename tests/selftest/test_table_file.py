@@ -59,12 +59,8 @@ def counts_of(cell: dict[str, Any]) -> dict[str, int]:
     return {kind: value for kind, value in cell.items() if kind != "text" and value}
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["one process", "a worker"])
-def test_the_file_says_what_the_terminal_says(
-    run_suite: RunSuite, suite: Path, workers: list[str]
-) -> None:
-    arguments = ["--table=table.json", "--engine=static", "--engine=ragged", *workers]
-    session = run_suite(*arguments)
+def test_the_file_says_what_the_terminal_says(run_suite: RunSuite, suite: Path) -> None:
+    session = run_suite("--table=table.json", "--engine=static", "--engine=ragged")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     table = json.loads((suite / "table.json").read_text())
     assert table["schema"] == "batchproof.conformance/1"

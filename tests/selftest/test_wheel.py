@@ -130,13 +130,15 @@ def test_a_run_that_has_nothing_to_do_with_it_is_left_alone() -> None:
 
 
 @pytest.mark.usefixtures("foreign")
-def test_a_clash_with_another_projects_options_is_one_sentence() -> None:
-    ran = run_foreign("--engine=static")
-    complaint = ran.stderr
-    assert ran.returncode == pytest.ExitCode.USAGE_ERROR, ran.stdout + ran.stderr
-    assert "clash with those of this project's conftest.py" in complaint
-    assert "use `batchproof test`" in complaint
-    assert "Traceback" not in complaint
+def test_a_clash_with_another_projects_options_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = pytest.main([*OPTIONS_OF_PYTEST, "--assert=plain", "-p", "no:xdist", "--engine=static"])
+    said = capsys.readouterr()
+    assert status == pytest.ExitCode.USAGE_ERROR, said.out + said.err
+    assert "clash with those of this project's conftest.py" in said.err
+    assert "use `batchproof test`" in said.err
+    assert "Traceback" not in said.err
 
 
 def test_a_conformance_test_of_another_project_awakens_the_plugin(
@@ -148,7 +150,7 @@ def test_a_conformance_test_of_another_project_awakens_the_plugin(
     status = pytest.main([*OPTIONS_OF_PYTEST, "-p", "no:xdist", "-k", "static-gpt2-random"])
     output = capsys.readouterr().out
     assert status == pytest.ExitCode.OK, output
-    assert "static: 1 workloads, 1 answers and 2 tokens compared" in output
+    assert "static: 1 workload, 1 answer and 2 tokens compared" in output
 
 
 @pytest.fixture

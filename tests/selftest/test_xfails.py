@@ -139,12 +139,6 @@ def test_ids_that_belong_to_another_run_are_left_alone(
     assert narrow.exit_status == pytest.ExitCode.OK, narrow.output
 
 
-def test_in_a_process_of_their_own(run_suite: RunSuite, listed: List) -> None:
-    session = run_suite(listed(*WRONG, HANG), "-k", EXPECTED, "-n", "1")
-    assert session.exit_status == pytest.ExitCode.OK, session.output
-    assert session.cell("P1 parity") == "1 known 2"
-
-
 def test_an_id_may_hold_spaces(tmp_path: Path) -> None:
     path = tmp_path / "known.txt"
     path.write_text("a.py::t[my x.py:f?a=b #c-m] #  see issue #7 #\thttp://x#y\n", encoding="utf-8")

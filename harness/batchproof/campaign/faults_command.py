@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _empty_table(arguments: argparse.Namespace) -> KillTable:
     known = faults()
-    names = choices.chosen(arguments.names, known, "planted fault")
+    names = choices.chosen(arguments.names, known, "planted fault", "results/faults.md")
     models = choices.chosen(arguments.model, EMBEDDED, "embedded model")
     return KillTable(
         faults={name: known[name] for name in names},

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     `honest-partial.*`. Raises `UsageError`.
     """
     known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
-    engines = choices.chosen(arguments.engines, known, "honest engine")
+    engines = choices.chosen(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
     table = HonestTable(engines, dtypes, arguments.workloads, arguments.seed, arguments.examples)
     output = choices.writable(arguments.output)

@@ -103,8 +103,8 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
     """
     for spec, ending in slips(case, trial.oracle):
         text = (
-            f"request {spec.request_id!r} cannot end as expected: its right answer on "
-            f"{trial.subject.name} has {ending}"
+            f"the case is wrong: request {spec.request_id!r} cannot end as expected, for its right "
+            f"answer on {trial.subject.name} has {ending}"
         )
         if trial.subject.is_embedded:
             raise spec.place.error(text)

@@ -19,6 +19,7 @@ from batchproof.models.catalogue import (
     load_model,
     resolve_dtype,
 )
+from batchproof.models.checkpoints import without_bars
 from batchproof.run.registry import words_tokenizer
 
 
@@ -50,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not is_empty:
         raise UsageError(f"DIR {arguments.directory!r} holds something already, but must be empty")
     subject = load_model(arguments.model, torch.device("cpu"), dtype)
-    subject.model.save_pretrained(directory)
+    with without_bars():
+        subject.model.save_pretrained(directory)
     words_tokenizer(subject.vocab_size).save_pretrained(directory)
     print(f"written: {directory}, {subject.name} in {subject.dtype_name}")
     return 0

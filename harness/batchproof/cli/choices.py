@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.made import num_cores
+from batchproof.validation.values import near
 
 DEFAULT_OUTPUT = ROOT / "results"
 
@@ -68,16 +68,14 @@ def seeds(value: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def chosen(names: Sequence[str] | None, known: Iterable[str], what: str) -> list[str]:
-    """Returns the names, or all known ones if none is given. Raises `UsageError` with a near match
-    for an unknown name.
+def chosen(names: Sequence[str] | None, known: Iterable[str], what: str, lister: str = "") -> list[str]:
+    """Returns the names, or all known ones if none is given. Raises `UsageError` for an unknown name,
+    with those near it; `lister` says what lists all of them.
     """
     choices = list(known)
     for name in names or ():
         if name not in choices:
-            near = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
-            hint = f"do you mean {' or '.join(near)}?" if near else f"choose {', '.join(choices)}"
-            raise UsageError(f"{name!r} is no {what}; {hint}")
+            raise UsageError(f"{name!r} is no {what}; {near(name, choices, lister)}")
     return list(dict.fromkeys(names or choices))
 
 

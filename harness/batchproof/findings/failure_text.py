@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from batchproof.findings.causes import Diagnosis
 from batchproof.findings.failure import Failure, Subject
 from batchproof.findings.finding_text import evidence, first_line
-from batchproof.workload.paste import workload_as_yaml
+from batchproof.workload.paste import Pasted, workload_as_yaml
 
 WORKLOAD = "workload, to paste into a file of cases/:"
 
@@ -25,7 +25,8 @@ def _lines(failure: Failure, diagnosis: Diagnosis | None) -> Iterator[str]:
         yield from diagnosis_lines(diagnosis)
     yield f"engine: {failure.subject.engine}    model: {subject_words(failure.subject)}"
     yield WORKLOAD
-    yaml = workload_as_yaml(failure.scene.workload, failure.promise.id)
+    name = f"{failure.case.name}-as-run" if failure.case else Pasted.name
+    yaml = workload_as_yaml(failure.scene.workload, failure.promise.id, name)
     yield from (f"    {line}" for line in yaml.splitlines())
 
 

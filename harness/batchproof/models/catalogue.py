@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from batchproof.errors import UsageError
 from batchproof.models import gpt2_hash_oracle, llama_hash_oracle
+from batchproof.models.checkpoints import load_checkpoint, load_tokenizer
 from batchproof.models.gpt2_hash import build_gpt2_hash
 from batchproof.models.llama_hash import build_llama_hash
 from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
@@ -109,7 +110,7 @@ class ModelUnderTest:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnderTest:
-    """Returns an embedded model or a shape by name, else a checkpoint by hub id or local path.
+    """Returns an embedded model or a shape by name, else a checkpoint by path or hub name.
 
     Raises `UsageError` if it is none of them.
     """
@@ -119,31 +120,20 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     if name in SHAPES:
         return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
-        first_line = str(error).strip().splitlines()[0]
+        model = load_checkpoint(name, dtype)
+    except UsageError as reason:
         raise UsageError(
             f"--model {name!r} is neither an embedded model ({', '.join(EMBEDDED)}) nor a shape "
-            f"({', '.join(SHAPES)}) nor a causal-LM checkpoint that could be loaded: {first_line}"
-        ) from error
+            f"({', '.join(SHAPES)}) nor a causal-LM checkpoint: {reason}"
+        ) from reason
     model = moved(model, device, dtype).eval().requires_grad_(False)
-    return ModelUnderTest(name, model, tokenizer=_tokenizer(name))
+    return ModelUnderTest(name, model, tokenizer=load_tokenizer(name))
 
 
 def moved(model: PreTrainedModel, device: torch.device | str, dtype: torch.dtype) -> PreTrainedModel:
     """Returns the model on a device in a dtype. (transformers' wrapper of `to` hides its signature from
     type checkers.)"""
     return cast(torch.nn.Module, model).to(device=device, dtype=dtype)
-
-
-def _tokenizer(name: str) -> PreTrainedTokenizerBase | None:
-    """Returns None for a checkpoint without a tokenizer: its text prompts are bytes."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError):
-        return None
-    # Where files are missing, transformers 5 may return a tokenizer without a vocabulary.
-    return tokenizer if tokenizer.encode("a") else None
 
 
 def resolve_device(name: str) -> torch.device:

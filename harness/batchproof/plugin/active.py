@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from batchproof.plugin.benchmarks import growth, measured
 from batchproof.plugin.options import (
     pytest_addoption,
@@ -35,3 +37,7 @@ __all__ = [
     "pytest_xdist_setupnodes",
     "trial",
 ]
+
+# Once in a process: torch and transformers stay, and each collection that walks them, of which pytest
+# makes several at the end of a session, takes half a second.
+gc.freeze()

@@ -16,6 +16,7 @@ from batchproof.bench.spec import BenchSpec
 from batchproof.bench.spec_files import chosen, override, workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
+from batchproof.plugin.numbers import seconds, whole
 from batchproof.validation.values import at_least, one_of, require, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
@@ -46,7 +47,12 @@ def add_options(parser: pytest.Parser) -> None:
     defaults = f"{DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}"
     text = f"model by shape, with random weights, repeatable: {shapes} (default: {defaults})"
     add("--shape", action="append", metavar="SHAPE", help=f"{text}; or give --model")
-    add("--laps", type=int, metavar="N", help=f"timed rounds of each engine (default: {DEFAULT_LAPS})")
+    add(
+        "--laps",
+        type=whole("--laps"),
+        metavar="N",
+        help=f"timed rounds of each engine (default: {DEFAULT_LAPS})",
+    )
     text = (
         "requests of each round whose tokens are checked (default: all if they are few, else a "
         "sample of 16); ids, lengths and finish reasons always are"
@@ -58,8 +64,10 @@ def add_options(parser: pytest.Parser) -> None:
         f"seconds to measure each axis of cost growth (default: {GrowthBudget().axis_s:g}; 0, which "
         "is none, where a workload is named)"
     )
-    add("--growth-for", type=float, metavar="S", help=text)
-    add("--threads", type=int, metavar="N", help="threads of torch on a CPU (default: 1)")
+    add("--growth-for", type=seconds("--growth-for"), metavar="S", help=text)
+    add(
+        "--threads", type=whole("--threads"), metavar="N", help="threads of torch on a CPU (default: 1)"
+    )
     text = "where to write the result file (default: a new one below results/benchmarks/)"
     add("--results", metavar="FILE", help=text)
 
@@ -74,14 +82,16 @@ def _add_sizes(group: pytest.OptionGroup) -> None:
     add("--workload", action="append", metavar="NAME", help=text)
     add(
         "--num-requests",
-        type=int,
+        type=whole("--num-requests"),
         metavar="N",
         help="number of requests, instead of the workload's own",
     )
     add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
     add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
-    add("--slots", type=int, metavar="N", help="sequences in flight at once (max_num_seqs)")
-    add("--seed", type=int, metavar="N", help="seed of prompts, caps and arrivals")
+    add(
+        "--slots", type=whole("--slots"), metavar="N", help="sequences in flight at once (max_num_seqs)"
+    )
+    add("--seed", type=whole("--seed"), metavar="N", help="seed of prompts, caps and arrivals")
 
 
 def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:

@@ -10,6 +10,7 @@ from batchproof.diagnosis import diagnose
 from batchproof.errors import UsageError
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
+from batchproof.plugin.numbers import seconds
 from batchproof.run.trial import Trial
 
 DEFAULT_SECONDS = 20.0
@@ -19,7 +20,7 @@ def add_option(group: pytest.OptionGroup) -> None:
     """Adds `--diagnose-for`, in seconds, to pytest's parser."""
     group.addoption(
         "--diagnose-for",
-        type=float,
+        type=seconds("--diagnose-for"),
         default=DEFAULT_SECONDS,
         metavar="S",
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
@@ -28,17 +29,17 @@ def add_option(group: pytest.OptionGroup) -> None:
 
 def check_option(config: pytest.Config) -> None:
     """Raises `UsageError` if `--diagnose-for` is out of range."""
-    seconds = config.getoption("--diagnose-for")
-    if not 0 <= seconds <= 3600:
-        raise UsageError(f"--diagnose-for is {seconds:g}, but must be 0 to 3600 seconds")
+    limit_s = config.getoption("--diagnose-for")
+    if not 0 <= limit_s <= 3600:
+        raise UsageError(f"--diagnose-for is {limit_s:g}, but must be 0 to 3600 seconds")
 
 
 def diagnosis_of(config: pytest.Config, trial: Trial, failure: Failure) -> Diagnosis | None:
     """Returns the most likely cause, or None if the run does not ask for it."""
-    seconds = config.getoption("--diagnose-for")
-    if not seconds:
+    limit_s = config.getoption("--diagnose-for")
+    if not limit_s:
         return None
     try:
-        return diagnose(trial, failure, seconds)
+        return diagnose(trial, failure, limit_s)
     except Exception as slip:  # whatever it is, the verdict stands
         return Diagnosis(Cause.UNKNOWN, f"the diagnosis itself failed: {type(slip).__name__}: {slip}")

@@ -20,6 +20,7 @@ from batchproof.plugin import (
     spread,
     table_file,
 )
+from batchproof.plugin.numbers import seconds
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import (
     LAB,
@@ -50,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         metavar="MODEL",
         help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: all of these), or a "
-        "causal-LM checkpoint by hub id or path",
+        "causal-LM checkpoint by path or hub name (owner/name)",
     )
     group.addoption(
         "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"
@@ -84,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
     group.addoption(
         "--engine-time-limit",
-        type=float,
+        type=seconds("--engine-time-limit"),
         default=DEFAULT_TIME_LIMIT_S,
         metavar="S",
         help="seconds after which one call of an engine counts as hung (default: %(default)g)",

@@ -116,10 +116,16 @@ def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
 
 
 def _totals_line(engine: str, total: Totals) -> str:
-    return (
-        f"{engine}: {total.num_workloads:,} workloads, {total.num_requests:,} answers and "
-        f"{total.num_steps:,} tokens compared, {total.num_near_ties:,} near-ties"
-    )
+    if not total.num_workloads:
+        return f"{engine}: no workload was compared to its end"
+    workloads, answers = counted(total.num_workloads, "workload"), counted(total.num_requests, "answer")
+    tokens, near_ties = counted(total.num_steps, "token"), counted(total.num_near_ties, "near-tie")
+    return f"{engine}: {workloads}, {answers} and {tokens} compared, {near_ties}"
+
+
+def counted(number: int, what: str) -> str:
+    """Returns "1 worker" or "2 workers"."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def error_units(outcomes: Iterable[Outcome]) -> list[tuple[str, float]]:

@@ -14,6 +14,7 @@ import pytest
 
 from batchproof.findings.failure import Failure
 from batchproof.replay.write import FailureOrigin, write
+from batchproof.run.registry import COMMAND_PREFIX
 from batchproof.run.trial import Trial
 
 OPTION = "--repro"
@@ -41,7 +42,11 @@ def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | N
         where = traceback.extract_tb(trouble.__traceback__)[-1]
         what = f"{type(trouble).__name__}: {trouble} ({where.filename}:{where.lineno})"
         return Replay(None, f"replay: none, because writing it raised {what}")
-    return Replay(str(path), f"replay: python -m batchproof replay {quote(str(path))}")
+    words = f"replay: python -m batchproof replay {quote(str(path))}"
+    file, suffix, rest = trial.spec.name.partition(".py:")
+    if suffix and not trial.spec.name.startswith(COMMAND_PREFIX):  # its path is relative to this folder
+        words += f" --engine={quote(f'{Path(file).resolve()}{suffix}{rest}')}"
+    return Replay(str(path), words)
 
 
 def _name(item: pytest.Item) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from batchproof.plugin.promise_table import counted
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -51,9 +53,5 @@ def header(config: pytest.Config) -> list[str]:
     if not (num_workers and gpus) or hasattr(config, "workerinput"):
         return []
     shares = [f"gw{number} on {gpus[number % len(gpus)]}" for number in range(num_workers)]
-    counts = f"{_counted(num_workers, 'worker')} over {_counted(len(gpus), 'GPU')}"
+    counts = f"{counted(num_workers, 'worker')} over {counted(len(gpus), 'GPU')}"
     return [f"batchproof: {counts}: {', '.join(shares)}"]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -91,6 +91,7 @@ def _conclude_failure(
 ) -> None:
     own, failure = _own_failure(error), failure_of(item, error)
     if own is not None:
+        noted["is_wrong_input"] = isinstance(error, UsageError)
         _report_own(report, noted, own)
     elif failure is not None:
         report.longrepr = f"{concluded(item, failure, noted)}\n{_again(item)}"
@@ -143,7 +144,9 @@ def _session_outcomes(config: pytest.Config) -> list[Outcome]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Sets the exit status to failed if nothing, or too little, was compared."""
+    """Sets the exit status to failed if nothing, or too little, was compared, and to a usage error if
+    nothing failed but wrong cases.
+    """
     if hasattr(session.config, "workerinput"):
         return  # an xdist worker: its controller judges the whole
     outcomes = _session_outcomes(session.config)
@@ -151,6 +154,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     proves_little = not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)
     if outcomes and is_clean and proves_little:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    num_wrong = sum(record.is_wrong_input for _, record in outcomes)
+    if num_wrong and num_wrong == session.testsfailed:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -170,7 +176,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         write(f"model {model}: {verdict}; {adequacy}", red=is_too_little)
     for note in notes(outcomes):
         write(f"note: {note}")
-    if num_own := sum(record.is_own_failure for _, record in outcomes):
+    num_wrong = sum(record.is_wrong_input for _, record in outcomes)
+    if num_wrong:
+        write(f"{num_wrong} failed by a wrong case, not by an engine: see above", red=True)
+    if num_own := sum(record.is_own_failure for _, record in outcomes) - num_wrong:
         write(f"{num_own} failed by the harness itself, not by an engine: see above", red=True)
     if not num_compared(outcomes) and not any(outcome == "failed" for outcome, _ in outcomes):
         write(NOTHING_COMPARED, red=True, bold=True)

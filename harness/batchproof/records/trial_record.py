@@ -63,6 +63,7 @@ class TrialRecord:
     has_happened: Mapping[str, bool] = field(default_factory=dict)  # what a trace must show
     failure: FailureRecord | None = None
     is_own_failure: bool = False  # the harness failed, not the engine
+    is_wrong_input: bool = False  # so did it, because a case or an option is wrong
 
     @property
     def counted_for(self) -> tuple[str, ...]:

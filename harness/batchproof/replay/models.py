@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.models.checkpoints import without_bars
 
 
 def model_reference(subject: ModelUnderTest, directory: Path) -> str:
@@ -31,7 +32,8 @@ def _save(subject: ModelUnderTest, target: Path) -> None:
     fresh = load_model(subject.name, subject.model.device, subject.model.dtype).model
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    fresh.save_pretrained(made)
+    with without_bars():
+        fresh.save_pretrained(made)
     made.chmod(0o755)
     try:
         made.rename(target)

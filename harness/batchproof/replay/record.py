@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.errors import UsageError
 from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
-from batchproof.findings.finding import Finding, Rule, thawed
+from batchproof.findings.finding import Fact, Finding, Rule, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.promises import Promise
+from batchproof.records.decode import decode, encode
 from batchproof.workload.workloads import Workload
 
 SCHEMA = 1
@@ -40,35 +42,137 @@ class FailureFile:
 
     def text(self) -> str:
         """Returns the content of the file."""
-        finding, scene = self.failure.finding, self.failure.scene
-        content = {
-            "schema": SCHEMA,
-            "headline": first_line(finding),
-            "promise": finding.promise.id,
-            "rule": finding.rule.id,
-            "request_id": finding.request_id,
-            "step": finding.step,
-            "facts": {name: thawed(value) for name, value in finding.facts.items()},
-            "appeared": finding.appeared,
-            "test": self.test,
-            "case": self.failure.case and asdict(self.failure.case),
-            "subject": asdict(self.failure.subject),
-            "compute_dtype": self.compute_dtype,
-            "kv_cache_dtype": self.kv_cache_dtype,
-            "time_limit_s": self.time_limit_s,
-            "runs": [_run(each) for each in scene.runs],
-            "other_runs": [_run(each) for each in scene.other],
-            "should_be": [each and _answer(each) for each in self.should_be],
-            "is_repeatable": self.failure.is_repeatable,
-            "is_shown_again": self.is_shown_again,
-            "script": self.script,
-            "no_script": self.no_script,
-        }
-        return json.dumps(content, indent=1) + "\n"
+        return json.dumps(encode(_stored(self)), indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """A request under the keys of the file."""
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    eos: tuple[int, ...]
+
+    def request(self) -> Request:
+        """Returns the request itself."""
+        return Request(self.id, self.prompt, self.max_new_tokens, frozenset(self.eos))
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """A completion under the keys of the file."""
+
+    id: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    error: str | None
+
+    @classmethod
+    def of(cls, answer: Completion) -> StoredAnswer:
+        """Returns the completion in the form of the file."""
+        return cls(answer.request_id, answer.token_ids, answer.finish_reason.value, answer.error)
+
+    def completion(self) -> Completion:
+        """Returns the completion itself. Raises `ValueError` for an unknown finish reason."""
+        reason = _known("finish_reason", self.finish_reason, FinishReason)
+        return Completion(self.id, self.tokens, FinishReason(reason), self.error)
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run under the keys of the file."""
+
+    engine_number: int
+    config: EngineConfig
+    requests: tuple[StoredRequest, ...]
+    arrivals: tuple[int, ...] | None
+    aborts: tuple[tuple[object, ...], ...]  # id, step
+    got: tuple[StoredAnswer, ...]
+
+    @classmethod
+    def of(cls, run: Run) -> StoredRun:
+        """Returns the run in the form of the file."""
+        asked = run.workload
+        requests = tuple(
+            StoredRequest(
+                each.request_id,
+                each.prompt_token_ids,
+                each.max_new_tokens,
+                tuple(sorted(each.eos_token_ids)),
+            )
+            for each in asked.requests
+        )
+        got = tuple(map(StoredAnswer.of, run.completions))
+        arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
+        return cls(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got)
+
+    def run(self) -> Run:
+        """Returns the run itself. Raises `ValueError` for a value out of place."""
+        aborts = tuple((str(name), int(str(step))) for name, step in self.aborts)
+        requests = tuple(each.request() for each in self.requests)
+        workload = Workload(requests, self.config, self.arrivals, aborts)
+        return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
+
+
+@dataclass(frozen=True)
+class StoredFailure:
+    """The document: its fields are the keys of the file."""
+
+    schema: int
+    headline: str
+    promise: str
+    rule: str
+    request_id: str | None
+    step: int | None
+    facts: Mapping[str, object]
+    appeared: str | None
+    test: str
+    case: CaseNote | None
+    subject: Subject
+    compute_dtype: str | None
+    kv_cache_dtype: str
+    time_limit_s: float
+    runs: tuple[StoredRun, ...]
+    other_runs: tuple[StoredRun, ...]
+    should_be: tuple[StoredAnswer | None, ...]
+    is_repeatable: bool
+    is_shown_again: bool | None
+    script: str | None
+    no_script: str | None
+
+
+def _stored(file: FailureFile) -> StoredFailure:
+    finding, scene = file.failure.finding, file.failure.scene
+    return StoredFailure(
+        SCHEMA,
+        first_line(finding),
+        finding.promise.id,
+        finding.rule.id,
+        finding.request_id,
+        finding.step,
+        {name: thawed(value) for name, value in finding.facts.items()},
+        finding.appeared,
+        file.test,
+        file.failure.case,
+        file.failure.subject,
+        file.compute_dtype,
+        file.kv_cache_dtype,
+        file.time_limit_s,
+        tuple(map(StoredRun.of, scene.runs)),
+        tuple(map(StoredRun.of, scene.other)),
+        tuple(None if each is None else StoredAnswer.of(each) for each in file.should_be),
+        file.failure.is_repeatable,
+        file.is_shown_again,
+        file.script,
+        file.no_script,
+    )
 
 
 def read_failure(path: Path) -> FailureFile:
-    """Returns the failure file. Raises `UsageError` if it is missing, broken, or of another schema."""
+    """Returns the failure file. Raises `UsageError` if it is missing, of another schema, or damaged:
+    the message names the field.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -77,77 +181,36 @@ def read_failure(path: Path) -> FailureFile:
     if schema != SCHEMA:
         raise UsageError(f"{str(path)!r} has the schema {schema!r}, but must have {SCHEMA}")
     try:
-        return _file(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{str(path)!r} is not a failure file of schema {SCHEMA}: {what}") from error
+        return _file(decode(StoredFailure, found))
+    except ValueError as error:
+        raise UsageError(f"failure file {str(path)!r} is damaged: {error}") from error
 
 
-def _file(found: dict[str, Any]) -> FailureFile:
-    finding = Finding(
-        Promise[found["promise"]],
-        Rule.by_id(found["rule"]),
-        found["request_id"],
-        found["step"],
-        found["facts"],
-        found["appeared"],
-    )
-    runs, other = (tuple(map(_read_run, found[key])) for key in ("runs", "other_runs"))
-    if not runs:
-        raise ValueError("it holds no run")
-    case = CaseNote(**found["case"]) if found["case"] else None
-    subject = Subject(**found["subject"])
+def _file(stored: StoredFailure) -> FailureFile:
+    if not stored.runs:
+        raise ValueError("runs is empty")
+    promise = _known("promise", stored.promise, (each.id for each in Promise))
+    rule = _known("rule", stored.rule, (each.id for each in Rule))
+    where = stored.request_id, stored.step
+    facts = cast(Mapping[str, Fact], stored.facts)  # JSON values
+    finding = Finding(Promise[promise], Rule.by_id(rule), *where, facts, stored.appeared)
+    scene = Scene(*(tuple(each.run() for each in runs) for runs in (stored.runs, stored.other_runs)))
     return FailureFile(
-        Failure(finding, Scene(runs, other), subject, case, found["is_repeatable"]),
-        should_be=tuple(each and _read_answer(each) for each in found["should_be"]),
-        **{
-            each.name: found[each.name]
-            for each in fields(FailureFile)
-            if each.name not in ("failure", "should_be")
-        },
+        Failure(finding, scene, stored.subject, stored.case, stored.is_repeatable),
+        stored.test,
+        stored.time_limit_s,
+        stored.compute_dtype,
+        stored.kv_cache_dtype,
+        tuple(None if each is None else each.completion() for each in stored.should_be),
+        stored.is_shown_again,
+        stored.script,
+        stored.no_script,
     )
 
 
-def _run(run: Run) -> dict[str, Any]:
-    workload = run.workload
-    return {
-        "engine_number": run.serial,
-        "config": asdict(workload.config),
-        "requests": [
-            {
-                "id": each.request_id,
-                "prompt": list(each.prompt_token_ids),
-                "max_new_tokens": each.max_new_tokens,
-                "eos": sorted(each.eos_token_ids),
-            }
-            for each in workload.requests
-        ],
-        "arrivals": workload.arrivals and list(workload.arrivals),
-        "aborts": [list(each) for each in workload.aborts],
-        "got": [_answer(each) for each in run.completions],
-    }
-
-
-def _read_run(found: dict[str, Any]) -> Run:
-    requests = tuple(
-        Request(r["id"], tuple(r["prompt"]), r["max_new_tokens"], frozenset(r["eos"]))
-        for r in found["requests"]
-    )
-    arrivals = None if found["arrivals"] is None else tuple(found["arrivals"])
-    aborts = tuple((request_id, step) for request_id, step in found["aborts"])
-    workload = Workload(requests, EngineConfig(**found["config"]), arrivals, aborts)
-    return Run(found["engine_number"], workload, tuple(map(_read_answer, found["got"])))
-
-
-def _answer(completion: Completion) -> dict[str, Any]:
-    return {
-        "id": completion.request_id,
-        "tokens": list(completion.token_ids),
-        "finish_reason": completion.finish_reason.value,
-        "error": completion.error,
-    }
-
-
-def _read_answer(found: dict[str, Any]) -> Completion:
-    reason = FinishReason(found["finish_reason"])
-    return Completion(found["id"], tuple(found["tokens"]), reason, found["error"])
+def _known(field: str, value: str, choices: Iterable[str]) -> str:
+    """Returns the value if it is one of the choices. Raises `ValueError`."""
+    known = [str(each) for each in choices]
+    if value not in known:
+        raise ValueError(f"{field} is {value!r}, not one of {', '.join(known)}")
+    return value

@@ -23,6 +23,7 @@ import yaml
 
 from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
+from batchproof.validation.values import near
 
 REFERENCE = "reference"  # its answers are the specification
 BUILT_IN = {
@@ -157,7 +158,8 @@ def words_tokenizer(vocab_size: int) -> Any:
 def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:
     name = target.removeprefix(prefix)
     if name not in known:
-        raise UsageError(f"--engine {target!r} is no {kind}: {', '.join(known)}")
+        hint = near(name, known, "the package batchproof_engines")
+        raise UsageError(f"--engine {target!r} is no {kind}; {hint}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
 

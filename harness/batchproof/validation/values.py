@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from batchproof.errors import UsageError
@@ -44,6 +45,17 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     if value not in known:
         raise InvalidValueError(name, f"{value!r} is unknown; choose one of {', '.join(known)}")
     return value
+
+
+def near(name: str, choices: Collection[str], lister: str = "") -> str:
+    """Returns the end of a complaint about an unknown name: the choices closest to it, or else all of
+    them, or what lists them.
+    """
+    found = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    meant = f"do you mean {' or '.join(found)}?" if found else ""
+    if lister:
+        return f"{meant} {lister} lists all {len(choices)}".strip()
+    return meant or f"choose {', '.join(choices)}"
 
 
 def whole_number(name: str, text: str, rule: str = "a whole number") -> int:

@@ -21,7 +21,7 @@ class Pasted:
 
     workloads: Sequence[Workload]
     promise: str
-    name: str = "found-by-property-test"
+    name: str = "found-by-a-test"
     why: str = "..."
     expected: Expectations = field(default_factory=dict)
     events: Sequence[str] = ()  # that must show in the trace

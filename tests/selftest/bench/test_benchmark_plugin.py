@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from batchproof.__main__ import main
 from batchproof.bench.results import load
 from batchproof.places import ROOT
+from batchproof.plugin import bench_options
 from batchproof.plugin.measured import ReplayClock
 
 SMALL = [
@@ -138,3 +141,10 @@ def test_a_replayed_clock_gives_what_was_loaded_and_no_more() -> None:
     assert [readings[1] - readings[0], readings[3] - readings[2]] == [0.5, 2.0]
     with pytest.raises(AssertionError):
         clock()
+
+
+def test_the_help_of_the_command_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    named = re.findall(r"^  --([a-z-]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(named) == sorted(bench_options.OPTIONS)
