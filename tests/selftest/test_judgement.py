@@ -396,43 +396,6 @@ def test_a_failure_without_a_promise_is_no_success() -> None:
     assert "1 more failures name no promise" in verdict_page(verdict)
 
 
-CRASHING = """
-import os
-from batchproof_engines.static import static
-
-def crashing(model, config):
-    engine = static(model, config)
-    generate = engine.generate
-    def or_crash(requests):
-        if any(request.request_id == "crash" for request in requests):
-            os._exit(7)
-        return generate(requests)
-    engine.generate = or_crash
-    return engine
-"""
-CRASHED_TWICE = """
-import pytest
-from batchproof.api import Request
-from batchproof.workload.workloads import Workload
-
-@pytest.mark.promise(id="P1")
-@pytest.mark.parametrize("name", ["a", "crash", "b", "c", "d", "crash", "e", "f"])
-def test_it(trial, name):
-    trial.check(Workload((Request(name, (1, 2), 2),)))
-"""
-
-
-def test_a_process_that_ends_costs_its_own_test_alone(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_mini.py").write_text(CRASHED_TWICE)
-    (tmp_path / "mine.py").write_text(CRASHING)
-    journal = tmp_path / "journal.jsonl"
-    run_suite("--engine=mine.py:crashing", f"--journal={journal}", "-n1")
-    outcomes = {each.test.rpartition("-")[2]: each.outcome for each in entries(journal)}
-    assert list(outcomes.values()).count("failed") == 2
-    assert list(outcomes.values()).count("passed") == 6
-    assert all((outcome == "failed") == name.startswith("crash") for name, outcome in outcomes.items())
-
-
 def test_wrong_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", "static", "static"]) == 2
     assert "error: 'static' is named twice" in capsys.readouterr().err

@@ -8,7 +8,6 @@ shown a fault.
 from __future__ import annotations
 
 from collections.abc import Generator
-from shlex import quote
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from batchproof.errors import OracleError, UsageError
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
 from batchproof.plugin.failing import concluded, described, enter, failure_of
-from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
+from batchproof.plugin.item_names import again
 from batchproof.plugin.promise_table import (
     RECORD,
     Outcome,
@@ -33,17 +32,7 @@ from batchproof.plugin.promise_table import (
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
-AGAIN_OPTIONS = (
-    "--engine",
-    "--model",
-    "--device",
-    "--dtype",
-    "--compute-dtype",
-    "--kv-cache-dtype",
-    "--engine-time-limit",
-)
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
 
@@ -93,7 +82,7 @@ def _conclude_failure(
     if own is not None:
         _report_own(report, noted, own)
     elif failure is not None:
-        report.longrepr = f"{concluded(item, failure, noted)}\n{_again(item)}"
+        report.longrepr = f"{concluded(item, failure, noted)}\n{again(item)}"
     elif report.when != "call":
         forget_known(report)
 
@@ -117,21 +106,6 @@ def _report_own(report: pytest.TestReport, noted: Noted, text: str) -> None:
     noted["promises"] = []
     noted["is_own_failure"] = True
     report.longrepr = text
-
-
-def _again(item: pytest.Item) -> str:
-    options = []
-    for name in AGAIN_OPTIONS:
-        value = item.config.getoption(name)
-        values = value if isinstance(value, list) else [value]
-        options += [
-            f"{name}={quote(str(each))}"
-            for each in values
-            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
-        ]
-    name = name_of(item)
-    pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
-    return " ".join(["again: pytest", *pyargs, quote(name), *options])
 
 
 def _session_outcomes(config: pytest.Config) -> list[Outcome]:
