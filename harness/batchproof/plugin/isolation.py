@@ -133,7 +133,7 @@ class Controller:
         path.unlink(missing_ok=True)  # nobody waits for it any more
         if error is None:
             return
-        self._num_vain += note is None
+        self._num_vain += note is None or not note.engine
         if self._num_vain > MOST_STARTS:
             raise pytest.UsageError(f"workers die before they begin: {error}")
         if note is not None:

@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 from batchproof.findings.failure import Subject
 from batchproof.workload.workloads import Workload
 
+CALL_SIZE = 512  # bytes in the file, of the fields that change with each call
+
 
 @dataclass(frozen=True)
 class CallNote:
@@ -54,21 +56,32 @@ class CallNotes:
         if path is not None:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT)
             self.dump = path.with_suffix(".dump").open("wb", buffering=0)
+            self._note_call()
+            self.change()
 
     def change(self, **changes: Any) -> None:
         """Changes fields of the note."""
         self.note = replace(self.note, **changes)
+        self._write(self.note, CALL_SIZE)
+
+    def _write(self, value: object, offset: int) -> None:
         if self._fd >= 0:
-            os.pwrite(self._fd, pickle.dumps(self.note), 0)  # a shorter one leaves an unread tail
+            os.pwrite(self._fd, pickle.dumps(value), offset)  # a shorter one leaves an unread tail
 
     @contextmanager
     def calling(self, call: str, limit_s: float) -> Iterator[None]:
         """Notes that the process is in a call as long as the block lasts."""
-        self.change(call=call, is_open=True, began=time.monotonic(), limit_s=limit_s)
+        began = time.monotonic()
+        self._note_call(call=call, is_open=True, began=began, limit_s=limit_s)
         try:
             yield
         finally:
-            self.change(is_open=False)
+            self._note_call(call=call, is_open=False, began=began, limit_s=limit_s)
+
+    def _note_call(self, **fields: Any) -> None:
+        """Writes the fields that change with each call apart from the others: there are many calls."""
+        self.note = replace(self.note, **fields)
+        self._write(fields, 0)
 
     def close(self) -> None:
         """Closes the files."""
@@ -100,7 +113,8 @@ def keeping(own: CallNotes) -> Iterator[None]:
 def read_note(path: Path) -> CallNote | None:
     """Returns the note in a file; None if it has none, or is just being written."""
     try:
-        note: object = pickle.loads(path.read_bytes())
+        written = path.read_bytes()
+        note: CallNote = pickle.loads(written[CALL_SIZE:])
+        return replace(note, **pickle.loads(written))
     except Exception:  # whatever a half-written pickle raises
         return None
-    return note if isinstance(note, CallNote) else None
