@@ -24,7 +24,13 @@ from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.watching import watched
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import has_own_process, is_built_in
+from batchproof.run.registry import (
+    BY_DEFAULT,
+    COMMAND_PREFIX,
+    FAULT_PREFIX,
+    ODD_PREFIX,
+    PEERS,
+)
 
 OPTION = "--isolate"
 HELP = (
@@ -54,7 +60,6 @@ def _is_isolated(config: pytest.Config) -> bool:
     """Returns whether a worker is to be added. Raises `pytest.UsageError` if it cannot be."""
     get = config.getoption
     asked, engines = get(OPTION), get("--engine") or ()
-    own = [name for name in engines if not (is_built_in(name) or has_own_process(name))]
     if asked is False or hasattr(config, "workerinput") or get("collectonly"):
         return False
     obstacle = (
@@ -64,8 +69,18 @@ def _is_isolated(config: pytest.Config) -> bool:
     )  # fmt: skip
     if asked and obstacle:
         raise pytest.UsageError(f"{OPTION} cannot be had: {obstacle}")
-    is_chosen = bool(asked) or (len(engines) > 1 and bool(own) and get("capture") != "no")
+    is_chosen = bool(asked) or (
+        len(engines) > 1 and any(map(_is_foreign, engines)) and get("capture") != "no"
+    )
     return is_chosen and obstacle is None and get("numprocesses") is None
+
+
+def _is_foreign(engine: str) -> bool:
+    """Returns whether it is code of others that works in the process of the tests."""
+    name = engine.partition("?")[0]
+    is_ours = name in BY_DEFAULT or engine.startswith((FAULT_PREFIX, ODD_PREFIX))
+    has_own_process = engine.startswith(COMMAND_PREFIX) or name in PEERS - {"transformers-cb"}
+    return not (is_ours or has_own_process)
 
 
 def has_workers(config: pytest.Config) -> bool:

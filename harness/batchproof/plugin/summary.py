@@ -32,6 +32,7 @@ from batchproof.plugin.promise_table import (
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
+from batchproof.run.failures import ConformanceFailure, HangFailure
 
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
@@ -44,6 +45,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Replaces the report of a conformance test by the verdict in the words of its promise."""
+    if call.excinfo is not None and isinstance(call.excinfo.value, ConformanceFailure | HangFailure):
+        call.excinfo.traceback = call.excinfo.traceback[-1:]  # slow to format, and replaced below
     report = yield
     noted = dict(item.user_properties).get(RECORD)
     if noted is None:

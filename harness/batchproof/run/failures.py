@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
-from pathlib import Path
 
 from batchproof.errors import EngineHang
 from batchproof.findings.failure import Failure
@@ -42,8 +42,8 @@ def last_frames(error: BaseException, count: int = 3) -> list[str]:
     are of a library, the last ones in the engine's own files."""
     walked = list(traceback.walk_tb(error.__traceback__))
     files = [frame.f_code.co_filename for frame, _ in walked]
-    entry = next((Path(file).parent for file in files if not file.startswith(OURS)), None)
-    own = [at for at, file in enumerate(files) if Path(file).parent == entry]
+    entry = next((os.path.dirname(file) for file in files if not file.startswith(OURS)), None)
+    own = [at for at, file in enumerate(files) if os.path.dirname(file) == entry]
     shown = sorted({*own[-count:], *range(len(walked))[-count:]})
     frames = traceback.StackSummary.extract([walked[at] for at in shown])  # not of all: recursion
     return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]

@@ -82,17 +82,6 @@ def resolve_engine(text: str) -> EngineSpec:
     return EngineSpec(text, partial(factory, **options) if options else factory)
 
 
-def is_built_in(text: str) -> bool:
-    """Returns whether the text names an engine of this project, its faults and oddities included."""
-    return text.partition("?")[0] in BY_DEFAULT or text.startswith((FAULT_PREFIX, ODD_PREFIX))
-
-
-def has_own_process(text: str) -> bool:
-    """Returns whether the text names an engine that works in a process of its own."""
-    name = text.partition("?")[0]
-    return text.startswith(COMMAND_PREFIX) or name in PEERS - {"transformers-cb"}
-
-
 def installed_engines(name: str | None = None) -> list[EntryPoint]:
     """Returns the engines that other installed packages name, or those of one name."""
     found = entry_points(group=ENTRY_POINTS)

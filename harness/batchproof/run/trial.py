@@ -157,8 +157,7 @@ class Trial:
         return outcome
 
     def _require_logits(self, workload: Workload, outcome: Outcome) -> None:
-        """Raises `BrokenPromise` if an engine with the capability returns no logits although asked
-        to."""
+        """Raises `BrokenPromise` if an engine with the capability is asked for logits and has none."""
         if not (workload.config.return_logits and self.has_logits) or workload.needs_stepping:
             return
         for completion in outcome.completions:
@@ -231,6 +230,7 @@ class Trial:
         except Exception as error:
             facts: Facts = {"error": type(error).__name__, "message": str(error)}
             finding = found(rule, promise=self.promise, frames=last_frames(error), **facts)
+            error.__traceback__ = None  # of a recursion it is long, and Hypothesis formats it
             raise ConformanceFailure(self.failure(finding, workload)) from None
 
     def failure(
