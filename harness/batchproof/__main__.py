@@ -4,7 +4,7 @@ A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. 
 the command asked for is imported, since most of them bring torch along.
 
 Exit codes: 0 fine, 1 something was found wrong, 2 wrong input (one sentence on stderr), 130 stopped
-with Ctrl-C, 141 the reader of the output has closed it.
+with Ctrl-C, 143 with SIGTERM, 141 the reader of the output has closed it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from io import TextIOWrapper
 from typing import Any, NoReturn, TextIO
 
 from batchproof import places
-from batchproof.errors import BatchproofError, UsageError
+from batchproof.cli.interrupts import interruptible
+from batchproof.errors import BatchproofError, Interrupt, UsageError
 
-INTERRUPTED = 128 + 2  # SIGINT, as a shell reports it
+INTERRUPTED = 128 + 2  # SIGINT
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 
@@ -90,11 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # a terminal without UTF-8 gets escapes, not a crash
             stream.reconfigure(errors="backslashreplace")
     try:
-        exit_code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        with interruptible():
+            exit_code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a pipe that broke shows here, not when the interpreter goes down
     except BatchproofError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except Interrupt as interrupt:
+        return interrupt.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -14,10 +14,14 @@ AssertionError            the author of the engine
 BaseException             the author of the engine
 └── EngineHang            a call exceeded its time limit; no `except Exception` may swallow that
     └── HangFailure       the same, with all that is known of the run (see `batchproof.run.failures`)
+
+KeyboardInterrupt
+└── Interrupt             nobody: the user, or the machine, wants the run to end
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 
@@ -61,3 +65,12 @@ class EngineHang(BaseException):
 
     def __str__(self) -> str:
         return "\n".join([self.what, *self.evidence])
+
+
+class Interrupt(KeyboardInterrupt):
+    """Raised by Ctrl-C and SIGTERM (see `batchproof.cli.interrupts`). Any other `KeyboardInterrupt`
+    comes from an engine."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum  # as a shell reports it

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +139,10 @@ class Silent:
         return [Completion(r.request_id, (0,), FinishReason.LENGTH) for r in requests]
 
 
+async def awaited():
+    return Silent()
+
+
 class HalfStepping(Silent):
     def add(self, request): ...
     def step(self): ...
@@ -202,13 +208,17 @@ def test_capabilities_are_read_off_the_methods_of_an_engine_that_says_nothing() 
         (Boaster, "declares stepping, which needs abort, add, has_unfinished, step"),
         (Misspelled, "declares 'steppping', which is no capability"),
         (object, "without generate"),
+        (lambda: Silent, "its factory returned the class Silent, but must return an instance"),
+        (awaited, r"its factory is a coroutine \(async def\)"),
+        (type("Engine", (Silent,), {"trace": None}), "trace is a NoneType, but should be a seq"),
+        (type("Engine", (Silent,), {"trace": property(lambda _: 1 // 0)}), "trace raised ZeroDivision"),
         (Forgetful, "has_unfinished must be a property, but is a method"),
         (Listed, "capabilities is a str, but must be a frozenset"),
         (Scheduled, "declares scheduling, which needs stepping"),
         (Sharing, "declares prefix_caching, which needs tracing"),
     ],
 )
-def test_half_a_capability_is_a_slip_and_refused(engine: type, words: str) -> None:
+def test_half_a_capability_is_a_slip_and_refused(engine: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         capabilities_of("engine", lambda _: engine())
 
@@ -237,7 +247,7 @@ def test_a_scheduling_delay_is_none_or_one_step(declared: object) -> None:
         (lambda _: 1, "must be a property, but is a method"),
         (
             property(lambda self: self.nothing_there),
-            "reading scheduling_delay raised an AttributeError",
+            "reading scheduling_delay raised AttributeError",
         ),
         (property(lambda _: 1 // 0), "scheduling_delay raised ZeroDivisionError"),
     ],

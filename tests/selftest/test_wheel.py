@@ -227,7 +227,7 @@ def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.Monke
     assert not list(waits)
 
 
-@pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1), (2, 2), (4, 2), (5, 2), (-11, -11)])
+@pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1), (2, 2), (4, 2), (5, 2), (-11, 139)])
 def test_a_verdict_does_not_depend_on_the_folder(
     status: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

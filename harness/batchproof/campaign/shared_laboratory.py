@@ -43,6 +43,7 @@ class SharedLaboratory(Laboratory):
         """
         compute_exactly()
         self._capabilities.clear()
+        self.lost.clear()
         self._is_bitwise.clear()
         try:
             yield

@@ -23,7 +23,12 @@ from batchproof.plugin.profiles import register_profiles
 __all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
 
 AS_USUAL = Effort()
-BROKEN_OFF = (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+BROKEN_OFF = (
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+    143,  # SIGTERM
+)
 SUITE_PROFILE = "suite-run"  # the nested session loads it; registered anew for each run
 PYTEST_OPTIONS = (
     *("-p", "no:cacheprovider", "-p", "no:xdist"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from batchproof.api import Completion, FinishReason, TokenEvent
+from batchproof.api import Completion, FinishReason, RowRecord, StepRecord, TokenEvent
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 
@@ -65,3 +65,16 @@ def _event_slip(token_id: object, reason: object) -> Slip | None:
     if reason is not None and not isinstance(reason, FinishReason):
         return f"finish_reason {reason!r}", "a batchproof.api.FinishReason"
     return None
+
+
+def checked_trace(given: object) -> Sequence[StepRecord]:
+    """Returns the trace. Raises `BrokenPromise` for anything but a sequence of `StepRecord`s."""
+    if not isinstance(given, Sequence):
+        raise broken(Rule.TRACE_TYPE, got=f"a {type(given).__name__}")
+    for each in given:
+        if not isinstance(each, StepRecord):
+            raise broken(Rule.TRACE_TYPE, got=f"a {type(given).__name__} of {type(each).__name__}")
+    for row in given[-1].rows if given else ():
+        if not isinstance(row, RowRecord):
+            raise broken(Rule.TRACE_TYPE, got=f"a StepRecord with a row of {type(row).__name__}")
+    return given

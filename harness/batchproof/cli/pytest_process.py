@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,11 +20,11 @@ import pytest
 from batchproof.errors import UsageError
 
 EXIT_CODES = {  # of pytest -> of a command; the others are the same
-    int(pytest.ExitCode.INTERRUPTED): 2,  # by an error while tests were collected; Ctrl-C: see below
+    int(pytest.ExitCode.INTERRUPTED): 2,  # by an error while tests were collected
     int(pytest.ExitCode.USAGE_ERROR): 2,
     int(pytest.ExitCode.NO_TESTS_COLLECTED): 2,  # -k or -m selects none
 }
-INTERRUPTED = 130  # by Ctrl-C, as shells have it
+TERMINATED = 128 + signal.SIGTERM
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
 
 
@@ -59,7 +60,13 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     with subprocess.Popen(command) as process:
         try:
             status = process.wait()
-        except KeyboardInterrupt:  # pytest has received it as well and prints its summary
-            process.wait()
-            return INTERRUPTED
+        except KeyboardInterrupt as interrupt:
+            if getattr(interrupt, "exit_code", None) == TERMINATED:  # a terminal sends Ctrl-C to both
+                process.terminate()
+            process.wait()  # pytest prints its summary
+            raise
+    if status < 0:
+        name = signal.Signals(-status).name
+        print(f"pytest was ended by {name}: --isolate finds the test and goes on", file=sys.stderr)
+        return 128 - status
     return EXIT_CODES.get(status, status)

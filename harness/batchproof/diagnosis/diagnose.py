@@ -67,6 +67,10 @@ def _by_rule(failure: Failure) -> Diagnosis | None:
     if cause is None and failure.rule in (Rule.RAISED, Rule.UNREADABLE):
         is_about = failure.promise in (Promise.P12, Promise.P13)
         cause = BY_PROMISE[failure.promise] if is_about else Cause.CRASH
+    if cause is Cause.CRASH:  # the headline says what was raised; the frames, innermost last, where
+        frames = failure.finding.facts.get("frames")
+        where = frames[-1] if isinstance(frames, tuple) and frames else "an unknown place"
+        return Diagnosis(cause, f"it was raised at {where}")
     return None if cause is None else Diagnosis(cause, headline(failure.finding))
 
 

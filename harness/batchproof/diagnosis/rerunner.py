@@ -12,6 +12,7 @@ from batchproof.api import (
     Capability,
     Completion,
     Engine,
+    EngineConfig,
     StepRecord,
 )
 from batchproof.checks.broken import BrokenPromise
@@ -71,13 +72,12 @@ class Rerunner:
         self.check_time()
         config = replace(calls[-1].config, return_logits=self.trial.has_logits)
         try:
-            with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
-                engine = self.trial.spec.factory(self.trial.subject.model, config)
+            engine = self._build(config)
             try:
                 return [self._call(engine, each, seconds) for each in calls]
             finally:
                 self.trial.close(engine)
-        except (EngineHang, Exception, SystemExit):
+        except (EngineHang, Exception):
             return None
 
     def conduct_up_to_hang(self, calls: Sequence[Workload]) -> Finding | None:
@@ -89,9 +89,12 @@ class Rerunner:
         self.check_time()
         if Capability.TRACING not in self.trial.capabilities:
             return None
-        engine = self.trial.spec.factory(self.trial.subject.model, calls[-1].config)
         num_before = 0
         earlier: list[Computed] = []
+        try:
+            engine = self._build(calls[-1].config)
+        except (EngineHang, Exception):
+            return None
         try:
             for each in calls:
                 num_before = len(self._trace(engine))
@@ -112,6 +115,10 @@ class Rerunner:
         except BrokenPromise as broken:
             return broken.finding
         return None
+
+    def _build(self, config: EngineConfig) -> Engine:
+        with time_limit(RERUN_TIME_LIMIT_S, "building the engine"):
+            return self.trial.spec.factory(self.trial.subject.model, config)
 
     def _call(self, engine: Engine, workload: Workload, seconds: float) -> Call:
         num_before = len(self._trace(engine))

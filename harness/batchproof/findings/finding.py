@@ -62,7 +62,8 @@ class Rule(Enum):
     MASK_LEAK = ("mask-leak", Promise.P6, Cause.LEAK)
     UNSEEN_MOVES = ("unseen-moves", Promise.P6)
     SEEN_STAYS = ("seen-stays", Promise.P6)
-    # the trace (`checks.trace`, `checks.scheduling`, `checks.late_ends`)
+    # the trace (`checks.trace`, `checks.scheduling`, `checks.late_ends`, `checks.contract_types`)
+    TRACE_TYPE = ("trace-type", Promise.P11)
     NAMES = ("names", Promise.P7)
     POSITIONS = ("positions", Promise.P7)
     QUERY_LEN = ("query-len", Promise.P7)
@@ -112,6 +113,7 @@ class Rule(Enum):
     RAISED = ("raised", Promise.P1)
     UNREADABLE = ("unreadable", Promise.P1)
     HANG = ("hang", Promise.P10)
+    DIED = ("died", Promise.P10)
     # what a test or a case is about did not happen
     NEVER_HAPPENED = ("never-happened", Promise.P1)
     CASE_EVENT = ("case-event", Promise.P1)

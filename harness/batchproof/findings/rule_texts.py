@@ -107,6 +107,7 @@ REFUSALS_AND_RELATIONS: dict[Rule, tuple[str, ...]] = {
 REFUSALS_AND_RELATIONS[Rule.MASK_LEAK] = REFUSALS_AND_RELATIONS[Rule.MASK]
 
 TRACE: dict[Rule, tuple[str, ...]] = {
+    Rule.TRACE_TYPE: ("trace is {got}, but should be a sequence of StepRecords that hold RowRecords",),
     Rule.NAMES: ("step {step}: the trace names {name!r}, which was not requested",),
     Rule.POSITIONS: (
         "step {step}, "
@@ -210,6 +211,7 @@ RUNS: dict[Rule, tuple[str, ...]] = {
     Rule.RAISED: ("the engine raised {error}: {message}", "*frames"),
     Rule.UNREADABLE: ("judging what the engine gave raised {error}: {message}", "*frames"),
     Rule.HANG: ("{what}", "*evidence"),
+    Rule.DIED: ("{what}", "*evidence"),
     Rule.NEVER_HAPPENED: (
         "no example of this test shows a {what} in its trace, which an engine that declares the "
         "capability would show",

@@ -8,12 +8,14 @@ from __future__ import annotations
 import gc
 
 from batchproof.plugin.benchmarks import growth, measured
+from batchproof.plugin.isolation import pytest_cmdline_main
 from batchproof.plugin.options import (
     pytest_addoption,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_report_header,
 )
+from batchproof.plugin.problems import pytest_collection
 from batchproof.plugin.spread import pytest_xdist_setupnodes
 from batchproof.plugin.summary import (
     pytest_runtest_makereport,
@@ -27,6 +29,8 @@ __all__ = [
     "laboratory",
     "measured",
     "pytest_addoption",
+    "pytest_cmdline_main",
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",

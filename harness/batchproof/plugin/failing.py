@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchproof.api import Request
+from batchproof.api import EngineConfig, Request
 from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import EngineHang
 from batchproof.findings.causes import Diagnosis
@@ -17,11 +17,35 @@ from batchproof.findings.failure_text import failure_text
 from batchproof.findings.finding import Finding, Rule, found, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.plugin.diagnosing import diagnosis_of
+from batchproof.plugin.item_names import again
 from batchproof.plugin.repro import replay_file
+from batchproof.plugin.xfails import known_failure_of
 from batchproof.records.decode import encode
 from batchproof.records.trial_record import FailureRecord
+from batchproof.run.call_notes import notes
+from batchproof.run.capabilities import PROBE
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
+
+TRIAL = pytest.StashKey[Trial]()  # there even if the `trial` fixture fails
+FIRST_CONTACT = Workload((PROBE,), EngineConfig(return_logits=True))
+
+
+def begin_note(item: pytest.Item, trial: Trial, record: dict[str, Any]) -> None:
+    """Notes the test, for its report if the engine takes the process along."""
+    described(item, record)
+    known = known_failure_of(item)
+    notes().change(
+        engine=trial.spec.name,
+        model=trial.subject.name,
+        subject=trial.under_test,
+        workload=None,
+        record=record,
+        report="",
+        again=again(item),
+        known=known and known.reason,
+    )
 
 
 def failure_of(item: pytest.Item, error: BaseException) -> Failure | None:
@@ -36,10 +60,10 @@ def failure_of(item: pytest.Item, error: BaseException) -> Failure | None:
         return first and replace(first, is_repeatable=False)
     if isinstance(error, ConformanceFailure | HangFailure):
         return error.failure
-    trial = getattr(item, "funcargs", {}).get("trial")
-    if isinstance(trial, Trial) and isinstance(error, BrokenPromise):
+    trial = item.stash.get(TRIAL, None)
+    if trial is not None and isinstance(error, BrokenPromise):
         return trial.failure(error.finding)
-    if isinstance(trial, Trial) and isinstance(error, EngineHang):
+    if trial is not None and isinstance(error, EngineHang):
         return trial.failure(found(Rule.HANG, what=error.what, evidence=error.evidence))
     return None
 
@@ -50,12 +74,14 @@ def concluded(item: pytest.Item, failure: Failure, record: dict[str, Any]) -> st
 
     Returns the text of the report.
     """
-    trial = getattr(item, "funcargs")["trial"]  # noqa: B009 - only functions have it
+    trial, requests = item.stash[TRIAL], failure.scene.workload.requests
+    case = failure.case.name if failure.case else None
+    enter(record, failure.finding, case, requests=requests)
+    notes().change(record=record, report=failure_text(failure))  # the diagnosis may be the end of us
     diagnosis = diagnosis_of(item.config, trial, failure)
     replay = replay_file(item, trial, failure)
-    case = failure.case.name if failure.case else None
     path = None if replay is None else replay.path
-    enter(record, failure.finding, case, diagnosis, path, failure.scene.workload.requests)
+    enter(record, failure.finding, case, diagnosis, path, requests)
     text = failure_text(failure, diagnosis)
     return text if replay is None else f"{text}\n{replay.words}"
 

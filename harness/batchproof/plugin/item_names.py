@@ -4,11 +4,23 @@ it.
 
 from __future__ import annotations
 
+from shlex import quote
+
 import pytest
 
 from batchproof.places import CHECKOUT, SUITE
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 INSTALLED_SUITE = "batchproof.suite."
+AGAIN_OPTIONS = (
+    "--engine",
+    "--model",
+    "--device",
+    "--dtype",
+    "--compute-dtype",
+    "--kv-cache-dtype",
+    "--engine-time-limit",
+)
 
 
 def name_of(item: pytest.Item) -> str:
@@ -23,3 +35,19 @@ def name_of(item: pytest.Item) -> str:
     if not item.path.is_relative_to(item.config.rootpath):
         return f"{item.path}{separator}{function}"
     return item.nodeid
+
+
+def again(item: pytest.Item) -> str:
+    """Returns the line with the command that runs the test again."""
+    options = []
+    for name in AGAIN_OPTIONS:
+        value = item.config.getoption(name)
+        values = value if isinstance(value, list) else [value]
+        options += [
+            f"{name}={quote(str(each))}"
+            for each in values
+            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
+        ]
+    name = name_of(item)
+    pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
+    return " ".join(["again: pytest", *pyargs, quote(name), *options])

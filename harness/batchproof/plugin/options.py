@@ -15,7 +15,9 @@ from batchproof.plugin import (
     bench_options,
     benchmarks,
     diagnosing,
+    isolation,
     journal_file,
+    problems,
     repro,
     spread,
     table_file,
@@ -80,6 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "model, were not asked for",
     )
     diagnosing.add_option(group)
+    isolation.add_option(group)
     group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
     group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
@@ -96,25 +99,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Resolves the options and registers the plugins that they ask for. Raises `pytest.UsageError`."""
+    isolation.begin(config)
+    config.pluginmanager.register(problems.Problems(), "batchproof-problems")
     try:
-        selection = select(config)
-        make_current(selection.device)
-        compute_exactly()  # before any engine is built
-        diagnosing.check_option(config)
-        is_watched = selection.bench is not None
-        own = Laboratory(
-            selection.device,
-            selection.dtype,
-            selection.time_limit_s,
-            selection.precision,
-            is_watched,
-        )
-        lab = config.stash.get(LAB, own)  # a suite run may bring one that it shares
-        known_failures = read_known_failures(config.getoption("--xfails"))
-        try_what_was_named(config, selection, lab)
-        benchmarks.register(config, selection.bench, selection.device)
+        _configure(config)
     except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+        problems.report(config, str(error))
+
+
+def _configure(config: pytest.Config) -> None:
+    selection = select(config)
+    make_current(selection.device)
+    compute_exactly()  # before any engine is built
+    diagnosing.check_option(config)
+    is_watched = selection.bench is not None
+    terms = (selection.device, selection.dtype, selection.time_limit_s, selection.precision)
+    lab = config.stash.get(LAB, Laboratory(*terms, is_watched))  # a suite run may bring a shared one
+    isolation.tell(config, lab)
+    known_failures = read_known_failures(config.getoption("--xfails"))
+    try_what_was_named(config, selection, lab)
+    benchmarks.register(config, selection.bench, selection.device)
     config.stash[SELECTION] = selection
     config.stash[LAB] = lab
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")

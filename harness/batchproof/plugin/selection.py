@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from batchproof.errors import (
 from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin.bench_options import BenchOptions, bench_options
+from batchproof.plugin.isolation import has_workers
 from batchproof.plugin.profiles import PROFILES
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import (
@@ -68,7 +70,10 @@ def select(config: pytest.Config) -> Selection:
     models = bench.model_names if bench else config.getoption("--model") or EMBEDDED
     default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
     return Selection(
-        engines=tuple(resolve_engine(name) for name in names),
+        engines=tuple(
+            EngineSpec(name, _elsewhere) if has_workers(config) else resolve_engine(name)
+            for name in names
+        ),
         yardsticks=frozenset(() if config.getoption("--engine") else {REFERENCE}),
         model_names=tuple(dict.fromkeys(models)),
         device=device,
@@ -81,11 +86,15 @@ def select(config: pytest.Config) -> Selection:
     )
 
 
+def _elsewhere(_model: object, _config: object) -> NoReturn:
+    raise AssertionError("engines live in the workers")
+
+
 def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
     """Loads the models and builds the engines that the user named, so that a broken one is reported
     in a sentence and not as many failures. The laboratory keeps what is loaded.
     """
-    if not (config.getoption("--engine") or config.getoption("--model")):
+    if has_workers(config) or not (config.getoption("--engine") or config.getoption("--model")):
         return
     subject = lab.subject(selection.model_names[0])
     for name in selection.model_names:
@@ -98,7 +107,7 @@ def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laborat
             continue  # an answer of the engine; the tests show it
         except UsageError:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             raise UsageError(
                 f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
             ) from error

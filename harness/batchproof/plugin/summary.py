@@ -8,7 +8,6 @@ shown a fault.
 from __future__ import annotations
 
 from collections.abc import Generator
-from shlex import quote
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from batchproof.errors import OracleError, UsageError
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
 from batchproof.plugin.failing import concluded, described, enter, failure_of
-from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
+from batchproof.plugin.item_names import again
 from batchproof.plugin.promise_table import (
     RECORD,
     Outcome,
@@ -33,17 +32,8 @@ from batchproof.plugin.promise_table import (
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+from batchproof.run.failures import ConformanceFailure, HangFailure
 
-AGAIN_OPTIONS = (
-    "--engine",
-    "--model",
-    "--device",
-    "--dtype",
-    "--compute-dtype",
-    "--kv-cache-dtype",
-    "--engine-time-limit",
-)
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
 
@@ -55,6 +45,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Replaces the report of a conformance test by the verdict in the words of its promise."""
+    if call.excinfo is not None and isinstance(call.excinfo.value, ConformanceFailure | HangFailure):
+        call.excinfo.traceback = call.excinfo.traceback[-1:]  # slow to format, and replaced below
     report = yield
     noted = dict(item.user_properties).get(RECORD)
     if noted is None:
@@ -94,7 +86,7 @@ def _conclude_failure(
         noted["is_wrong_input"] = isinstance(error, UsageError)
         _report_own(report, noted, own)
     elif failure is not None:
-        report.longrepr = f"{concluded(item, failure, noted)}\n{_again(item)}"
+        report.longrepr = f"{concluded(item, failure, noted)}\n{again(item)}"
     elif report.when != "call":
         forget_known(report)
 
@@ -118,21 +110,6 @@ def _report_own(report: pytest.TestReport, noted: Noted, text: str) -> None:
     noted["promises"] = []
     noted["is_own_failure"] = True
     report.longrepr = text
-
-
-def _again(item: pytest.Item) -> str:
-    options = []
-    for name in AGAIN_OPTIONS:
-        value = item.config.getoption(name)
-        values = value if isinstance(value, list) else [value]
-        options += [
-            f"{name}={quote(str(each))}"
-            for each in values
-            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
-        ]
-    name = name_of(item)
-    pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
-    return " ".join(["again: pytest", *pyargs, quote(name), *options])
 
 
 def _session_outcomes(config: pytest.Config) -> list[Outcome]:

@@ -6,8 +6,11 @@ import pytest
 
 from batchproof.api import Capability
 from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.findings.finding import Rule, found
+from batchproof.plugin.failing import FIRST_CONTACT, TRIAL, begin_note
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.promises import Promise
+from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial
@@ -67,7 +70,7 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
             lab.capabilities(spec, lab.subject(name))
         except UnsupportedModelError:
             continue
-        except (Exception, SystemExit, EngineHang):  # its tests will show it
+        except (Exception, EngineHang):  # its tests will show it
             return name
         return name
     return names[0]
@@ -87,22 +90,26 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
         "promises": [promise.id for promise in promises],
     }
     request.node.user_properties.append(("batchproof", record))
-    oracle = laboratory.oracle(model_name)
+    trial = Trial(laboratory, spec, laboratory.oracle(model_name), frozenset(), promises[0])
+    request.node.stash[TRIAL] = trial
+    begin_note(request.node, trial, record)
     try:
-        capabilities = laboratory.capabilities(spec, oracle.subject)
+        trial.capabilities = laboratory.capabilities(spec, trial.subject)
     except UnsupportedModelError as error:
         record["refused"] = str(error)
         pytest.skip(f"refused: {error}")
+    except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
+        finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
+        raise ConformanceFailure(trial.failure(finding, FIRST_CONTACT)) from None
     for mark in request.node.iter_markers("needs"):
         for name in mark.args:
-            if Capability(name) not in capabilities:
+            if Capability(name) not in trial.capabilities:
                 record["lacks"] = name
                 pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
-    adequacy = laboratory.adequacy(oracle.subject)
+    adequacy = laboratory.adequacy(trial.subject)
     if adequacy is not None:
         record["adequacy"] = str(adequacy)
         record["is_adequate"] = adequacy.is_adequate
-    trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
     record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
     record["has_happened"] = trial.has_happened
     return trial

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.errors import UsageError
+from batchproof.plugin import problems
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
 
 FORM = "test id # reason # link"
@@ -76,18 +77,13 @@ class KnownFailures:
 
     def __init__(self, listed: Sequence[KnownFailure]) -> None:
         self._listed = listed
-        self._problem: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Marks the listed tests and notes the lines that name none."""
-        self._problem = next(self._mark(config, items), None)
-        if self._problem is None:
-            return
-        if not hasattr(config, "workeroutput"):
-            raise pytest.UsageError(self._problem)
-        config.workeroutput["xfails"] = self._problem  # the controller reports it, once
-        items.clear()
+        """Marks the listed tests and reports a line that names none."""
+        problem = next(self._mark(config, items), None)
+        if problem is not None:
+            problems.report(config, problem)
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
         """Marks the listed tests; yields a sentence for each line that should name a test and names
@@ -103,21 +99,6 @@ class KnownFailures:
                 yield f"{known.place}: {known.test_id!r} is no conformance test, so must pass"
             elif what := _missing(known, config, items):
                 yield f"{known.place}: {what}"
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: object) -> None:
-        """Takes over what a worker of xdist that has ended reports about the list."""
-        self._problem = getattr(node, "workeroutput", {}).get("xfails") or self._problem
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fails the session if a line of the list names no test."""
-        if self._problem:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints what is wrong with the list."""
-        if self._problem:
-            terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
 
 
 def _missing(known: KnownFailure, config: pytest.Config, items: Sequence[pytest.Item]) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+import inspect
+from collections.abc import Callable, Sequence, Set
 
 from batchproof.api import (
     Capability,
@@ -15,6 +16,8 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.errors import UsageError
+from batchproof.run.time_limit import time_limit
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 PROTOCOLS = {
     Capability.STEPPING: SteppingEngine,
@@ -33,22 +36,65 @@ DELAYS = (0, 1)  # steps; no known engine reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
 
-def capabilities_of(name: str, build: Callable[[EngineConfig], Engine]) -> frozenset[Capability]:
+def capabilities_of(
+    name: str,
+    build: Callable[[EngineConfig], Engine],
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+) -> frozenset[Capability]:
     """Builds one engine and returns its capabilities; without a declaration it also answers one
     short prompt.
 
-    Raises `UsageError` if the engine has no `generate`, has only a part of a capability's methods,
-    declares a capability without having its methods, or declares an invalid `scheduling_delay`.
+    Raises `EngineHang` if building, reading or answering takes longer than `time_limit_s`, what the
+    factory raises, and `UsageError` if the engine has no `generate`, has only a part of a
+    capability's methods, declares a capability without having its methods, declares an invalid
+    `scheduling_delay`, or has a property that raises.
     """
-    engine = build(EngineConfig(return_logits=True))
+    with time_limit(time_limit_s, "building the engine"):
+        engine = build(EngineConfig(return_logits=True))
+    _require_engine(name, engine)
+    with time_limit(time_limit_s, "reading what the engine declares"):
+        declared = _read(name, engine, "capabilities", None)
+        structural = {each for each in PROTOCOLS if _has(name, engine, each)}
+    if declared is None:
+        capabilities = _shown(engine, structural, time_limit_s)
+    else:
+        capabilities = _checked(name, declared, structural)
+    scheduling_delay_of(name, engine, capabilities)
+    return capabilities
+
+
+def _require_engine(name: str, engine: object) -> None:
+    """Raises `UsageError` unless the factory returned an object with `generate`."""
+    if inspect.iscoroutine(engine):
+        engine.close()  # so that Python does not warn that nobody awaited it
+        raise UsageError(
+            f"engine {name!r}: its factory is a coroutine (async def), but must be a plain function "
+            f"that returns an engine"
+        )
+    if inspect.isclass(engine):
+        raise UsageError(
+            f"engine {name!r}: its factory returned the class {engine.__name__}, but must return an "
+            f"instance of it"
+        )
     if not callable(getattr(engine, "generate", None)):
         raise UsageError(
             f"engine {name!r}: its factory returned a {type(engine).__name__} "
             f"without generate(requests)"
         )
-    capabilities = _capabilities(name, engine)
-    scheduling_delay_of(name, engine, capabilities)
-    return capabilities
+
+
+def _read(name: str, engine: Engine, member: str, absent: object) -> object:
+    """Returns an attribute, or `absent`. Raises `UsageError` if its property raises."""
+    try:
+        return getattr(engine, member)
+    except AttributeError as error:
+        if not hasattr(type(engine), member):
+            return absent
+        raised: Exception = error
+    except Exception as error:
+        raised = error
+    text = f"reading {member} raised {type(raised).__name__}: {raised}"
+    raise UsageError(f"engine {name!r}: {text}") from raised
 
 
 def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]) -> int:
@@ -56,12 +102,7 @@ def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]
 
     Raises `UsageError` if it is no property, not 0 or 1, or 1 without the capability SCHEDULING.
     """
-    try:
-        declared: object = getattr(engine, "scheduling_delay", 0)
-    except Exception as error:
-        raise UsageError(f"engine {name!r}: reading scheduling_delay raised {error!r}") from error
-    if not hasattr(engine, "scheduling_delay") and hasattr(type(engine), "scheduling_delay"):
-        raise UsageError(f"engine {name!r}: reading scheduling_delay raised an AttributeError")
+    declared = _read(name, engine, "scheduling_delay", 0)
     if callable(declared):
         raise UsageError(f"engine {name!r}: scheduling_delay must be a property, but is a method")
     if type(declared) is not int or declared not in DELAYS:
@@ -77,23 +118,16 @@ def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]
     return declared
 
 
-def _capabilities(name: str, engine: Engine) -> frozenset[Capability]:
-    structural = {each for each in PROTOCOLS if _has(name, engine, each)}
-    declared = getattr(engine, "capabilities", None)
-    if declared is not None:
-        if not isinstance(declared, Set):
-            raise UsageError(
-                f"engine {name!r}: capabilities is a {type(declared).__name__}, but must be a "
-                f"frozenset of batchproof.api.Capability"
-            )
-        return _checked(name, frozenset(declared), structural)
+def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> frozenset[Capability]:
+    """Returns the capabilities that the methods and one answer of the engine show."""
     found = set(structural)
     if {Capability.STEPPING, Capability.TRACING} <= found:
         found.add(Capability.SCHEDULING)
     try:
-        (answer,) = engine.generate([PROBE])
-        if answer.logits is not None:
-            found.add(Capability.LOGITS)
+        with time_limit(time_limit_s, "the first generate"):
+            (answer,) = engine.generate([PROBE])
+            if answer.logits is not None:
+                found.add(Capability.LOGITS)
     except Exception:  # the tests report better what is wrong
         pass
     return frozenset(found)
@@ -102,20 +136,29 @@ def _capabilities(name: str, engine: Engine) -> frozenset[Capability]:
 def _has(name: str, engine: Engine, capability: Capability) -> bool:
     protocol = PROTOCOLS[capability]
     members = sorted(member for member in vars(protocol) if not member.startswith("_"))
-    missing = [member for member in members if not hasattr(engine, member)]
+    absent = object()
+    read = {member: _read(name, engine, member, absent) for member in members}
+    missing = [member for member in members if read[member] is absent]
     # One method of several is a slip, not a choice.
     if missing and len(missing) < len(members) and "step" not in missing:
         raise UsageError(f"engine {name!r} has part of {capability}: it lacks {', '.join(missing)}")
     # A method is true whatever it would return: a forgotten @property.
     for member in {"has_unfinished", "trace"} & set(members):
-        if not missing and callable(getattr(engine, member)):
+        if not missing and callable(read[member]):
             raise UsageError(f"engine {name!r}: {member} must be a property, but is a method")
+    if not isinstance(read.get("trace", ()), Sequence) and not missing:
+        kind = type(read["trace"]).__name__
+        raise UsageError(f"engine {name!r}: trace is a {kind}, but should be a sequence of StepRecords")
     return not missing
 
 
-def _checked(
-    name: str, declared: frozenset[object], structural: set[Capability]
-) -> frozenset[Capability]:
+def _checked(name: str, given: object, structural: Set[Capability]) -> frozenset[Capability]:
+    if not isinstance(given, Set):
+        raise UsageError(
+            f"engine {name!r}: capabilities is a {type(given).__name__}, but must be a "
+            f"frozenset of batchproof.api.Capability"
+        )
+    declared: frozenset[object] = frozenset(given)
     unknown = [each for each in declared if each not in list(Capability)]
     if unknown:
         raise UsageError(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import traceback
 
 from batchproof.errors import EngineHang
 from batchproof.findings.failure import Failure
 from batchproof.findings.failure_text import failure_text
+from batchproof.places import PACKAGE, SUITE
+
+# An engine's frames lie within those of the harness.
+OURS = (str(PACKAGE), str(SUITE), contextlib.__file__)
 
 
 class ConformanceFailure(AssertionError):
@@ -32,6 +38,12 @@ class HangFailure(EngineHang):
 
 
 def last_frames(error: BaseException, count: int = 3) -> list[str]:
-    """Returns the innermost `count` frames of the traceback, one line each."""
-    frames = traceback.extract_tb(error.__traceback__)[-count:]
+    """Returns the innermost `count` frames of the traceback, one line each, and before them, if they
+    are of a library, the last ones in the engine's own files."""
+    walked = list(traceback.walk_tb(error.__traceback__))
+    files = [frame.f_code.co_filename for frame, _ in walked]
+    entry = next((os.path.dirname(file) for file in files if not file.startswith(OURS)), None)
+    own = [at for at, file in enumerate(files) if os.path.dirname(file) == entry]
+    shown = sorted({*own[-count:], *range(len(walked))[-count:]})
+    frames = traceback.StackSummary.extract([walked[at] for at in shown])  # not of all: recursion
     return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]

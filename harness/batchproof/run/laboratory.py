@@ -9,14 +9,14 @@ import torch
 
 from batchproof.api import Capability
 from batchproof.checks.environment import World, shared_of
-from batchproof.errors import UnsupportedModelError
+from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.adequacy import Adequacy, measure_adequacy
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
+from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import capabilities_of
 from batchproof.run.registry import EngineSpec, reference_factory
-from batchproof.run.time_limit import time_limit
 
 BUILD_TIME_LIMIT_S = 120.0
 
@@ -35,6 +35,7 @@ class Laboratory:
     _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
         default_factory=dict
     )
+    lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
     _worlds: dict[str, World] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -75,20 +76,27 @@ class Laboratory:
     def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
         """Returns the capabilities of the engine on this model.
 
-        Raises `UnsupportedModelError` if the engine refuses the model, and what `capabilities_of`
-        raises.
+        Raises `UnsupportedModelError` if the engine refuses the model, what `capabilities_of`
+        raises, and `EngineHang` for all models if the engine does not return on one of them.
         """
+        if spec.name in self.lost:
+            raise self.lost[spec.name]
         key = (spec.name, subject.name)
         if key not in self._capabilities:
+            notes().change(engine=spec.name, model=subject.name, first_contact=True)
             try:
-                with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
-                    found = capabilities_of(
-                        spec.name, lambda config: spec.factory(subject.model, config)
-                    )
+                self._capabilities[key] = capabilities_of(
+                    spec.name,
+                    lambda config: spec.factory(subject.model, config),
+                    self.time_limit_s,
+                )
             except UnsupportedModelError as error:
                 self._capabilities[key] = error
-            else:
-                self._capabilities[key] = found
+            except EngineHang as hang:
+                self.lost[spec.name] = hang
+                raise
+            finally:
+                notes().change(first_contact=False)
         known = self._capabilities[key]
         if isinstance(known, UnsupportedModelError):
             raise known

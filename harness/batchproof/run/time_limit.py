@@ -1,31 +1,71 @@
-"""A time limit around engine code that may never return."""
+"""Surrounds engine code, which may never return, or end the process, or raise what ends a session."""
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from batchproof.errors import EngineHang
+from batchproof.errors import EngineHang, Interrupt
+from batchproof.run.call_notes import notes
+
+GRACE_S = 5.0  # after the time limit, until an expendable process is ended
 
 
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """Raises `EngineHang` inside the block once it has run for `seconds`; `what` names the call.
 
-    Warnings of the engine stay warnings; only those of the harness are errors.
+    Warnings of the engine stay warnings; only those of the harness are errors. What no `except
+    Exception` catches is raised as an `Exception` of that name.
 
     It uses the interval timer of the process, which exists on POSIX and reaches the main thread
-    only; elsewhere there is no limit. Native code that never returns to the interpreter is out of
-    reach: pytest's `faulthandler_timeout` shows where it hangs.
+    only; elsewhere there is no limit. Native code that never returns to the interpreter, or an engine
+    that swallows the exception, is out of reach: only an expendable process (`--isolate`) is ended.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        with _alarm(seconds, what):
+        with notes().calling(what, seconds), _deadline(seconds), _alarm(seconds, what), contained():
             yield
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Raises as an `Exception` what would end the run instead of the test: SystemExit, a
+    KeyboardInterrupt that nobody sent, an outcome of pytest, a panic of native code."""
+    try:
+        yield
+    except (Exception, EngineHang, Interrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        is_sent = isinstance(error, KeyboardInterrupt) and (
+            signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if is_sent or type(error).__module__.startswith("hypothesis"):
+            raise
+        kind = type(type(error).__name__, (Exception,), {})
+        raise kind(str(error)).with_traceback(error.__traceback__) from None
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Ends an expendable process some seconds after the limit, and dumps its stacks, even if native
+    code holds the interpreter."""
+    dump = notes().dump
+    if dump is None:
+        yield
+        return
+    faulthandler.enable(dump)  # pytest has its own, whose output is lost with the process
+    faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=dump)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager
@@ -37,6 +77,7 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
     def stop(_signum: int, _frame: FrameType | None) -> None:
         raise EngineHang(f"{what} did not return within {seconds:g} s")
 
+    began = time.monotonic()
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -44,3 +85,9 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, previous)
+    took = time.monotonic() - began
+    if took > seconds:
+        raise EngineHang(
+            f"{what} returned after {took:.1f} s, but should within {seconds:g} s: it swallowed the "
+            f"exception that ends it, or took the alarm away"
+        )

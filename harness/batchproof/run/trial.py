@@ -10,6 +10,7 @@ from batchproof.api import Capability, Engine, EngineConfig, Request, StepRecord
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.conduct import check_conduct
+from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.environment import require_same, settings_of
 from batchproof.checks.ledger import Ledger
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
@@ -19,13 +20,14 @@ from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.promises import Promise
+from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
 from batchproof.run.history import RunHistory
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
-from batchproof.run.time_limit import time_limit
+from batchproof.run.time_limit import contained, time_limit
 from batchproof.workload.workloads import Outcome, Workload
 
 
@@ -106,9 +108,10 @@ class Trial:
                 self.ledger.notes.append(note)
 
     def close(self, engine: Engine) -> None:
-        """Closes the engine, if it has the capability."""
+        """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
         if Capability.CLOSING in self.capabilities:
-            engine.close()  # type: ignore[attr-defined]
+            with time_limit(BUILD_TIME_LIMIT_S, "close"):
+                engine.close()  # type: ignore[attr-defined]
 
     @contextmanager
     def engine(self, config: EngineConfig) -> Iterator[Engine]:
@@ -135,6 +138,7 @@ class Trial:
                 return self.run(workload, fresh)
         serial = self._serials[id(engine)]
         self.history.begin(Run(serial, workload))
+        notes().change(subject=self.under_test, workload=workload)
         self.ledger.num_runs += 1
         before = settings_of(self.subject.model)
         can_share = may_share(workload.config, self.capabilities)
@@ -153,8 +157,7 @@ class Trial:
         return outcome
 
     def _require_logits(self, workload: Workload, outcome: Outcome) -> None:
-        """Raises `BrokenPromise` if an engine with the capability returns no logits although asked
-        to."""
+        """Raises `BrokenPromise` if an engine with the capability is asked for logits and has none."""
         if not (workload.config.return_logits and self.has_logits) or workload.needs_stepping:
             return
         for completion in outcome.completions:
@@ -190,7 +193,8 @@ class Trial:
     def trace_of(self, engine: Engine) -> Sequence[StepRecord]:
         """Returns the engine's records since it was built; empty without the capability."""
         has_trace = Capability.TRACING in self.capabilities
-        return engine.trace if has_trace else ()  # type: ignore[attr-defined]
+        with self.reporting(self.history.last_workload, Rule.RAISED):
+            return checked_trace(engine.trace) if has_trace else ()  # type: ignore[attr-defined]
 
     def must_show(self, what: str, did_happen: bool) -> None:
         """Notes whether a trace shows `what`, the event that the test is about.
@@ -208,14 +212,14 @@ class Trial:
 
     @contextmanager
     def reporting(self, workload: Workload, rule: Rule = Rule.UNREADABLE) -> Iterator[None]:
-        """Turns everything that goes wrong inside the block into a failure that names engine, model
-        and workload.
+        """Turns what goes wrong inside the block into a failure that names engine, model and workload.
 
         `rule` is the rule that an exception of any other kind breaks. Raises `ConformanceFailure`,
         `HangFailure`, and `OracleError`, which is no failure of the engine.
         """
         try:
-            yield
+            with contained():
+                yield
         except (ConformanceFailure, HangFailure, OracleError):
             raise
         except BrokenPromise as error:
@@ -223,10 +227,10 @@ class Trial:
         except EngineHang as hang:
             finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
             raise HangFailure(self.failure(finding, workload)) from None
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             facts: Facts = {"error": type(error).__name__, "message": str(error)}
-            frames = last_frames(error)
-            finding = found(rule, promise=self.promise, frames=frames, **facts)
+            finding = found(rule, promise=self.promise, frames=last_frames(error), **facts)
+            error.__traceback__ = None  # of a recursion it is long, and Hypothesis formats it
             raise ConformanceFailure(self.failure(finding, workload)) from None
 
     def failure(
@@ -241,7 +245,6 @@ class Trial:
     @property
     def under_test(self) -> Subject:
         """Engine and model, as reports name them."""
-        subject, precision = self.subject, str(self.oracle.precision)
-        device, dtype = subject.model.device.type, subject.dtype_name
-        release = self.ledger.release
-        return Subject(self.spec.name, release, subject.name, device, dtype, precision)
+        subject, release = self.subject, self.ledger.release
+        place = (subject.model.device.type, subject.dtype_name, str(self.oracle.precision))
+        return Subject(self.spec.name, release, subject.name, *place)

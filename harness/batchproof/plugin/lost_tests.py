@@ -1,0 +1,94 @@
+"""The report of a test whose worker is gone: what its last note, its stacks and its exit status say."""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any
+
+import pytest
+
+from batchproof.findings.failure import Failure, Run, Scene
+from batchproof.findings.failure_text import failure_text
+from batchproof.findings.finding import Rule, found
+from batchproof.places import PACKAGE
+from batchproof.plugin.failing import FIRST_CONTACT, enter
+from batchproof.plugin.promise_table import RECORD
+from batchproof.run.call_notes import CallNote
+
+FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+MOST_FRAMES = 5
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended. `frames` are the engine's, innermost last."""
+
+    rule: Rule
+    what: str
+    frames: tuple[str, ...]
+
+
+def ending(path: Path, note: CallNote, node: Any) -> Ending:
+    """Returns how the worker ended whose stacks are in the file."""
+    dump = path.read_text(errors="replace")
+    frames = _frames(dump)
+    if dump.startswith("Timeout ("):
+        what = (
+            f"{note.call} did not return within {note.limit_s:g} s, nor when it was interrupted; its "
+            f"process was ended"
+        )
+        return Ending(Rule.HANG, what, frames)
+    when = f"in {note.call}" if note.is_open else f"after {note.call}"
+    return Ending(Rule.DIED, f"the process {_status(node)} {when}", frames)
+
+
+def _status(node: Any) -> str:
+    status = None
+    with suppress(AttributeError, TimeoutExpired):  # a worker on another machine has no process here
+        status = node.gateway._io.popen.wait(timeout=5)
+    if status is None:
+        return "ended"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def _frames(dump: str) -> tuple[str, ...]:
+    """Returns the innermost frames before the harness's own, of the thread that failed or, if all
+    hang, of the main one, which faulthandler lists last."""
+    failed = dump.rpartition("Current thread")[2]
+    stacks = re.split(r"^Thread .*$", failed, flags=re.MULTILINE)
+    found = FRAME.findall(stacks[0 if "Current thread" in dump else -1])
+    inner = []
+    for file, line, name in found[:MOST_FRAMES]:
+        if file.startswith(str(PACKAGE)):
+            break
+        inner.append(f"{file}:{line} in {name}")
+    return tuple(reversed(inner))
+
+
+def complete(report: pytest.TestReport, note: CallNote, how: Ending) -> None:
+    """Makes the report of a lost test that of a broken promise, and counts it for the table.
+
+    A failure whose cause was being sought keeps its own report.
+    """
+    if note.subject is None:
+        return  # it was no conformance test
+    record = dict(note.record)
+    if note.report:
+        text = f"{note.report}\nits cause was being sought when this happened: {how.what}"
+    else:
+        finding = found(how.rule, what=how.what, evidence=how.frames)
+        workload = note.workload or FIRST_CONTACT
+        failure = Failure(finding, Scene((Run(0, workload),)), note.subject)
+        enter(record, finding, requests=workload.requests)
+        text = failure_text(failure)
+    report.longrepr = f"{text}\n{note.again}"
+    report.user_properties.append((RECORD, record))
+    if note.known is not None:
+        report.outcome, report.wasxfail = "skipped", note.known

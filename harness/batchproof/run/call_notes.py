@@ -1,0 +1,120 @@
+"""What this process last asked of an engine, noted where a thread or another process can read it.
+
+If the process hangs or dies, the note is all that is left: it says what is being waited for, and it
+becomes the report of the test.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from batchproof.findings.failure import Subject
+from batchproof.workload.workloads import Workload
+
+CALL_SIZE = 512  # bytes in the file, of the fields that change with each call
+
+
+@dataclass(frozen=True)
+class CallNote:
+    """A call of an engine, and the test that makes it."""
+
+    call: str = ""
+    is_open: bool = False  # it has not returned
+    began: float = 0.0  # `time.monotonic`, which the processes of a machine share
+    limit_s: float = 0.0
+    engine: str = ""
+    model: str = ""
+    first_contact: bool = False  # with this engine on this model, outside any workload
+    subject: Subject | None = None
+    workload: Workload | None = None  # the last that the engine was given
+    record: Mapping[str, Any] = field(default_factory=dict)  # of the test, as JSON
+    report: str = ""  # of a failure whose cause is being sought
+    again: str = ""  # the command that runs the test again
+    known: str | None = None  # why the test is a known failure
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds since the call began."""
+        return time.monotonic() - self.began
+
+
+class CallNotes:
+    """The note of a process. With a `path` it is written there at each change, for the process that
+    takes its place. With a `dump`, which receives the stacks of a crash, it is expendable."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.note = CallNote()
+        self.dump: BinaryIO | None = None
+        self._fd = -1
+        if path is not None:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+            self.dump = path.with_suffix(".dump").open("wb", buffering=0)
+            self._note_call()
+            self.change()
+
+    def change(self, **changes: Any) -> None:
+        """Changes fields of the note."""
+        self.note = replace(self.note, **changes)
+        self._write(self.note, CALL_SIZE)
+
+    def _write(self, value: object, offset: int) -> None:
+        if self._fd >= 0:
+            os.pwrite(self._fd, pickle.dumps(value), offset)  # a shorter one leaves an unread tail
+
+    @contextmanager
+    def calling(self, call: str, limit_s: float) -> Iterator[None]:
+        """Notes that the process is in a call as long as the block lasts."""
+        began = time.monotonic()
+        self._note_call(call=call, is_open=True, began=began, limit_s=limit_s)
+        try:
+            yield
+        finally:
+            self._note_call(call=call, is_open=False, began=began, limit_s=limit_s)
+
+    def _note_call(self, **fields: Any) -> None:
+        """Writes the fields that change with each call apart from the others: there are many calls."""
+        self.note = replace(self.note, **fields)
+        self._write(fields, 0)
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        if self.dump is not None:
+            self.dump.close()
+
+
+_KEPT = [CallNotes()]  # a process has one note, as it has one alarm; a nested session has its own
+
+
+def notes() -> CallNotes:
+    """Returns the notes of the innermost session of this process."""
+    return _KEPT[-1]
+
+
+@contextmanager
+def keeping(own: CallNotes) -> Iterator[None]:
+    """Makes these the notes of the process as long as the block lasts."""
+    _KEPT.append(own)
+    try:
+        yield
+    finally:
+        _KEPT.remove(own)
+        own.close()
+
+
+def read_note(path: Path) -> CallNote | None:
+    """Returns the note in a file; None if it has none, or is just being written."""
+    try:
+        written = path.read_bytes()
+        note: CallNote = pickle.loads(written[CALL_SIZE:])
+        return replace(note, **pickle.loads(written))
+    except Exception:  # whatever a half-written pickle raises
+        return None

@@ -1,0 +1,251 @@
+"""Engines that never return, end their process, or raise what ends a session: each costs its own tests,
+the run says what it waits for, and what was found so far is kept."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchproof.api import Request
+from batchproof.errors import EngineHang
+from batchproof.findings.failure import Subject
+from batchproof.findings.finding import Rule
+from batchproof.plugin import diagnosing, watching
+from batchproof.plugin.lost_tests import Ending, complete, ending
+from batchproof.plugin.promise_table import record_of
+from batchproof.records.journal import entries
+from batchproof.run import time_limit
+from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
+from batchproof.workload.workloads import Workload
+
+RunSuite = Callable[..., Any]
+
+SUITE = """
+import pytest
+from batchproof.api import Request
+from batchproof.workload.workloads import Workload
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.parametrize("name", {names})
+def test_it(trial, name):
+    trial.check(Workload((Request(name, (1, 2), 2),)))
+"""
+ENGINE = """
+import asyncio, ctypes, json, os, pytest, signal, time
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.static import StaticEngine
+
+class Engine(StaticEngine):
+    def generate(self, requests):
+        if any(request.request_id == "bad" for request in requests):
+            self.misbehave()
+        return super().generate(requests)
+
+    def misbehave(self):
+        {misbehave}
+
+class Endless:
+    num_built = 0
+    def __init__(self, model, config):
+        Endless.num_built += 1
+        while Endless.num_built < 2:  # a second one would be an engine
+            time.sleep(0.01)
+        self.generate = None
+
+class Leaving:
+    def __init__(self, model, config):
+        os._exit(3)
+
+class Records(RaggedEngine):
+    trace = [{{}}]
+
+class OnceBroken(RaggedEngine):
+    num_reads = 0
+    @property
+    def trace(self):
+        self.num_reads += 1
+        if self.num_reads == 2:
+            raise RuntimeError("out of cheese")
+        return super().trace
+"""
+ALONE = ("--no-isolate", "--diagnose-for=0")
+
+
+@pytest.fixture
+def bad(tmp_path: Path, run_suite: RunSuite) -> Callable[..., Any]:
+    """`bad(code, *arguments)` runs four tests, of which the third has the engine execute the code."""
+
+    def run(misbehave: str = "pass", *arguments: str, names: str = "['a', 'b', 'bad', 'c']") -> Any:
+        (tmp_path / "mine.py").write_text(ENGINE.format(misbehave=misbehave))
+        (tmp_path / "test_mini.py").write_text(SUITE.format(names=names))
+        engine = [] if any("--engine=" in each for each in arguments) else ["--engine=mine.py:Engine"]
+        return run_suite(*engine, *arguments)
+
+    return run
+
+
+def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
+    bad: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watching, "SILENT_S", 0.1)
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", 0.05)
+    engines = ("--engine=mine.py:Endless", "--engine=static")
+    models = ("--model=gpt2-random", "--model=llama-random")
+    run = bad("pass", *engines, *models, *ALONE, "--engine-time-limit=0.5", names="['a']")
+    assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
+    assert "P10 liveness is broken: building the engine did not return within 0.5 s" in run.output
+    assert run.cell("P1 parity").split() == ["2", "-"]
+    assert run.cell("P10 liveness").split() == ["-", "FAIL", "2"]
+    waiting = "batchproof: waiting for building the engine, engine mine.py:Endless on gpt2-random: 0 s"
+    assert capfd.readouterr().err.count(waiting) == 1
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "words"),
+    [
+        ("raise KeyboardInterrupt", "the engine raised KeyboardInterrupt"),
+        ("raise asyncio.CancelledError('no')", "the engine raised CancelledError: no"),
+        ("pytest.skip('no')", "the engine raised Skipped: no"),
+        ("pytest.xfail('no')", "the engine raised XFailed: no"),
+        ("pytest.exit('no')", "the engine raised Exit: no"),
+        ("self.misbehave()", "the engine raised RecursionError: maximum recursion"),
+        ("json.loads('[')", "mine.py:13 in misbehave: json.loads('[')"),
+    ],
+)
+def test_what_an_engine_raises_costs_its_own_test(
+    bad: Callable[..., Any], misbehave: str, words: str
+) -> None:
+    run = bad(misbehave, *ALONE)
+    assert "1 failed, 3 passed" in run.output
+    assert words in run.output
+    assert run.cell("P1 parity") == "FAIL 1"
+
+
+def test_a_time_limit_that_is_swallowed_is_still_exceeded(bad: Callable[..., Any]) -> None:
+    swallow = "try: time.sleep(9)\n        except BaseException: pass"
+    run = bad(swallow, *ALONE, "--engine-time-limit=0.3")
+    assert "1 failed, 3 passed" in run.output
+    assert "s, but should within 0.3 s: it swallowed the exception that ends it" in run.output
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("Records", "P11 accounting is broken: trace is a list of dict, but should be a sequence of"),
+        ("OnceBroken", "in trace: raise RuntimeError"),
+    ],
+)
+def test_a_wrong_trace_is_told_as_that(bad: Callable[..., Any], engine: str, words: str) -> None:
+    run = bad("pass", f"--engine=mine.py:{engine}", *ALONE)
+    assert "4 failed" in run.output
+    assert words in run.output
+
+
+def test_sigterm_keeps_what_was_found(bad: Callable[..., Any], tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        run = bad("os.kill(os.getpid(), signal.SIGTERM)", *ALONE, f"--table={tmp_path}/table.json")
+    finally:
+        signal.signal(signal.SIGTERM, before)  # of this session, which ignores a second one
+    assert run.exit_status == 143, run.output
+    assert "Interrupt: SIGTERM" in run.output
+    assert run.cell("P1 parity") == "2"
+    assert '"is_complete": false' in (tmp_path / "table.json").read_text()
+
+
+def test_a_diagnosis_that_hangs_keeps_the_finding(
+    bad: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: object) -> None:
+        raise EngineHang("the diagnosis hangs")
+
+    monkeypatch.setattr(diagnosing, "diagnose", hang)
+    run = bad("raise KeyError", "--no-isolate")
+    assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
+    assert run.cell("P1 parity") == "FAIL 1"
+
+
+def test_a_process_that_ends_or_hangs_costs_its_own_test_alone(
+    bad: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One engine ends its process when it is built, the other holds the interpreter for ever: both
+    cost one process, and each test has its entry."""
+    journal = tmp_path / "journal.jsonl"
+    engines = ("--engine=mine.py:Engine", "--engine=mine.py:Leaving", "--engine=static")
+    arguments = (*engines, "--engine-time-limit=4", f"--journal={journal}", "--diagnose-for=0")
+    deaf = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); ctypes.PyDLL(None).sleep(600)"
+    run = bad(deaf, *arguments, names="['a', 'bad', 'b']")
+    outcomes = {each.test.partition("[")[2]: each.outcome for each in entries(journal)}
+    failed = {name for name, outcome in outcomes.items() if outcome == "failed"}
+    leaving = {f"mine.py:Leaving-gpt2-random-{name}]" for name in ("a", "bad", "b")}
+    assert failed == {"mine.py:Engine-gpt2-random-bad]", *leaving}, run.output
+    assert list(outcomes.values()).count("passed") == 5
+    assert "generate did not return within 4 s, nor when it was interrupted" in run.output
+    assert "mine.py:13 in misbehave" in run.output
+    assert "P10 liveness is broken: the process ended with status 3 in building" in run.output
+    assert all(
+        each.record and each.record.failure for each in entries(journal) if each.outcome == "failed"
+    )
+
+
+def left_by_a_child(path: Path, misbehave: Callable[[], object]) -> tuple[CallNote, Ending]:
+    """What a process leaves that misbehaves in a call of an engine."""
+    faulthandler.cancel_dump_traceback_later()  # its thread is not forked, but would be waited for
+    child = os.fork()
+    if not child:
+        with keeping(CallNotes(path)), time_limit.time_limit(0.1, "generate"):
+            misbehave()
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    popen = SimpleNamespace(wait=lambda **_: status)
+    node = SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen)))
+    note = read_note(path)
+    assert note is not None
+    return note, ending(path.with_suffix(".dump"), note, node)
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "rule", "words"),
+    [
+        (lambda: os._exit(7), "died", "the process ended with status 7 in generate"),
+        (os.abort, "died", "the process was ended by SIGABRT in generate"),
+        (lambda: deque(repeat(1), maxlen=0), "hang", "generate did not return within 0.1 s, nor when"),
+    ],
+)
+def test_the_last_note_of_a_process_says_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misbehave: Any, rule: str, words: str
+) -> None:
+    monkeypatch.setattr(time_limit, "GRACE_S", 0.1)
+    note, how = left_by_a_child(tmp_path / "gw0.note", misbehave)
+    assert (note.call, note.is_open, how.rule.id) == ("generate", True, rule)
+    assert how.what.startswith(words)
+    assert bool(how.frames) is ("status" not in words)
+    assert all("test_misbehaving.py" in frame for frame in how.frames[-1:])
+
+
+def test_a_process_that_ends_in_a_diagnosis_keeps_the_finding() -> None:
+    record = {"engine": "mine", "model": "gpt2-hash", "promises": ["P1"]}
+    subject = Subject("mine", None, "gpt2-hash", "cpu", "float32")
+    workload = Workload((Request("a", (1,), 1),))
+    how = Ending(Rule.DIED, "the process ended with status 7 in generate", ())
+    found = CallNote(subject=subject, record=record, workload=workload, report="P1 is broken: got 3")
+    texts = []
+    for note in (found, CallNote(subject=subject, record=record, workload=workload, known="a bug")):
+        report = pytest.TestReport("t", ("t", None, "t"), {}, "failed", "crashed", "call")
+        complete(report, note, how)
+        texts.append(report.longreprtext)
+        assert record_of(report) is not None
+    assert texts[0].startswith(
+        "P1 is broken: got 3\nits cause was being sought when this happened: the p"
+    )
+    assert texts[1].startswith("P10 liveness is broken: the process ended with status 7 in generate")
+    assert (report.outcome, report.wasxfail) == ("skipped", "a bug")
