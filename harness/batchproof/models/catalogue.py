@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from batchproof.errors import UsageError
-from batchproof.models import gpt2_hash_oracle, llama_hash_oracle
+from batchproof.models import gpt2_hash_oracle, gpt2_long_oracle, llama_hash_oracle
 from batchproof.models.gpt2_hash import build_gpt2_hash
+from batchproof.models.gpt2_long import build_gpt2_long
 from batchproof.models.llama_hash import build_llama_hash
 from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
 from batchproof.models.shapes import SHAPES, build_model
@@ -30,14 +31,17 @@ class EmbeddedModel:
     oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
 
 
-# The first is the default where one model is enough.
+# A default run tests on each of the first five; the others join where a test needs what they show.
 EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-hash": EmbeddedModel(build_gpt2_hash, gpt2_hash_oracle.generate),
     "llama-hash": EmbeddedModel(build_llama_hash, llama_hash_oracle.generate),
     "gpt2-random": EmbeddedModel(build_gpt2_random),
     "llama-random": EmbeddedModel(build_llama_random),
     "mistral-window": EmbeddedModel(build_mistral_window),
+    "gpt2-long": EmbeddedModel(build_gpt2_long, gpt2_long_oracle.generate),
 }
+DEFAULT_MODELS = tuple(EMBEDDED)[:5]
+LONG_MODEL = "gpt2-long"
 
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
 DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"

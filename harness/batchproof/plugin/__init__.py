@@ -37,6 +37,8 @@ MARKERS = (
     "needs(*capabilities): skipped, by name, for engines without them",
     "one_model: the first model that the engine serves is enough for this test",
     "three_models: three models that differ are enough, unless --model names others",
+    "long_model: a model with thousands of positions and answers in integers, unless --model names "
+    "others or the engine refuses it",
 )
 WOKEN_LATE = pytest.StashKey[bool]()  # set where the test modules were imported before
 

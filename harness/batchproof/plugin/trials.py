@@ -6,7 +6,8 @@ import pytest
 
 from batchproof.api import Capability
 from batchproof.errors import EngineHang, UnsupportedModelError
-from batchproof.plugin.selection import LAB, SELECTION
+from batchproof.models.catalogue import LONG_MODEL
+from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
@@ -34,9 +35,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pairs = [
         (spec, model_name)
         for spec in selection.engines
-        # The yardstick measured by itself: unless asked for by name, one quick model is enough.
         for model_name in (
-            selection.model_names[-1:]
+            _for_yardstick(metafunc, selection)
             if spec.name in selection.yardsticks
             else _models_for(metafunc, spec)
         )
@@ -44,8 +44,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
 
 
+def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
+    """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
+    answers one request at a time, so none where many are the point."""
+    is_long = metafunc.definition.get_closest_marker("long_model")
+    return () if is_long else selection.model_names[-1:]
+
+
 def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     names = metafunc.config.stash[SELECTION].model_names
+    if metafunc.definition.get_closest_marker("long_model"):
+        is_free = LONG_MODEL in names or not metafunc.config.getoption("--model")
+        names = (LONG_MODEL, *names) if is_free else names
+        return (_first_served(metafunc.config, spec, names),)
     if metafunc.definition.get_closest_marker("one_model"):
         return (_first_served(metafunc.config, spec, names),)
     is_varied = metafunc.definition.get_closest_marker("three_models")
@@ -60,7 +71,8 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
     some. The built-in engines serve all models and are not built for this question.
     """
     if not config.getoption("--engine"):
-        return QUICKEST_MODEL if QUICKEST_MODEL in names else names[0]
+        is_quick_enough = names[0] == LONG_MODEL or QUICKEST_MODEL not in names
+        return names[0] if is_quick_enough else QUICKEST_MODEL
     lab = config.stash[LAB]
     for name in names:
         try:

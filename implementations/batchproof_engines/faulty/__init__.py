@@ -23,6 +23,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     prefix_cache,
     reuse,
     routing,
+    scale,
     scheduling,
     sharing,
     side_effects,
