@@ -19,7 +19,7 @@ from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
-from batchproof.models.catalogue import LONG_MODEL
+from batchproof.models.catalogue import LONG_MODEL, NAN_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
 
@@ -27,7 +27,7 @@ FAULTS = faults()
 KILLS = json.loads((ROOT / "results" / "faults.json").read_text())["faults"]
 TIME_LIMIT_S = 3.0  # an honest call takes a fraction of a second
 MODELS = ("gpt2-random", "mistral-window")  # absolute positions; RoPE and a window; both quick
-MODELS_OF = {"scale": (LONG_MODEL,)}  # classes that need another
+MODELS_OF = {"scale": (LONG_MODEL,), "contagion": (NAN_MODEL,)}  # classes that need another
 EFFORT = Effort(profile="default")
 
 

@@ -39,6 +39,7 @@ from batchproof.models.gpt2_long_oracle import (
     sources,
 )
 
+NAN_TOKEN = VOCAB_SIZE
 _ADDRESS_LEN = 16
 _ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
 WIDTH = _ADDRESS.stop + NUM_SOURCES * _ADDRESS_LEN
@@ -73,6 +74,17 @@ def build_gpt2_long() -> GPT2LMHeadModel:
         model = GPT2LMHeadModel(config)
     with torch.device("cpu"):
         model.load_state_dict(_weights(), assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def build_gpt2_nan() -> GPT2LMHeadModel:
+    """Returns the same model with one token more, `NAN_TOKEN`, which is no answer of any context. Its
+    embedding is infinite, so all that is computed from it is NaN."""
+    model = build_gpt2_long()
+    with torch.device("cpu"):
+        model.resize_token_embeddings(NAN_TOKEN + 1, mean_resizing=False)
+    model.transformer.wte.weight[NAN_TOKEN] = math.inf
+    model.lm_head.weight[NAN_TOKEN] = 0.0
     return model.eval().requires_grad_(False)
 
 

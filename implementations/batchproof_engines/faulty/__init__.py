@@ -11,6 +11,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     captured,
     chunking,
     compaction,
+    contagion,
     inputs,
     lateness,
     liveness,
