@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 import pytest
 from hypothesis import Phase, core, settings
 
+import batchproof.plugin.options  # noqa: F401 - registers the profiles that an Effort names
 from batchproof.campaign.conformance_modules import conformance_modules, fresh_engines
 from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.campaign.suite_outcome import Catch, Effort, Recorder, SuiteOutcome

@@ -199,7 +199,7 @@ class Trial:
         without a trace, the summary says that it is not shown.
         """
         if Capability.TRACING not in self.capabilities:
-            note = f"{self.spec.name} has no trace: {what} is not shown to have happened"
+            note = f"{self.spec.name} has no trace; not shown to have happened: {what}"
             if note not in self.ledger.notes:
                 self.ledger.notes.append(note)
             return
