@@ -81,7 +81,7 @@ def build_gpt2_nan() -> GPT2LMHeadModel:
     """Returns the same model with one token more, `NAN_TOKEN`, which is no answer of any context. Its
     embedding is infinite, so all that is computed from it is NaN."""
     model = build_gpt2_long()
-    with torch.device("cpu"):
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         model.resize_token_embeddings(NAN_TOKEN + 1, mean_resizing=False)
     model.transformer.wte.weight[NAN_TOKEN] = math.inf
     model.lm_head.weight[NAN_TOKEN] = 0.0
