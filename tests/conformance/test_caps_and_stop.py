@@ -52,7 +52,7 @@ def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataO
 
 
 @pytest.mark.promise(id="P2")
-@pytest.mark.needs("preemption", "tracing")
+@pytest.mark.shows("preemption")
 @given(data=st.data())
 def test_a_preempted_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(crowded(trial.oracle, trial.has_logits))

@@ -1,6 +1,6 @@
 """Preemption, chunks, shared prefixes and aborts, each right by itself, in pairs and triples.
 
-An example counts only if all of its features have happened in it.
+An example counts only if all of its features have happened in it, as far as a trace tells.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 
-pytestmark = [pytest.mark.needs("tracing"), pytest.mark.one_model]
+pytestmark = pytest.mark.one_model
 
 SEEN = {
     Feature.PREEMPTION: has_preemption,
@@ -29,14 +29,20 @@ SEEN = {
     Feature.PREFIXES: has_prefix_hit,
 }
 
+NEEDED = (Feature.CHUNKS, Feature.ABORTS)  # an engine without chunks may refuse a long prompt
+
 
 def crossings(sizes: Iterable[int], with_aborts: bool) -> list[object]:
-    """Returns sets of so many features, each with the capabilities it needs."""
+    """Returns sets of so many features, each with the capabilities it needs or, if it has a trace,
+    shows."""
     return [
         pytest.param(
             features,
             id="-".join(features),
-            marks=pytest.mark.needs(*(feature.capability.value for feature in features)),
+            marks=[
+                pytest.mark.needs(*(each.capability.value for each in features if each in NEEDED)),
+                pytest.mark.shows(*(each.capability.value for each in features if each not in NEEDED)),
+            ],
         )
         for size in sizes
         for features in combinations(Feature, size)

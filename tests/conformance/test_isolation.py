@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Request
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.scale import cut_prompt
 from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
@@ -100,3 +101,34 @@ def test_a_newcomer_joins_running_decodes_unnoticed(trial: Trial, data: st.DataO
         for i, n in enumerate(lengths)
     ]
     trial.check(Workload(tuple(wanted), arrivals=tuple(2 * i for i in range(len(wanted)))))
+
+
+@pytest.mark.nan_model
+def test_what_is_not_finite_stays_with_its_request(trial: Trial) -> None:
+    """Serves prompts whose activations are NaN from their first, middle or last token on, beside and
+    before others: a key of weight 0 still reaches its query if its value is NaN, and a cell of a block
+    that is used again may hold one."""
+    nan_token = trial.subject.vocab_size - 1
+    for slots, budget in ((2, 2048), (3, 2048), (3, 4)):
+        has_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
+        config = EngineConfig(
+            max_num_seqs=slots, max_num_batched_tokens=budget if has_chunks else 2048, block_size=4
+        )
+        good = [
+            Request(f"good-{i}", cut_prompt(nan_token, 5 * i, 1 + 3 * i % 11), 2 + i % 3)
+            for i in range(9)
+        ]
+        bad = [
+            Request(f"bad-{i}", (*request.prompt_token_ids, nan_token, *after), 3)
+            for i, (request, after) in enumerate(zip(good, ((), (1, 2, 3), (4,)), strict=False))
+        ]
+        wanted = tuple(each for trio in zip(good[:3], bad, good[3:6], strict=True) for each in trio)
+        workload = Workload((*wanted, *good[6:]), config)
+        outcome = trial.run(workload)
+        answers = [c for c in outcome.completions if c.request_id.startswith("good")]
+        expected = [r for r in workload.requests if r.request_id.startswith("good")]
+        with (
+            blame(Promise.P5, "beside requests whose activations are NaN"),
+            trial.reporting(workload),
+        ):
+            trial.judge(expected, replace(outcome, completions=answers))

@@ -56,7 +56,7 @@ def test_a_context_filled_to_its_end_keeps_parity(trial: Trial, data: st.DataObj
 
 
 @pytest.mark.one_model
-@pytest.mark.needs("preemption", "tracing")
+@pytest.mark.shows("preemption")
 @given(data=st.data())
 def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
     """Requires that a request preempted after some tokens continues as if it had not been."""
@@ -67,7 +67,8 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
 
 
 @pytest.mark.one_model
-@pytest.mark.needs("preemption", "tracing", "chunked_prefill")
+@pytest.mark.needs("chunked_prefill")
+@pytest.mark.shows("preemption")
 @given(data=st.data())
 def test_preemption_and_chunks_together_keep_parity(trial: Trial, data: st.DataObject) -> None:
     """Feeds a preempted request again in parts, with its outputs in a later part."""

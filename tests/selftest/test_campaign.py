@@ -25,7 +25,7 @@ from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.catalogue import DEFAULT_MODELS, EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
@@ -152,7 +152,8 @@ def test_a_survivor_on_one_seed_is_told(table: KillTable) -> None:
 
 
 def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillTable) -> None:
-    together = Attempt(SMALL[1], table.models, 1, is_wide=True)
+    others = [each for each in EMBEDDED if each not in table.models]
+    together = Attempt(SMALL[1], (*table.models, *others), 1, is_wide=True)
     alone = [each for each in table.kills if each.fault == SMALL[1]]
     for attempt in alone:
         del table.kills[attempt]
@@ -162,7 +163,7 @@ def test_a_fault_that_no_model_shows_alone_is_tried_on_all_together(table: KillT
     assert "survives seed 1 on gpt2-random, llama-hash" in problem
     assert table.on_all_models() == [together]
     table.kills[together] = killed(together)
-    table.kills[Attempt(SMALL[1], table.models, 2, is_wide=True)] = killed(together)
+    table.kills[Attempt(SMALL[1], together.models, 2, is_wide=True)] = killed(together)
     assert problems(whole(table)) == []
     assert "together only" in page(table)
 
@@ -240,7 +241,7 @@ def test_honest_tasks_are_spread_and_stop_when_enough_is_judged() -> None:
     for task in made.tasks():
         made.add(task, HonestOutcome(HonestCounts(1, 4, 4, 4, 4)))
     assert made.totals == {"float32": 40, "bfloat16": 40}
-    assert {model for model, _ in made.by_model} == set(EMBEDDED)
+    assert {model for model, _ in made.by_model} == set(DEFAULT_MODELS)
     assert all(counts.tasks == 5 for counts in made.by_engine.values())
     again = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 40, seed=3, num_examples=5)
     first, second = made.tasks(), again.tasks()

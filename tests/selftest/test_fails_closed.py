@@ -220,3 +220,28 @@ def test_integer_arithmetic_without_an_answer_is_told(
     constructed = ModelUnderTest("constructed", subject.model, lambda _prompt, _length: token_ids)
     with pytest.raises(OracleError, match=f"its integer arithmetic {words}"):
         Oracle(constructed, lambda _model, _config: Scripted(raising)).right_tokens((5, 6), 3)
+
+
+BOXED = """
+from batchproof.run.registry import resolve_engine
+
+class Box:
+    def __init__(self, engine):
+        self.generate = engine.generate
+
+def factory(model, config):
+    return Box(resolve_engine(NAME).factory(model, config))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "num_failed"), [("paged", 0), ("fault:evicted_prefix_is_still_found", 1)]
+)
+def test_an_engine_without_a_trace_meets_prefixes_and_is_not_said_to_have_shown_them(
+    name: str, num_failed: int, tmp_path: Path
+) -> None:
+    (tmp_path / "boxed.py").write_text(BOXED.replace("NAME", repr(name)))
+    chosen = ["-k", "given_away", "--model=gpt2-random", "--hypothesis-seed=1", "--diagnose-for=0"]
+    findings = run_suite(f"{tmp_path}/boxed.py:factory", chosen)
+    assert len(findings.catches) == num_failed, findings.output
+    assert "has no trace; not shown to have happened: prefix hit" in findings.output or num_failed

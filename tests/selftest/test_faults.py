@@ -19,6 +19,7 @@ from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
+from batchproof.models.catalogue import LONG_MODEL, NAN_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
 
@@ -26,6 +27,11 @@ FAULTS = faults()
 KILLS = json.loads((ROOT / "results" / "faults.json").read_text())["faults"]
 TIME_LIMIT_S = 3.0  # an honest call takes a fraction of a second
 MODELS = ("gpt2-random", "mistral-window")  # absolute positions; RoPE and a window; both quick
+# Where classes that need another model are hunted.
+PLACE_OF = {
+    "scale": ["-k", "test_scale", f"--model={LONG_MODEL}"],
+    "contagion": [f"--model={NAN_MODEL}"],
+}
 EFFORT = Effort(profile="default")
 
 
@@ -56,8 +62,8 @@ def shared() -> SharedLaboratory:
 def test_a_planted_fault_is_caught_by_a_test_of_its_promise(
     name: str, shared: SharedLaboratory
 ) -> None:
-    promise = FAULTS[name].promise.id
-    for seed, where in (*_known_catches(name), (1, ["-m", f"promise(id='{promise}')", *_on(MODELS)])):
+    promise, place = FAULTS[name].promise.id, PLACE_OF.get(FAULTS[name].kind, _on(MODELS))
+    for seed, where in (*_known_catches(name), (1, ["-m", f"promise(id='{promise}')", *place])):
         findings = run_suite(
             f"fault:{name}",
             ["-x", f"--hypothesis-seed={seed}", "--diagnose-for=0", *where],

@@ -21,6 +21,7 @@ from batchproof.workload.workloads import Workload
 def test_once(trial):
     trial.check(Workload((Request("a", (1, 2), 2),)))
 """
+LONG = SUITE.replace("one_model", "long_model").replace("test_once", "test_long")
 CHOOSY = """
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.static import static
@@ -49,3 +50,22 @@ def test_one_model_is_the_first_that_the_engine_serves(
     session = run_suite("-v", "--engine=mine.py:choosy", *models)
     assert f"test_once[{ran}]" in session.output
     assert outcome in session.output
+
+
+@pytest.mark.parametrize(
+    ("refused", "models", "ran"),
+    [
+        ("Nobody", ["all"], "gpt2-long"),
+        ("GPT2", ["all"], "llama-hash"),
+        ("Nobody", ["gpt2-random"], "gpt2-random"),
+        ("Nobody", ["gpt2-random", "gpt2-long"], "gpt2-long"),
+    ],
+)
+def test_a_long_model_is_taken_unless_only_others_are_named(
+    refused: str, models: list[str], ran: str, run_suite: RunSuite, tmp_path: Path
+) -> None:
+    (tmp_path / "test_mini.py").write_text(LONG)
+    (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
+    session = run_suite("-v", "--engine=mine.py:choosy", *(f"--model={name}" for name in models))
+    assert f"test_long[mine.py:choosy-{ran}]" in session.output
+    assert "1 passed" in session.output

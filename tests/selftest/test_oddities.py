@@ -16,7 +16,7 @@ from batchproof.api import EngineConfig, Request
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.models.catalogue import DEFAULT_MODELS, load_model
 from batchproof.run.registry import (
     FAULT_PREFIX,
     ODD_PREFIX,
@@ -42,7 +42,7 @@ FEWEST_TESTS, FEWEST_TOKENS = 6, 80
 QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
 # In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
 MODELS = {
-    name: (tuple(EMBEDDED) if oddity.kind == "waves" else QUICK_MODELS)[index % 3]
+    name: (tuple(DEFAULT_MODELS) if oddity.kind == "waves" else QUICK_MODELS)[index % 3]
     for index, (name, oddity) in enumerate(ODDITIES.items())
 }
 
@@ -77,7 +77,7 @@ def test_an_honest_oddity_is_not_blamed(name: str, laboratory: SharedLaboratory)
 
 
 def test_every_model_and_every_promise_of_a_kind_meets_an_oddity() -> None:
-    assert set(MODELS.values()) == set(EMBEDDED)
+    assert set(MODELS.values()) == set(DEFAULT_MODELS)
     for kind, promises in STRAINED.items():
         met = {
             each for name, oddity in ODDITIES.items() if oddity.kind == kind for each in PROMISES[name]

@@ -25,10 +25,10 @@ from transformers.pytorch_utils import Conv1D
 
 from batchproof.api import RowRecord, StepRecord
 from batchproof.bench.ceilings import Ceilings, measure_ceilings
+from batchproof.models.catalogue import NUM_EXPERTS
 
 __all__ = ["Ceilings", "ModelCosts", "Roofline", "least_time", "measure_ceilings"]
 
-NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 COUNTED_LAYERS = {"full_attention", "sliding_attention"}
 Window = int | None  # keys that a query sees at most; None: all before it
 

@@ -21,7 +21,7 @@ from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.catalogue import DEFAULT_MODELS
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import faults
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="M",
-        help=f"repeatable: {', '.join(EMBEDDED)} (default: all of these)",
+        help=f"repeatable: {', '.join(DEFAULT_MODELS)} (default: all of these)",
     )
     parser.add_argument(
         "--seeds",
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _empty_table(arguments: argparse.Namespace) -> KillTable:
     known = faults()
     names = choices.chosen(arguments.names, known, "planted fault", "results/faults.md")
-    models = choices.chosen(arguments.model, EMBEDDED, "embedded model")
+    models = choices.chosen(arguments.model, DEFAULT_MODELS, "embedded model")
     return KillTable(
         faults={name: known[name] for name in names},
         models=in_quick_order(models),

@@ -10,7 +10,7 @@ from itertools import cycle, product
 
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.catalogue import DEFAULT_MODELS
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.provenance import Provenance
 
@@ -49,7 +49,7 @@ class HonestTable:
         }
         seed = self.seed * MOST_SEEDS
         while True:
-            meetings = list(product(self.engines, EMBEDDED, self.dtypes))
+            meetings = list(product(self.engines, DEFAULT_MODELS, self.dtypes))
             rng.shuffle(meetings)
             for engine, model, dtype in meetings:
                 function, seed = next(decks[engine, dtype]), seed + 1
@@ -84,7 +84,7 @@ class HonestTable:
             examples_per_task=self.num_examples,
             totals={dtype: self._total(dtype) for dtype in self.dtypes},
             engines=_nested(self.by_engine, self.engines),
-            models=_nested(self.by_model, EMBEDDED),
+            models=_nested(self.by_model, DEFAULT_MODELS),
             tests=_nested(self.by_test, conformance_functions()),
             alarms=tuple(self.alarms),
         )

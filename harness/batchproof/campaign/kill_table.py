@@ -12,7 +12,7 @@ from batchproof.campaign.attempts import Attempt, Kill
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.findings.causes import Cause
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.catalogue import DEFAULT_MODELS, EMBEDDED
 from batchproof.promises import Promise
 from batchproof.records.kills import (
     DiagnosisScore,
@@ -78,7 +78,7 @@ class KillTable:
     faults: Mapping[str, PlantedFault]
     models: tuple[str, ...]
     seeds: tuple[int, ...]
-    is_full: bool  # all faults, all embedded models
+    is_full: bool  # all faults, all models of a default run
     kills: dict[Attempt, Kill] = field(default_factory=dict)
 
     def on_each_model(self) -> list[Attempt]:
@@ -87,10 +87,12 @@ class KillTable:
 
     def on_all_models(self) -> list[Attempt]:
         """Returns attempts on all models for faults that the tests of their promise caught on no
-        model: some mix up the models of a process, some show as another promise.
+        model alone: some need a long context, some mix up the models of a process, some show as another
+        promise.
         """
         missed = [name for name in self.faults if self.home(name) is None]
-        return [Attempt(name, self.models, self.seeds[0], is_wide=True) for name in missed]
+        everywhere = tuple(dict.fromkeys((*self.models, *EMBEDDED)))
+        return [Attempt(name, everywhere, self.seeds[0], is_wide=True) for name in missed]
 
     def at_home(self) -> list[Attempt]:
         """Returns the further seeds of each caught fault, on the quickest model that shows it."""
@@ -218,5 +220,5 @@ def in_quick_order(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_full(faults: Sequence[str], known: Iterable[str], models: Sequence[str]) -> bool:
-    """Returns whether these are all faults on all embedded models."""
-    return set(faults) == set(known) and set(models) == set(EMBEDDED)
+    """Returns whether these are all faults on all models of a default run."""
+    return set(faults) == set(known) and set(models) == set(DEFAULT_MODELS)

@@ -73,7 +73,10 @@ def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
     folder = running_folder(output, engine)
-    session = Session(engine, _words(arguments.pytest), arguments.jobs, folder)
+    options = _words(arguments.pytest)
+    if not any(each.startswith("--model") for each in options):
+        options.append("--model=all")
+    session = Session(engine, options, arguments.jobs, folder)
     num_tests = session.count()  # first of all: what is refused costs no journal
     if arguments.resume:
         session.require_same_as_before()

@@ -12,12 +12,19 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from batchproof.errors import UsageError
-from batchproof.models import gpt2_hash_oracle, llama_hash_oracle
+from batchproof.models import (
+    gpt2_hash_oracle,
+    gpt2_long_oracle,
+    llama_hash_oracle,
+    window_hash_oracle,
+)
 from batchproof.models.checkpoints import load_checkpoint, load_tokenizer
 from batchproof.models.gpt2_hash import build_gpt2_hash
+from batchproof.models.gpt2_long import build_gpt2_long, build_gpt2_nan
 from batchproof.models.llama_hash import build_llama_hash
 from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
 from batchproof.models.shapes import SHAPES, build_model
+from batchproof.models.window_hash import build_mistral_hash, build_mixtral_hash
 from batchproof.validation.values import one_of
 
 IntegerOracle = Callable[[Sequence[int], int], list[int]]
@@ -31,15 +38,23 @@ class EmbeddedModel:
     oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
 
 
-# The first is the default where one model is enough.
+# A default run tests on each of the first five; the others join where a test needs what they show.
 EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-hash": EmbeddedModel(build_gpt2_hash, gpt2_hash_oracle.generate),
     "llama-hash": EmbeddedModel(build_llama_hash, llama_hash_oracle.generate),
     "gpt2-random": EmbeddedModel(build_gpt2_random),
     "llama-random": EmbeddedModel(build_llama_random),
     "mistral-window": EmbeddedModel(build_mistral_window),
+    "gpt2-long": EmbeddedModel(build_gpt2_long, gpt2_long_oracle.generate),
+    "mistral-hash": EmbeddedModel(build_mistral_hash, window_hash_oracle.generate_dense),
+    "mixtral-hash": EmbeddedModel(build_mixtral_hash, window_hash_oracle.generate_experts),
+    "gpt2-nan": EmbeddedModel(build_gpt2_nan, gpt2_long_oracle.generate),
 }
+DEFAULT_MODELS = tuple(EMBEDDED)[:5]
+LONG_MODEL = "gpt2-long"
+NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it
 
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")  # in configs
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
 DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"
 DTYPES = {
@@ -80,6 +95,13 @@ class ModelUnderTest:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
 
     @cached_property
+    def has_experts(self) -> bool:
+        """Whether tokens choose their expert: then the shapes of its kernels depend on what all rows
+        hold."""
+        config = self.model.config.get_text_config()
+        return any(getattr(config, name, None) for name in NUM_EXPERTS)
+
+    @cached_property
     def exact(self) -> PreTrainedModel:
         """The same function in float64: a copy with the same, already rounded, weights.
 
@@ -91,7 +113,9 @@ class ModelUnderTest:
         is_large = self.model.num_parameters() > MAX_PARAMETERS_IN_FLOAT64
         is_16_bit = self.model.dtype in (torch.bfloat16, torch.float16)
         dtype = torch.float32 if is_large and is_16_bit else torch.float64
-        return moved(copy.deepcopy(self.model), device, dtype)
+        exact = moved(copy.deepcopy(self.model), device, dtype)
+        exact.set_experts_implementation("eager")  # the grouped kernels know no float64
+        return exact
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the token ids of a text: by the checkpoint's tokenizer, else its UTF-8 bytes."""

@@ -36,8 +36,13 @@ OPTIONS = frozenset(
 MARKERS = (
     "promise(id): the promise a conformance test checks, P1 to P16",
     "needs(*capabilities): skipped, by name, for engines without them",
+    "shows(*capabilities): as needs, but an engine without a trace runs the test as well, and the "
+    "summary says that they are not shown to have happened",
     "one_model: the first model that the engine serves is enough for this test",
     "three_models: three models that differ are enough, unless --model names others",
+    "long_model: a model with thousands of positions and answers in integers, unless --model names "
+    "others or the engine refuses it",
+    "nan_model: the model whose activations become NaN by one token, unless --model names others",
 )
 WOKEN_LATE = pytest.StashKey[bool]()  # set where the test modules were imported before
 

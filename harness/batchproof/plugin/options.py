@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from batchproof.checks.switches import compute_exactly
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import DEVICES, DTYPES, EMBEDDED
+from batchproof.models.catalogue import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import (
     WOKEN_LATE,
@@ -52,8 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--model",
         action="append",
         metavar="MODEL",
-        help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: all of these), or a "
-        "causal-LM checkpoint by path or hub name (owner/name)",
+        help=f"model to test on, repeatable: {', '.join(EMBEDDED)} (default: the first "
+        f"{len(DEFAULT_MODELS)}, or all of these with the profile thorough), all, or a causal-LM "
+        "checkpoint by path or hub name (owner/name)",
     )
     group.addoption(
         "--device", default="auto", help=f"{DEVICES} (default: auto, which is CUDA, else MPS, else CPU)"

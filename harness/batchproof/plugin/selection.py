@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import NoReturn
 
 import pytest
@@ -15,7 +17,7 @@ from batchproof.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
+from batchproof.models.catalogue import DEFAULT_MODELS, EMBEDDED, resolve_device, resolve_dtype
 from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin.bench_options import BenchOptions, bench_options
 from batchproof.plugin.isolation import has_workers
@@ -67,7 +69,7 @@ def select(config: pytest.Config) -> Selection:
     # Conformance is exact in float32; speed is asked for in the dtype people serve in.
     is_gpu_benchmark = device.type == "cuda" and config.getoption("--benchmark-only")
     bench = bench_options(config, device)
-    models = bench.model_names if bench else config.getoption("--model") or EMBEDDED
+    models = bench.model_names if bench else _models_asked_for(config)
     default_dtype = "bfloat16" if is_gpu_benchmark else "float32"
     return Selection(
         engines=tuple(
@@ -88,6 +90,13 @@ def select(config: pytest.Config) -> Selection:
 
 def _elsewhere(_model: object, _config: object) -> NoReturn:
     raise AssertionError("engines live in the workers")
+
+
+def _models_asked_for(config: pytest.Config) -> Iterable[str]:
+    """Returns the models of `--model`, in which "all" stands for every embedded one."""
+    is_thorough = config.getoption("--hypothesis-profile") == "thorough"
+    names = config.getoption("--model") or (["all"] if is_thorough else DEFAULT_MODELS)
+    return chain.from_iterable(EMBEDDED if name == "all" else (name,) for name in names)
 
 
 def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:

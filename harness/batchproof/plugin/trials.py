@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from batchproof.api import Capability
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Rule, found
+from batchproof.models.catalogue import LONG_MODEL, NAN_MODEL
 from batchproof.plugin.failing import FIRST_CONTACT, TRIAL, begin_note
-from batchproof.plugin.selection import LAB, SELECTION
+from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
@@ -37,9 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pairs = [
         (spec, model_name)
         for spec in selection.engines
-        # The yardstick measured by itself: unless asked for by name, one quick model is enough.
         for model_name in (
-            selection.model_names[-1:]
+            _for_yardstick(metafunc, selection)
             if spec.name in selection.yardsticks
             else _models_for(metafunc, spec)
         )
@@ -47,12 +49,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
 
 
+def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
+    """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
+    answers one request at a time, so none where many are the point."""
+    has_mark = metafunc.definition.get_closest_marker
+    is_about_many = has_mark("long_model") or has_mark("nan_model")
+    return () if is_about_many else selection.model_names[-1:]
+
+
 def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
-    names = metafunc.config.stash[SELECTION].model_names
-    if metafunc.definition.get_closest_marker("one_model"):
+    asked = metafunc.config.stash[SELECTION].model_names
+    is_free = not metafunc.config.getoption("--model")  # a model asked for is never left out
+    has_mark = metafunc.definition.get_closest_marker
+    if has_mark("nan_model"):
+        return (NAN_MODEL,) if is_free or NAN_MODEL in asked else ()
+    names = tuple(name for name in asked if name != NAN_MODEL)
+    if has_mark("long_model") and (is_free or LONG_MODEL in names):
+        names = (LONG_MODEL, *names)
+    if names and (has_mark("long_model") or has_mark("one_model")):
         return (_first_served(metafunc.config, spec, names),)
-    is_varied = metafunc.definition.get_closest_marker("three_models")
-    if is_varied and not metafunc.config.getoption("--model"):  # a model asked for is never left out
+    if has_mark("three_models") and is_free:
         varied = THREE_MODELS if metafunc.config.getoption("--engine") else TWO_MODELS
         return tuple(name for name in names if name in varied)
     return names
@@ -63,7 +79,8 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
     some. The built-in engines serve all models and are not built for this question.
     """
     if not config.getoption("--engine"):
-        return QUICKEST_MODEL if QUICKEST_MODEL in names else names[0]
+        is_quick_enough = names[0] == LONG_MODEL or QUICKEST_MODEL not in names
+        return names[0] if is_quick_enough else QUICKEST_MODEL
     lab = config.stash[LAB]
     for name in names:
         try:
@@ -101,11 +118,10 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
     except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
         finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
         raise ConformanceFailure(trial.failure(finding, FIRST_CONTACT)) from None
-    for mark in request.node.iter_markers("needs"):
-        for name in mark.args:
-            if Capability(name) not in trial.capabilities:
-                record["lacks"] = name
-                pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
+    for name in _needed(request, spec, trial.capabilities):
+        if Capability(name) not in trial.capabilities:
+            record["lacks"] = name
+            pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
     adequacy = laboratory.adequacy(trial.subject)
     if adequacy is not None:
         record["adequacy"] = str(adequacy)
@@ -113,3 +129,18 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
     record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
     record["has_happened"] = trial.has_happened
     return trial
+
+
+def _needed(
+    request: pytest.FixtureRequest, spec: EngineSpec, capabilities: frozenset[Capability]
+) -> Iterator[str]:
+    """Yields the capabilities that the test needs of this engine: those it `shows` if it has a trace.
+
+    Without one, the same workloads are served wherever the config asks for it, and right answers are
+    right whether it happened or not. A yardstick has nothing to show.
+    """
+    is_yardstick = spec.name in request.config.stash[SELECTION].yardsticks
+    has_evidence = Capability.TRACING in capabilities or is_yardstick
+    for kind in ("needs", "shows") if has_evidence else ("needs",):
+        for mark in request.node.iter_markers(kind):
+            yield from mark.args

@@ -199,8 +199,14 @@ class Trial:
     def must_show(self, what: str, did_happen: bool) -> None:
         """Notes whether a trace shows `what`, the event that the test is about.
 
-        The test fails if none of its examples shows it, because then it proves nothing.
+        The test fails if none of its examples shows it, because then it proves nothing. For an engine
+        without a trace, the summary says that it is not shown.
         """
+        if Capability.TRACING not in self.capabilities:
+            note = f"{self.spec.name} has no trace; not shown to have happened: {what}"
+            if note not in self.ledger.notes:
+                self.ledger.notes.append(note)
+            return
         self.has_happened[what] = self.has_happened.get(what, False) or did_happen
 
     def judge(self, requests: Sequence[Request], outcome: Outcome) -> None:

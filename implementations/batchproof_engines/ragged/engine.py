@@ -83,7 +83,8 @@ class RaggedEngine:
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
-        """Feeds all scheduled tokens in one pass and stores their keys and values.
+        """Feeds all scheduled tokens in one pass, or each row alone if a logit is not finite. Stores
+        their keys and values.
 
         Returns the float32 logits (rows, vocab) of the last token of each row.
         """
@@ -97,9 +98,17 @@ class RaggedEngine:
             past_key_values=cache,
             use_cache=True,
         )
-        self._scatter(plan, cache)
         last = torch.tensor([row.query_len for row in plan.rows], device=device).cumsum(0) - 1
-        return output.logits[0, last].float()
+        logits = output.logits[0, last].float()
+        if len(plan.rows) > 1 and self._is_contagious(logits):
+            return torch.cat([self._forward(alone) for alone in plan.row_by_row()])
+        self._scatter(plan, cache)
+        return logits
+
+    def _is_contagious(self, logits: Tensor) -> bool:
+        """Returns whether something is not finite. The weight of a masked key is 0, but 0 * NaN is NaN:
+        one row reaches all others."""
+        return not bool(logits.isfinite().all())
 
     def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
         """Returns the token ids to feed and their positions, row after row."""

@@ -74,6 +74,11 @@ class SchedulerOutput:
     admitted: tuple[str, ...]
     preempted: tuple[str, ...]
 
+    def row_by_row(self) -> list[SchedulerOutput]:
+        """Returns a plan for each row alone, without admissions and preemptions."""
+        rows = zip(self.scheduled, self.rows, strict=True)
+        return [SchedulerOutput((each,), (row,), (), ()) for each, row in rows]
+
 
 class Scheduler:
     """Owns the queues of waiting and running sequences."""

@@ -1,0 +1,170 @@
+"""`gpt2-long`: a small GPT-2 with 4,096 positions whose next token is a hash, for tests of scale.
+
+Its weights are written down, not trained. `gpt2_long_oracle` defines the function and computes it in
+integers, so a thousand requests, or a context of 4,096 tokens, need no forward pass of a reference. Not
+every key counts, as in `gpt2-hash`: a token depends on the two dozen positions that it reaches in two
+layers, near, far and at the beginning, and on their addresses. In exchange a pass is cheap. The best
+logit leads by 4, and rounding flips no token in float32, bfloat16 or float16.
+
+How it works, along the residual stream (width 96, four heads of 24):
+
+    state     8 pairs   +v, -v with v = 1 - 2 * bit, so that the mean is 0
+    address   16        where this position is: half of the values are +8, half -8
+    targets   4 x 16    whom the heads read, as addresses
+
+A head compares its target with all addresses; the key that agrees takes all of the weight, and its
+state, permuted, is added to the own. The sum of five signs is odd, and their product is the XOR: the
+MLP replaces one by the other with two steps for each bit. Addresses are so large that the sums
+hardly change the norm, so LayerNorm stays nearly a constant scale, and the steps are flat where values
+fall.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from batchproof.models.gpt2_long_oracle import (
+    NUM_LAYERS,
+    NUM_POSITIONS,
+    NUM_SOURCES,
+    STATE_BITS,
+    VOCAB_SIZE,
+    bit_order,
+    sources,
+)
+
+NAN_TOKEN = VOCAB_SIZE
+_ADDRESS_LEN = 16
+_ADDRESS = slice(2 * STATE_BITS, 2 * STATE_BITS + _ADDRESS_LEN)
+WIDTH = _ADDRESS.stop + NUM_SOURCES * _ADDRESS_LEN
+HEAD_DIM = WIDTH // NUM_SOURCES
+INNER = 4 * STATE_BITS
+
+_SIZE = 8.0  # of each value of an address
+_EPSILON = 1e-5
+_LEAD = 50.0  # by which the score of the right key leads; addresses agree in at most 14 of 16
+_BIT_LOGIT = 2.0  # for each bit that agrees: the right token has 16, the next best 12
+
+
+def build_gpt2_long() -> GPT2LMHeadModel:
+    """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
+    nulls: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    nulls |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    config = GPT2Config(
+        **nulls,
+        vocab_size=VOCAB_SIZE,
+        n_positions=NUM_POSITIONS,
+        n_layer=NUM_LAYERS,
+        n_head=NUM_SOURCES,
+        n_embd=WIDTH,
+        n_inner=INNER,
+        activation_function="relu",
+        layer_norm_epsilon=_EPSILON,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    # On the meta device nothing is initialised, so nothing is drawn from a generator.
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config)
+    with torch.device("cpu"):
+        model.load_state_dict(_weights(), assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def build_gpt2_nan() -> GPT2LMHeadModel:
+    """Returns the same model with one token more, `NAN_TOKEN`, which is no answer of any context. Its
+    embedding is infinite, so all that is computed from it is NaN."""
+    model = build_gpt2_long()
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        model.resize_token_embeddings(NAN_TOKEN + 1, mean_resizing=False)
+    model.transformer.wte.weight[NAN_TOKEN] = math.inf
+    model.lm_head.weight[NAN_TOKEN] = 0.0
+    return model.eval().requires_grad_(False)
+
+
+def _weights() -> dict[str, Tensor]:
+    signs = _signs(torch.arange(VOCAB_SIZE))
+    embedding = torch.zeros(VOCAB_SIZE, WIDTH)
+    embedding[:, : 2 * STATE_BITS] = torch.cat([signs, -signs], dim=1)
+    head = torch.zeros(VOCAB_SIZE, WIDTH)
+    head[:, :STATE_BITS] = _BIT_LOGIT * signs
+    weights = {
+        "transformer.wte.weight": embedding,
+        "transformer.wpe.weight": _position_embeddings(),
+        "lm_head.weight": head,
+        **_layer_norm("transformer.ln_f"),
+    }
+    for layer in range(1, NUM_LAYERS + 1):
+        block = f"transformer.h.{layer - 1}"
+        weights |= _layer_norm(f"{block}.ln_1") | _layer_norm(f"{block}.ln_2")
+        weights |= _attention(f"{block}.attn", layer) | _mlp(f"{block}.mlp")
+    return weights
+
+
+def _signs(states: Tensor) -> Tensor:
+    """Returns the bits of each state as +1 (for 0) and -1, (len(states), STATE_BITS)."""
+    return 1.0 - 2.0 * (states[:, None] >> torch.arange(STATE_BITS) & 1).float()
+
+
+def _position_embeddings() -> Tensor:
+    """Returns (positions, width): the own address and those of the sources."""
+    addresses = torch.full((NUM_POSITIONS, _ADDRESS_LEN), -_SIZE)
+    words = list(combinations(range(_ADDRESS_LEN), _ADDRESS_LEN // 2))[::3]
+    addresses.scatter_(1, torch.tensor(words[:NUM_POSITIONS]), _SIZE)
+    weight = torch.zeros(NUM_POSITIONS, WIDTH)
+    read = torch.tensor([(position, *sources(position)) for position in range(NUM_POSITIONS)])
+    weight[:, _ADDRESS.start :] = addresses[read].flatten(1)
+    return weight
+
+
+def _affine(name: str, weight: Tensor, bias: Tensor | None = None) -> dict[str, Tensor]:
+    return {
+        f"{name}.weight": weight,
+        f"{name}.bias": torch.zeros(weight.shape[-1]) if bias is None else bias,
+    }
+
+
+def _layer_norm(name: str) -> dict[str, Tensor]:
+    """Returns the weights that make LayerNorm the identity where all of the state is +-1."""
+    squares = 2 * STATE_BITS + (WIDTH - _ADDRESS.start) * _SIZE**2
+    return _affine(name, torch.full((WIDTH,), math.sqrt(squares / WIDTH + _EPSILON)))
+
+
+def _attention(name: str, layer: int) -> dict[str, Tensor]:
+    """Returns c_attn (width, 3 width) and c_proj (width, width): head i fetches from source i."""
+    qkv = torch.zeros(WIDTH, 3, NUM_SOURCES, HEAD_DIM)
+    out = torch.zeros(NUM_SOURCES, HEAD_DIM, WIDTH)
+    gain = math.sqrt(_LEAD / 4 * math.sqrt(HEAD_DIM)) / _SIZE
+    for source in range(NUM_SOURCES):
+        target = _ADDRESS.stop + source * _ADDRESS_LEN
+        for dim in range(_ADDRESS_LEN):
+            qkv[target + dim, 0, source, dim] = qkv[_ADDRESS.start + dim, 1, source, dim] = gain
+        for new, old in enumerate(bit_order(layer, source)):
+            qkv[old, 2, source, new] = 1.0
+            out[source, new, new], out[source, new, STATE_BITS + new] = 1.0, -1.0
+    projected = _affine(f"{name}.c_proj", out.reshape(WIDTH, WIDTH))
+    return _affine(f"{name}.c_attn", qkv.reshape(WIDTH, -1)) | projected
+
+
+def _mlp(name: str) -> dict[str, Tensor]:
+    """Returns the MLP that turns the sum s of five signs into their product.
+
+    The product minus s is 4 for s of -5 and -3, 0 for -1 and 1, -4 for 3 and 5: a step down at -2 and
+    one at 2, each relu(x + 1/2) - relu(x - 1/2).
+    """
+    fc, proj = torch.zeros(WIDTH, INNER), torch.zeros(INNER, WIDTH)
+    fc_bias, proj_bias = torch.zeros(INNER), torch.zeros(WIDTH)
+    knees = [(at, half) for at in (-2.0, 2.0) for half in (0.5, -0.5)]
+    for bit in range(STATE_BITS):
+        for unit, (at, half) in enumerate(knees, start=bit * len(knees)):
+            fc[bit, unit], fc_bias[unit] = 1.0, half - at
+            height = math.copysign(4.0, half)
+            proj[unit, bit], proj[unit, STATE_BITS + bit] = -height, height
+        proj_bias[bit], proj_bias[STATE_BITS + bit] = 4.0, -4.0
+    return _affine(f"{name}.c_fc", fc, fc_bias) | _affine(f"{name}.c_proj", proj, proj_bias)

@@ -1,0 +1,115 @@
+"""What few short requests never reach: a ninth sequence, a hundredth request, a long context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from batchproof.api import EngineConfig, Limits, Request, RowRecord
+from batchproof.findings.causes import Cause
+from batchproof.promises import Promise
+from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+
+
+@planted(Promise.P5, Cause.ROUTING, "GeeeekExplorer/nano-vllm#216")
+class NinthRowHasNoPlace(RaggedEngine):
+    """A step has room for eight rows: the logits of each further one are those of the last."""
+
+    num_places: ClassVar[int] = 8
+
+    def _forward(self, plan: SchedulerOutput) -> Tensor:
+        logits = super()._forward(plan)
+        return logits[torch.arange(len(logits), device=logits.device).clamp(max=self.num_places - 1)]
+
+
+@planted(Promise.P5, Cause.ROUTING, "pegainfer-project/pegainfer#848")
+class SixteenthRowHasNoPlace(NinthRowHasNoPlace):
+    """A step has room for fifteen rows: the logits of each further one are those of the last."""
+
+    num_places = 15
+
+
+@planted(Promise.P5, Cause.ROUTING, "NVIDIA/TensorRT-LLM#10688")
+class ThirtyThirdRowHasNoPlace(NinthRowHasNoPlace):
+    """A step has room for 32 rows: the logits of each further one are those of the last."""
+
+    num_places = 32
+
+
+@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#27148")
+class RingOf19Requests(Scheduler):
+    """Prompts are kept in a ring of 19 places; one that is used again keeps its first token."""
+
+    num_places: ClassVar[int] = 19
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._first_tokens: list[int] = []
+
+    def add(self, request: Request) -> Sequence:
+        """Queues the request, from the second round on with the first token of its place."""
+        sequence = super().add(request)
+        self._first_tokens.append(request.prompt_token_ids[0])
+        if len(self._first_tokens) > self.num_places:
+            sequence.token_ids[0] = self._first_tokens[-1 - self.num_places]
+        return sequence
+
+
+@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#27624")
+class RingOf99Requests(RingOf19Requests):
+    """Prompts are kept in a ring of 99 places; one that is used again keeps its first token."""
+
+    num_places = 99
+
+
+@planted(Promise.P8, Cause.STALE, "ggml-org/llama.cpp#4185")
+class RingOf699Requests(RingOf19Requests):
+    """Prompts are kept in a ring of 699 places; one that is used again keeps its first token."""
+
+    num_places = 699
+
+
+@planted(Promise.P1, Cause.MASK, "golang-design/accel#8")
+class KeysFrom130OnAreNotSeen(RaggedEngine):
+    """A query sees its own key and, of all others, those at positions below 130."""
+
+    num_seen: ClassVar[int] = 130
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        mask = super()._mask(rows, window)
+        contexts = [range(row.context_len) for row in rows]
+        fed = [range(row.context_len, row.context_len + row.query_len) for row in rows]
+        positions = torch.tensor([p for each in (*contexts, *fed) for p in each], device=mask.device)
+        own = torch.zeros_like(mask)
+        own.diagonal(len(positions) - len(mask)).fill_(True)
+        return mask & (own | (positions < self.num_seen))
+
+
+@planted(Promise.P1, Cause.MASK, "Nehanth/swarmllm#31")
+class KeysFrom1024OnAreNotSeen(KeysFrom130OnAreNotSeen):
+    """A query sees its own key and, of all others, those at positions below 1,024."""
+
+    num_seen = 1024
+
+
+@planted(Promise.P1, Cause.FEED, "vllm-project/tpu-inference#3466")
+class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
+    """The last token of a prompt of 64, 128, 256 ... tokens is fed as token 0."""
+
+    least: ClassVar[int] = 64
+
+    def _packed_tokens(self, plan: SchedulerOutput) -> tuple[list[int], list[int]]:
+        fed, positions = super()._packed_tokens(plan)
+        ends = accumulate(row.query_len for row in plan.rows)
+        for (sequence, _), row, end in zip(plan.scheduled, plan.rows, ends, strict=True):
+            length = len(sequence.request.prompt_token_ids)
+            is_end = row.context_len + row.query_len == length
+            if is_end and length >= self.least and length.bit_count() == 1:
+                fed[end - 1] = 0
+        return fed, positions

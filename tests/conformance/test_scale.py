@@ -1,0 +1,100 @@
+"""Wide, long and many: an engine may serve few short requests well, and fail at the ninth sequence,
+the hundredth request or a context of a thousand tokens.
+
+Sizes are swept rather than drawn. Right answers come from integers where the model has them, so that
+the engine alone computes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.generators.scale import (
+    around,
+    around_powers,
+    cut_prompt,
+    longest_context,
+    short_requests,
+    wide_workloads,
+)
+from batchproof.promises import Promise
+from batchproof.run.history import NUM_KEPT_RUNS
+from batchproof.run.relations import blame
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
+
+pytestmark = pytest.mark.long_model
+
+IS_THOROUGH = settings().max_examples >= 100
+WIDEST = 256 if IS_THOROUGH else 64
+LARGE = 4096 if IS_THOROUGH else 1024  # tokens; beyond, two lengths for each power of two will do
+
+
+@pytest.mark.promise(id="P5")
+def test_many_sequences_at_once_keep_parity(trial: Trial) -> None:
+    """Fills each number of slots around a power of two: all of them decode at once, and one more
+    request waits."""
+    for slots in around_powers(2, WIDEST + 1):
+        wanted = short_requests(trial.subject.vocab_size, slots + 1, first=slots, least_cap=2)
+        with blame(Promise.P5, f"beside others in {slots} slots"):
+            trial.check(Workload(wanted, EngineConfig(max_num_seqs=slots)))
+
+
+@pytest.mark.promise(id="P8")
+def test_the_thousandth_request_keeps_parity(trial: Trial) -> None:
+    """Serves one engine 1,056 requests (with the profile thorough 4,224) in ever wider calls, all with
+    new ids and prompts."""
+    config = EngineConfig(max_num_seqs=WIDEST)
+    num_served = 0
+    with trial.engine(config) as engine:
+        for call in range(NUM_KEPT_RUNS):  # more calls could not be told, nor replayed
+            width = (call + 1) * WIDEST // NUM_KEPT_RUNS
+            wanted = short_requests(trial.subject.vocab_size, width, first=num_served)
+            with blame(Promise.P8, f"after {num_served} other requests"):
+                trial.check(Workload(wanted, config), engine)
+            num_served += width
+
+
+@pytest.mark.promise(id="P1")
+def test_long_contexts_keep_parity(trial: Trial) -> None:
+    """Feeds prompts around each power of two, decodes across it, and ends at the model's last
+    position."""
+    longest = longest_context(trial.oracle)
+    powers = [1 << exponent for exponent in range(5, longest.bit_length())]
+    calls = [[*around(size), size - 3] if size <= LARGE else [size - 1, size] for size in powers]
+    for lengths in (*calls, [longest - 3]):
+        wanted = tuple(
+            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 11 * length, length), 3)
+            for length in lengths
+            if length <= longest - 3
+        )
+        if wanted:
+            trial.check(Workload(wanted, EngineConfig(max_num_seqs=4)))
+
+
+@pytest.mark.promise(id="P1")
+def test_sizes_around_every_limit_keep_parity(trial: Trial) -> None:
+    """Block, token budget and context are as large as a prompt, one smaller, or one larger."""
+    in_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
+    for size in around_powers(3, min(257, longest_context(trial.oracle) - 4)):
+        wanted = tuple(
+            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 17 * length, length), 3)
+            for length in around(size)
+        )
+        config = EngineConfig(
+            max_num_seqs=3,
+            max_num_batched_tokens=size if in_chunks else 2048,
+            block_size=size,
+            max_model_len=size + 4,
+        )
+        trial.check(Workload(wanted, config))
+
+
+@pytest.mark.promise(id="P1")
+@settings(max_examples=max(2, settings().max_examples // 4))
+@given(data=st.data())
+def test_wide_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
+    trial.check(data.draw(wide_workloads(trial.oracle, trial.capabilities, WIDEST)))
