@@ -259,9 +259,9 @@ def test_models_are_named_rarely() -> None:
             id="finish reason",
         ),
         pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, expect: {error: [x]}}"),
-            "bad.yaml:5: expecting error words needs finish: error",
-            id="error words alone",
+            with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: error, error: [x]}}"),
+            "bad.yaml:5: expect: key 'error' is unknown; choose one of finish, num_tokens",
+            id="words of an error",
         ),
     ],
 )

@@ -196,14 +196,11 @@ def _aborts(item: YamlNode) -> tuple[int, ...]:
 
 
 def _request_expectation(item: YamlNode) -> RequestExpectation:
-    found = item.mapping(("finish", "num_tokens", "error"))
+    found = item.mapping(("finish", "num_tokens"))
     finish = found["finish"].choice(list(FinishReason)) if "finish" in found else None
-    if "error" in found and finish != FinishReason.ERROR:
-        raise found["error"].place.error("expecting error words needs finish: error")
     if "num_tokens" in found and finish == FinishReason.ERROR:
         raise found["num_tokens"].place.error("a request that ends in an error has no tokens")
     return RequestExpectation(
         finish=FinishReason(finish) if finish else None,
         num_tokens=found["num_tokens"].integer(at_least=0) if "num_tokens" in found else None,
-        error_words=tuple(each.text() for each in _list(found, "error", "an error word")),
     )
