@@ -24,6 +24,7 @@ from batchproof.plugin.selection import (
     LAB,
     PROFILES,
     SELECTION,
+    Selection,
     select,
     try_what_was_named,
 )
@@ -109,14 +110,13 @@ def pytest_configure(config: pytest.Config) -> None:
         selection = select(config)
         make_current(selection.device)
         compute_exactly()  # before any engine is built
+        _choose_threads(selection)
         diagnosing.check_option(config)
-        is_watched = selection.bench is not None
         own = Laboratory(
             selection.device,
             selection.dtype,
             selection.time_limit_s,
             selection.precision,
-            is_watched,
         )
         lab = config.stash.get(LAB, own)  # a suite run may bring one that it shares
         known_failures = read_known_failures(config.getoption("--xfails"))
@@ -132,6 +132,10 @@ def pytest_configure(config: pytest.Config) -> None:
     journal_file.register(config)
     if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
+
+
+def _choose_threads(selection: Selection) -> None:
+    """Sets the threads of torch, before any engine can change them."""
     if selection.bench is not None and selection.bench.num_threads is not None:
         torch.set_num_threads(selection.bench.num_threads)
     elif all(name in EMBEDDED for name in selection.model_names):

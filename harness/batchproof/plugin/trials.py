@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from batchproof.api import Capability
@@ -74,8 +76,8 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
 
 
 @pytest.fixture
-def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
-    """Returns one engine on one model. Skips, by name, if the engine lacks what the test needs."""
+def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Trial]:
+    """Yields one engine on one model. Skips, by name, if the engine lacks what the test needs."""
     spec, model_name = request.param
     promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
     assert promises, (
@@ -87,9 +89,8 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
         "promises": [promise.id for promise in promises],
     }
     request.node.user_properties.append(("batchproof", record))
-    oracle = laboratory.oracle(model_name)
     try:
-        capabilities = laboratory.capabilities(spec, oracle.subject)
+        capabilities = laboratory.capabilities(spec, laboratory.subject(model_name))
     except UnsupportedModelError as error:
         record["refused"] = str(error)
         pytest.skip(f"refused: {error}")
@@ -98,6 +99,7 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
             if Capability(name) not in capabilities:
                 record["lacks"] = name
                 pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
+    oracle = laboratory.oracle(model_name)
     adequacy = laboratory.adequacy(oracle.subject)
     if adequacy is not None:
         record["adequacy"] = str(adequacy)
@@ -105,4 +107,6 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
     trial = Trial(laboratory, spec, oracle, capabilities, promises[0])
     record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
     record["has_happened"] = trial.has_happened
-    return trial
+    yield trial
+    if oracle.subject.is_embedded:  # a large model takes too long to look at after each test
+        laboratory.look_after(spec, oracle.subject, "during the test")
