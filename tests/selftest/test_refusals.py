@@ -9,9 +9,10 @@ from batchproof.api import Completion, EngineConfig, Request
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.ledger import Ledger
 from batchproof.checks.refusals import require_words
 from batchproof.models.catalogue import load_model
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
 
 CPU, DTYPE = torch.device("cpu"), torch.float32
 SUBJECT = load_model("gpt2-random", CPU, DTYPE)  # 256 positions
@@ -24,7 +25,7 @@ UNKNOWN = Request("r", (1, 999_999), 3)
 def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool:
     refused = Completion.refused(request.request_id, words)  # type: ignore[arg-type]
     try:
-        require_words([request], [refused], config, SUBJECT)
+        require_words(Workload((request,), config), [refused], SUBJECT, Ledger())
     except BrokenPromise:
         return True
     return False

@@ -11,6 +11,7 @@ from batchproof.checks.broken import broken
 from batchproof.checks.ledger import Ledger
 from batchproof.findings.finding import Rule
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.workload.workloads import Workload
 
 # How an engine may say 0, or that 0 is not allowed, without the digit.
 NONE = re.compile(
@@ -37,12 +38,9 @@ def require_refused(completion: Completion, request: Request, ledger: Ledger) ->
 
 
 def require_words(
-    requests: Sequence[Request],
-    completions: Sequence[Completion],
-    config: EngineConfig,
-    subject: ModelUnderTest,
+    workload: Workload, completions: Sequence[Completion], subject: ModelUnderTest, ledger: Ledger
 ) -> None:
-    """Raises `BrokenPromise` if the words of a refusal of this call say nothing of what is wrong.
+    """Raises `BrokenPromise` if the words of a refusal say nothing of what is wrong; counts refusals.
 
     They must name one value of the request that is at fault, or one limit in force that it breaks,
     in any of the forms of `_numbers`: which of the limits that a request breaks is found first, and
@@ -50,11 +48,12 @@ def require_words(
     """
     poor: list[tuple[str, str]] = []
     live: set[str] = set()
-    for request, completion in zip(requests, completions, strict=True):
+    for request, completion in zip(workload.requests, completions, strict=True):
         if completion.finish_reason is FinishReason.ERROR:
             words, twin = str(completion.error or ""), request.request_id in live
-            if not _is_told(words, request, twin, config, subject):
+            if not _is_told(words, request, twin, workload.config, subject):
                 poor.append((request.request_id, words))
+            ledger.num_requests += 1
         live.add(request.request_id)
     if poor:
         others = [f"request {name!r} was refused with {words!r}" for name, words in poor[1:]]

@@ -122,7 +122,7 @@ def _check_refusal(trial: Trial, failure: Failure) -> None:
     place = max(index for index, each in enumerate(ids) if each == finding.request_id)
     with trial.reporting(workload):
         if finding.rule is Rule.REFUSAL_WORDS:
-            require_words(workload.requests, completions, workload.config, trial.subject)
+            require_words(workload, completions, trial.subject, trial.ledger)
         else:
             require_refused(completions[place], workload.requests[place], trial.ledger)
 
