@@ -8,6 +8,7 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
+from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.ledger import Ledger
 from batchproof.checks.refusals import require_words
@@ -69,6 +70,15 @@ def test_words_that_name_neither_are_blamed(request_: Request, words: str | None
 
 def test_a_limit_that_the_request_keeps_is_no_reason() -> None:
     assert is_blamed(Request("r", (1, 2), 0), "at most 256 tokens", EngineConfig())
+
+
+def test_words_that_a_terminal_cannot_show_are_escaped() -> None:
+    refused = Completion.refused("r", "half \ud83d and \0, but \u00fc\nas it is")
+    with pytest.raises(BrokenPromise) as caught:
+        check_structure(Request("r", (1,), 1), refused)
+    text = str(caught.value)
+    text.encode()
+    assert "half \\ud83d and \\x00, but \u00fc\nas it is" in text
 
 
 def test_refusals_that_say_nothing_are_told_once() -> None:

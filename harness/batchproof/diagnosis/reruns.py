@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.prefixes import may_share
-from batchproof.diagnosis.rerunner import Call, Rerunner, same_answer
+from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner, same_answer
 from batchproof.diagnosis.symptoms import Symptom, is_bad, symptoms_of
 from batchproof.findings.causes import Cause
 from batchproof.workload.workloads import Workload
@@ -85,7 +85,10 @@ def shows_with_half(
     if half < FEWEST_HALVED:
         return None
     short = replace(symptom.request, prompt_token_ids=prompt, max_new_tokens=3 + half - len(prompt))
-    again = rerunner.run([_only(calls[symptom.call].workload, short)])
+    try:
+        again = rerunner.run([_only(calls[symptom.call].workload, short)])
+    except OutOfTimeError:
+        return None
     if again is None:
         return None
     is_wrong = bool(symptoms_of(again, rerunner.trial.oracle))
