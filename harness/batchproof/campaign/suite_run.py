@@ -18,6 +18,7 @@ from batchproof.campaign.conformance_modules import conformance_modules, fresh_e
 from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.campaign.suite_outcome import Catch, Effort, Recorder, SuiteOutcome
 from batchproof.places import SUITE
+from batchproof.plugin import options  # noqa: F401 - registers the profiles, which a run asks for
 
 __all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]
 
