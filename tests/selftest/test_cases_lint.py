@@ -254,14 +254,26 @@ def test_models_are_named_rarely() -> None:
             id="arrive",
         ),
         pytest.param(
+            with_request("{prompt: [1], max_new_tokens: 1, arrive: 1000000000}"),
+            "bad.yaml:5: arrive is 1000000000, but must be at most 10000: it counts steps",
+            id="absurd arrival",
+        ),
+        pytest.param(
+            with_request(
+                "{id: a, prompt: [1], max_new_tokens: 1}\n    - {id: a, prompt: [2], max_new_tokens: 1}"
+            ),
+            "bad.yaml:6: id 'a' is that of ",
+            id="one id for two good requests",
+        ),
+        pytest.param(
             with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: done}}"),
             "bad.yaml:5: finish 'done' is unknown; choose one of stop, length, aborted, error",
             id="finish reason",
         ),
         pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, expect: {error: [x]}}"),
-            "bad.yaml:5: expecting error words needs finish: error",
-            id="error words alone",
+            with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: error, error: [x]}}"),
+            "bad.yaml:5: expect: key 'error' is unknown; choose one of finish, num_tokens",
+            id="words of an error",
         ),
     ],
 )

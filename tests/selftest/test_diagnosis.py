@@ -14,7 +14,9 @@ from batchproof.api import (
     Completion,
     Engine,
     EngineConfig,
+    FinishReason,
     Request,
+    TokenEvent,
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.diagnosis import diagnose
@@ -25,6 +27,7 @@ from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.catalogue import EMBEDDED
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
+from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, faults, resolve_engine
@@ -37,6 +40,9 @@ from batchproof_engines.paged.options import PagedOptions
 from batchproof_engines.paged.scheduler import Scheduler
 from batchproof_engines.paged.sequence import Sequence as PagedSequence
 from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import SchedulerOutput
+from batchproof_engines.ragged.scheduler import Sequence as RaggedSequence
+from batchproof_engines.substitution import engine_with
 
 LENGTHS = (9, 4, 14, 6)
 
@@ -141,7 +147,77 @@ def test_where_no_mistake_fits_it_says_so(laboratory: Laboratory) -> None:
 def test_it_ends_when_its_time_is_up(laboratory: Laboratory) -> None:
     trial = trial_of(laboratory, resolve_engine("fault:mask_ignores_sequence"))
     found = diagnosed(trial, workload(), seconds=0.0)
-    assert (found.cause, found.text) == (Cause.UNKNOWN, "no cause was found within 0 s")
+    assert (found.cause, found.text) == (Cause.UNKNOWN, "the 0 s for it are over")
+
+
+class _MissesTheFirstEos(RaggedSequence):
+    """Looks at the EOS ids from the second token on."""
+
+    def append(self, token_id: int) -> None:
+        super().append(token_id)
+        is_first = len(self.output_token_ids) == 1
+        if is_first and self.finish_reason is FinishReason.STOP:
+            self.finish_reason = None
+
+
+class _EventTwice(RaggedEngine):
+    """Delivers the first token of a request twice, if another one runs beside it."""
+
+    def step(self) -> list[TokenEvent]:
+        events = super().step()
+        return [events[0], *events] if len(events) > 1 and not events[0].finish_reason else events
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        tokens: dict[str, list[int]] = {each.request_id: [] for each in requests}
+        for each in requests:
+            self.add(each)
+        while self.has_unfinished:
+            for event in self.step():
+                tokens[event.request_id] += [event.token_id or 0]
+        return [Completion(n, tuple(each), FinishReason.LENGTH) for n, each in tokens.items()]
+
+
+class _NoisyWhenLong(RaggedEngine):
+    """Its logits are off by a little once a sequence has more than 24 tokens."""
+
+    def _forward(self, plan: SchedulerOutput) -> torch.Tensor:
+        logits = super()._forward(plan)
+        longest = max(row.context_len + row.query_len for row in plan.rows)
+        noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(longest))
+        return logits + 0.02 * noise * (longest > 24)
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "cause", "words"),
+    [
+        ("first EOS", "an abort of another", Cause.EOS, "after its EOS"),
+        ("twice", "a small pool", Cause.STREAM, "were sampled, but"),
+    ],
+)
+def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(
+    laboratory: Laboratory, engine: str, asked: str, cause: Cause, words: str
+) -> None:
+    factory = engine_with(_MissesTheFirstEos) if engine == "first EOS" else _EventTwice
+    trial = trial_of(laboratory, EngineSpec(engine, factory))
+    if asked == "a small pool":
+        found = diagnosed(trial, workload(cap=10, lengths=(8, 8, 8), num_blocks=6))
+    else:
+        (eos,) = laboratory.oracle("gpt2-random").right_tokens((3, 1, 4), 1)
+        stopped = Request("stopped", (3, 1, 4), 4, frozenset({eos}))
+        both = (Request("gone", (1, 2), 4), stopped)
+        cancelled = Workload(both, arrivals=(0, 0), aborts=(("gone", 1),))
+        with pytest.raises(ConformanceFailure) as caught:
+            check_run_with_aborts(trial, cancelled, trial.build(cancelled.config))
+        assert caught.value.failure.promise is Promise.P13
+        found = diagnose(trial, caught.value.failure, 60.0)
+    assert (found.cause, words in found.text) == (cause, True), found
+
+
+def test_what_a_long_context_alone_shows_is_not_low_precision(laboratory: Laboratory) -> None:
+    trial = trial_of(laboratory, EngineSpec("noisy", _NoisyWhenLong))
+    found = diagnosed(trial, workload(cap=3, lengths=(30,)), seconds=300.0)
+    assert found.cause is Cause.UNKNOWN, found
+    assert "alone with half of its context: right" in found.evidence
 
 
 def test_a_hang_says_which_request_waits(laboratory: Laboratory) -> None:

@@ -36,6 +36,7 @@ STRAINED = {
     "delivery": ("P1", "P4", "P1", "P13", "P1", "P14"),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "waves": ("P1", "P4"),
+    "wording": ("P12",),
 }
 EFFORT = Effort(profile="quick", max_examples=1)
 FEWEST_TESTS, FEWEST_TOKENS = 6, 80

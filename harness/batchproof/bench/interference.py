@@ -22,7 +22,7 @@ class InterferenceMonitor:
 
     def __init__(self, lab: Laboratory, subject: ModelUnderTest, listens: bool) -> None:
         self._model = subject.model
-        self._before = lab.as_loaded(subject.name)
+        self._before = lab.watch.as_loaded(subject)
         self._listens = listens
 
     def harm(self) -> str | None:

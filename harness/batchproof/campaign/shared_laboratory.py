@@ -12,7 +12,6 @@ from functools import cache
 
 import torch
 
-from batchproof.checks.environment import shared_of
 from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.run.laboratory import Laboratory
@@ -21,8 +20,6 @@ from batchproof.run.laboratory import Laboratory
 @dataclass
 class SharedLaboratory(Laboratory):
     """Keeps models and right answers from run to run, unless an engine has damaged a model."""
-
-    is_watched: bool = True
 
     @property
     def arguments(self) -> list[str]:
@@ -45,17 +42,13 @@ class SharedLaboratory(Laboratory):
         self._capabilities.clear()
         self.lost.clear()
         self._is_bitwise.clear()
+        self.watch.forget_engines()
         try:
             yield
         finally:
             for name, subject in list(self._subjects.items()):
-                if shared_of(subject.model) != self.as_loaded(name):
-                    self._drop(name)
-
-    def _drop(self, model_name: str) -> None:
-        """Drops the model and every answer that may have come from it while it was damaged."""
-        for known in (self._subjects, self._oracles, self._adequacy, self._worlds):
-            known.pop(model_name, None)
+                if self.watch.is_damaged(subject):
+                    self.drop(name)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
     *("config", "requests", "calls", "abort_unknown", "expect"),
 )
+LAST_ARRIVAL = 10_000
 REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
 SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
@@ -133,8 +134,31 @@ def _calls(found: dict[str, YamlNode]) -> tuple[Call, ...]:
     for each in lists:
         entries = each.entries()
         calls.append(tuple(_request(e, f"r{num_requests + i}") for i, e in enumerate(entries)))
+        _require_own_ids(calls[-1])
         num_requests += len(entries)
     return tuple(calls)
+
+
+def _require_own_ids(call: Call) -> None:
+    """Raises `CaseError` if an id is surely live when a request comes that is expected to be good."""
+    live: dict[str, RequestSpec] = {}
+    for spec in call:
+        first = live.get(spec.request_id)
+        if spec.is_bad:
+            continue
+        if first is not None and first.arrive == spec.arrive and not first.aborts:
+            raise spec.place.error(
+                f"id {spec.request_id!r} is that of {first.place}, too: the engine must refuse the "
+                f"later one, so it needs expect: {{finish: error}}"
+            )
+        live[spec.request_id] = spec
+
+
+def _arrival(item: YamlNode) -> int:
+    step = item.integer(at_least=0)
+    if step > LAST_ARRIVAL:
+        raise item.place.error(f"arrive is {step}, but must be at most {LAST_ARRIVAL}: it counts steps")
+    return step
 
 
 def _request(item: YamlNode, default_id: str) -> RequestSpec:
@@ -147,7 +171,7 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
         prompt=_prompt(found["prompt"]),
         cap=cap,
         eos=tuple(_eos(each, cap) for each in _list(found, "eos", "an item of eos")),
-        arrive=found["arrive"].integer(at_least=0) if "arrive" in found else None,
+        arrive=_arrival(found["arrive"]) if "arrive" in found else None,
         aborts=_aborts(found["abort"]) if "abort" in found else (),
         expect=_request_expectation(found["expect"]) if "expect" in found else RequestExpectation(),
     )
@@ -196,14 +220,11 @@ def _aborts(item: YamlNode) -> tuple[int, ...]:
 
 
 def _request_expectation(item: YamlNode) -> RequestExpectation:
-    found = item.mapping(("finish", "num_tokens", "error"))
+    found = item.mapping(("finish", "num_tokens"))
     finish = found["finish"].choice(list(FinishReason)) if "finish" in found else None
-    if "error" in found and finish != FinishReason.ERROR:
-        raise found["error"].place.error("expecting error words needs finish: error")
     if "num_tokens" in found and finish == FinishReason.ERROR:
         raise found["num_tokens"].place.error("a request that ends in an error has no tokens")
     return RequestExpectation(
         finish=FinishReason(finish) if finish else None,
         num_tokens=found["num_tokens"].integer(at_least=0) if "num_tokens" in found else None,
-        error_words=tuple(each.text() for each in _list(found, "error", "an error word")),
     )

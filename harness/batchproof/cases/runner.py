@@ -1,8 +1,8 @@
 """Runs a curated case: one engine for all its calls, every answer judged.
 
-Good requests are judged by the oracle, bad ones must be refused in the words the case names, and
-aborted ones must return a beginning of the right answer. The trace must obey its invariants and show
-the events the case was written for: a case whose event did not happen proves nothing, and fails.
+Good requests are judged by the oracle, bad ones must be refused, and aborted ones must return a
+beginning of the right answer. The trace must obey its invariants and show the events the case was
+written for: a case whose event did not happen proves nothing, and fails.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ def _judge(
     for (spec, request), completion in zip(asked, outcome.completions, strict=True):
         was_aborted = completion.finish_reason is FinishReason.ABORTED
         if spec.is_bad:
-            words = [(word,) for word in spec.expect.error_words]
-            require_refused(completion, request, words, trial.ledger)
+            require_refused(completion, request, trial.ledger)
         elif spec.expect.finish is FinishReason.ABORTED or (
             was_aborted and spec.aborts and spec.expect.finish is None
         ):

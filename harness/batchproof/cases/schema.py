@@ -72,7 +72,6 @@ class RequestExpectation:
 
     finish: FinishReason | None = None
     num_tokens: int | None = None
-    error_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from copy import deepcopy
@@ -12,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.checks.broken import broken
-from batchproof.checks.switches import positions
+from batchproof.checks.switches import positions, set_back
 from batchproof.findings.finding import Rule
 
 World = Mapping[str, Any]  # name of a thing -> a value that compares
@@ -54,6 +55,25 @@ def _sum_of_bits(tensor: torch.Tensor) -> int:
     return int(bits.sum(dtype=torch.int64))
 
 
+def process_of(before: World | None = None) -> dict[str, Any]:
+    """Returns what belongs to the process: its directory, and the environment variables that are set.
+
+    Of the variables, those that were set `before`: a library may add some of its own.
+    """
+    names = os.environ if before is None else before["environment variables"]
+    return {
+        "working directory": _directory(),
+        "environment variables": {name: os.environ.get(name) for name in names},
+    }
+
+
+def _directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return None
+
+
 def shared_of(model: PreTrainedModel) -> dict[str, Any]:
     """Returns what all engines on one model share, except the number of threads, which a run chooses
     after it has loaded the model."""
@@ -79,11 +99,27 @@ def world_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def require_same(before: World, after: World, when: str) -> None:
-    """Raises `BrokenPromise` at the first thing that differs; `when` is part of the message."""
-    for name, value in before.items():
-        if after[name] != value:
-            changes = _difference(value, after[name])
+    """Raises `BrokenPromise` at the first thing of `after` that differs; `before` may hold more.
+
+    `when` is part of the message.
+    """
+    for name, value in after.items():
+        if before[name] != value:
+            changes = _difference(before[name], value)
             raise broken(Rule.WORLD, thing=name, when=when, changes=changes)
+
+
+def put_back(model: PreTrainedModel, before: World) -> None:
+    """Restores settings and process: not weights and config, and not an inference mode."""
+    model.config._attn_implementation = before["attention implementation"]
+    model.train(before["training mode"])
+    if settings_of(model)["forward method"] is not before["forward method"]:
+        vars(model).pop("forward", None)
+        type(model).forward = before["forward method"]
+    set_back(before)
+    if before["working directory"] is not None:
+        os.chdir(before["working directory"])
+    os.environ.update(before["environment variables"])
 
 
 def _difference(old: Any, new: Any) -> list[str]:

@@ -2,37 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Sequence
+from math import ceil
 
-from batchproof.api import Completion, FinishReason, Request
+from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.checks.broken import broken
 from batchproof.checks.ledger import Ledger
 from batchproof.findings.finding import Rule
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.workload.workloads import Workload
+
+# How an engine may say 0, or that 0 is not allowed, without the digit.
+NONE = re.compile(
+    r"empty|blank|nothing|none|missing|without|zero|positive|negative|at least one|required|provide"
+    r"|\bno\b|\[ *\]|\( *\)|''|\"\"",
+    re.IGNORECASE,
+)
+NUMBER = re.compile(r"-?\d{1,20}")
+SEPARATOR = re.compile(r"(?<=\d)[,_'\u2019\u00a0\u202f ](?=\d{3}(?!\d))")  # 4,096 or 4_096
 
 
-def require_refused(
-    completion: Completion, request: Request, wanted: Iterable[tuple[str, ...]], ledger: Ledger
-) -> None:
-    """Raises `BrokenPromise` unless the request is refused in words that name what is wrong.
-
-    The message must contain one word of each group in `wanted`, in upper or lower case. Counts the
-    answer in the ledger.
-    """
-    name, wanted = request.request_id, list(wanted)
+def require_refused(completion: Completion, request: Request, ledger: Ledger) -> None:
+    """Raises `BrokenPromise` unless the request is refused; counts the answer in the ledger."""
     if completion.finish_reason is not FinishReason.ERROR or completion.token_ids:
         raise broken(
             Rule.REFUSED,
-            name,
+            request.request_id,
             finish_reason=completion.finish_reason.value,
             num_tokens=len(completion.token_ids),
             cap=request.max_new_tokens,
             num_prompt_tokens=len(request.prompt_token_ids),
-            wanted=wanted,
         )
-    message = completion.error or ""
-    missing = [group for group in wanted if not any(w.lower() in message.lower() for w in group)]
-    if missing or not message:
-        words = " and ".join(" or ".join(group) for group in missing) or "the value and the rule"
-        error = completion.error
-        raise broken(Rule.REFUSAL_WORDS, name, error=error, missing=words, wanted=wanted)
     ledger.num_requests += 1
+
+
+def require_words(
+    workload: Workload, completions: Sequence[Completion], subject: ModelUnderTest, ledger: Ledger
+) -> None:
+    """Raises `BrokenPromise` if the words of a refusal say nothing of what is wrong; counts refusals.
+
+    They must name one value of the request that is at fault, or one limit in force that it breaks,
+    in any of the forms of `_numbers`: which of the limits that a request breaks is found first, and
+    how it is worded, is up to the engine.
+    """
+    poor: list[tuple[str, str]] = []
+    live: set[str] = set()
+    for request, completion in zip(workload.requests, completions, strict=True):
+        if completion.finish_reason is FinishReason.ERROR:
+            words, twin = str(completion.error or ""), request.request_id in live
+            if not _is_told(words, request, twin, workload.config, subject):
+                poor.append((request.request_id, words))
+            ledger.num_requests += 1
+        live.add(request.request_id)
+    if poor:
+        others = [f"request {name!r} was refused with {words!r}" for name, words in poor[1:]]
+        raise broken(Rule.REFUSAL_WORDS, poor[0][0], error=poor[0][1], others=others)
+
+
+def _is_told(
+    words: str, request: Request, is_twin: bool, config: EngineConfig, subject: ModelUnderTest
+) -> bool:
+    if is_twin and request.request_id in words:
+        return True
+    words = words.replace(request.request_id, "")  # which says who, but not what
+    if (not request.prompt_token_ids or request.max_new_tokens < 1) and NONE.search(words):
+        return True
+    return not _said(words).isdisjoint(_numbers(request, config, subject))
+
+
+def _said(words: str) -> set[int]:
+    """Returns the numbers in the words, with and without a sign, and joined at separators."""
+    plain = words.replace("\u2212", "-")
+    found = {int(each) for text in (plain, SEPARATOR.sub("", plain)) for each in NUMBER.findall(text)}
+    return found | {abs(each) for each in found}
+
+
+def _numbers(request: Request, config: EngineConfig, subject: ModelUnderTest) -> Iterator[int]:
+    """Yields the numbers that name what is wrong: values at fault, and limits that they break.
+
+    A limit is named by its largest allowed or its smallest forbidden value, by what it leaves behind
+    the prompt, or by how far it is exceeded; a pool also in blocks.
+    """
+    prompt, cap, vocab_size = request.prompt_token_ids, request.max_new_tokens, subject.vocab_size
+    for place, token in enumerate(prompt):
+        if not 0 <= token < vocab_size:
+            yield from (token, place, vocab_size - 1, vocab_size)
+    if not prompt or cap < 1:
+        yield from (0, 1, cap) if prompt else (0, 1)
+    total, size = len(prompt) + cap, config.block_size
+    pool = config.num_blocks and config.num_blocks * size + 1  # the last token is never fed
+    limits = (subject.context_len, config.max_model_len, config.max_num_batched_tokens, pool)
+    for limit in filter(None, limits):
+        if total > limit:
+            yield from (len(prompt), cap, total, total - 1, limit - len(prompt), total - limit)
+            yield from (limit - 1, limit, limit + 1)
+    if pool and total > pool:
+        yield from (config.num_blocks or 0, ceil(total / size), ceil((total - 1) / size))

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchproof.api import FinishReason
-from batchproof.diagnosis.by_promise import BY_PROMISE
+from batchproof.diagnosis.by_rule import by_rule, cause_of_end, cause_of_exception, cause_shown
 from batchproof.diagnosis.explain import explain, rounding_explains
 from batchproof.diagnosis.explanation import Explanation
 from batchproof.diagnosis.hangs import explain_hang
 from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
-from batchproof.diagnosis.reruns import Reruns, cause_by_reruns, rerun
+from batchproof.diagnosis.reruns import Reruns, cause_by_reruns, rerun, shows_with_half
 from batchproof.diagnosis.symptoms import Symptom, symptoms_of
 from batchproof.diagnosis.trace_evidence import fed_too_early, streamed_wrongly, whose_eos
 from batchproof.findings.causes import Cause, Diagnosis
@@ -29,17 +29,8 @@ from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
-
-# Promises about behaviour, which wrong tokens cannot break.
-ABOUT_BEHAVIOUR = {
-    Promise.P3,
-    Promise.P4,
-    Promise.P9,
-    Promise.P10,
-    Promise.P11,
-    Promise.P14,
-    Promise.P15,
-}
+# Causes that a rerun can show of an answer with right tokens and a wrong end.
+BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
 
 def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> Diagnosis:
@@ -52,26 +43,13 @@ def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> D
     try:
         if is_hang:
             return explain_hang(rerunner, failure)
-        return _by_rule(failure) or _investigate(rerunner, failure)
+        if failure.rule in (Rule.RAISED, Rule.UNREADABLE):
+            return cause_of_exception(rerunner, failure)
+        return by_rule(failure) or _investigate(rerunner, failure)
     except OutOfTimeError:
         if is_hang:
             return Diagnosis(Cause.LIVENESS, headline(failure.finding))
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
-
-
-def _by_rule(failure: Failure) -> Diagnosis | None:
-    """Returns the cause where the broken rule names it without a rerun, else None."""
-    cause = failure.finding.cause
-    if cause is None and failure.promise in ABOUT_BEHAVIOUR:
-        cause = BY_PROMISE[failure.promise]
-    if cause is None and failure.rule in (Rule.RAISED, Rule.UNREADABLE):
-        is_about = failure.promise in (Promise.P12, Promise.P13)
-        cause = BY_PROMISE[failure.promise] if is_about else Cause.CRASH
-    if cause is Cause.CRASH:  # the headline says what was raised; the frames, innermost last, where
-        frames = failure.finding.facts.get("frames")
-        where = frames[-1] if isinstance(frames, tuple) and frames else "an unknown place"
-        return Diagnosis(cause, f"it was raised at {where}")
-    return None if cause is None else Diagnosis(cause, headline(failure.finding))
 
 
 def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
@@ -92,6 +70,8 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
     explanation = explain(rerunner, calls, symptom, bool(reruns.is_right_alone))
     rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
+    if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:
+        rounding = None
     return _named(failure, calls, symptom, reruns, explanation, rounding)
 
 
@@ -131,26 +111,26 @@ def _without_a_wrong_answer(failure: Failure, tested: Promise) -> Diagnosis:
     if tested is Promise.P15:
         text = "it answers rightly while no other engine is alive"
         return Diagnosis(Cause.SIDE_EFFECT, text, (what,))
-    if failure.promise in (Promise.P1, Promise.P5, Promise.P8) and failure.rule is Rule.NEAR_TIES:
+    if failure.rule is Rule.NEAR_TIES:
         return Diagnosis(Cause.NEAR_TIE, what)
-    if failure.promise in (Promise.P1, Promise.P5, Promise.P8, Promise.P16):
-        return Diagnosis(Cause.RACE, "rerun on fresh engines, every answer is right")
-    return Diagnosis(BY_PROMISE.get(failure.promise, Cause.UNKNOWN), what)
+    right = "rerun on fresh engines, every answer is right"
+    cause = cause_shown(failure)
+    if cause in (None, Cause.RACE) and failure.rule not in (Rule.STATED, Rule.LOGITS_MISSING):
+        return Diagnosis(Cause.RACE, right)
+    return Diagnosis(cause or Cause.UNKNOWN, what, (right,))
 
 
 def _wrong_end(
     rerunner: Rerunner, failure: Failure, calls: Sequence[Call], symptom: Symptom
 ) -> Diagnosis:
     """Names a cause for right tokens that are too many or too few, or have the wrong finish reason."""
-    cause = BY_PROMISE.get(failure.promise, Cause.CAP)
-    if failure.promise in (Promise.P1, Promise.P5, Promise.P8):
-        cause = Cause.CAP
-    evidence = []
-    completion = calls[symptom.call].completion(symptom.request.request_id)
+    call, evidence, cause = calls[symptom.call], [], Cause.CAP
+    completion = call.completion(symptom.request.request_id)
     if completion is not None:
+        cause = cause_of_end(symptom.request, completion)
         sharing = [
             r.request_id
-            for r in calls[symptom.call].workload.requests
+            for r in call.workload.requests
             if r.max_new_tokens == len(completion.token_ids) and r is not symptom.request
         ]
         if sharing and len(completion.token_ids) != symptom.request.max_new_tokens:
@@ -159,11 +139,14 @@ def _wrong_end(
             )
         if completion.finish_reason is FinishReason.STOP and cause is Cause.CAP:
             cause = Cause.EOS
-            evidence += whose_eos(calls[symptom.call], symptom.request, completion.token_ids[-1:])
+            evidence += whose_eos(call, symptom.request, completion.token_ids[-1:])
+    if failure.promise is Promise.P14 and call.workload.needs_stepping and not call.workload.aborts:
+        cause = Cause.STREAM
+        evidence.append("asked through generate: right")  # or that call would be looked at
     found = rerun(rerunner, calls, symptom)
     found.movers.clear()  # the end depends on the tokens: a change of those says nothing about it
     by_reruns = cause_by_reruns(found, symptom, calls)
-    if by_reruns is not None and by_reruns[0] in (Cause.PREEMPTION, Cause.STALE, Cause.RACE):
+    if by_reruns is not None and by_reruns[0] in BESIDE_ENDS:
         return Diagnosis(*by_reruns, (*evidence, *found.facts))
     return Diagnosis(cause, headline(failure.finding), (*evidence, *found.facts))
 
@@ -196,7 +179,7 @@ def _named(
         return Diagnosis(Cause.PRECISION, text, (f"{rounding:.2g} times as much", *reruns.facts))
     if by_reruns is not None:
         return Diagnosis(*by_reruns, (none, *reruns.facts))
-    if failure.promise in (Promise.P2, Promise.P12, Promise.P13):
-        text = headline(failure.finding)
-        return Diagnosis(BY_PROMISE[failure.promise], text, (none, *reruns.facts))
+    shown = cause_shown(failure)
+    if shown in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
+        return Diagnosis(shown, headline(failure.finding), (none, *reruns.facts))
     return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.prefixes import may_share
-from batchproof.diagnosis.rerunner import Call, Rerunner, same_answer
+from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner, same_answer
 from batchproof.diagnosis.symptoms import Symptom, is_bad, symptoms_of
 from batchproof.findings.causes import Cause
 from batchproof.workload.workloads import Workload
 
 ROOMY = EngineConfig()
+FEWEST_HALVED = 8  # tokens
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
 
 
@@ -72,6 +73,27 @@ def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns
     if others and found.is_right_alone is not False:
         _rewrite(case, workloads, here, found)
     return found
+
+
+def shows_with_half(
+    rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom, found: Reruns
+) -> bool | None:
+    """Returns whether half of the tokens before the wrong output, alone, are answered wrongly as well,
+    as low precision would have it; None where there are too few. Adds to the facts."""
+    half = (len(symptom.request.prompt_token_ids) + symptom.step) // 2
+    prompt = symptom.request.prompt_token_ids[:half]
+    if half < FEWEST_HALVED:
+        return None
+    short = replace(symptom.request, prompt_token_ids=prompt, max_new_tokens=3 + half - len(prompt))
+    try:
+        again = rerunner.run([_only(calls[symptom.call].workload, short)])
+    except OutOfTimeError:
+        return None
+    if again is None:
+        return None
+    is_wrong = bool(symptoms_of(again, rerunner.trial.oracle))
+    found.facts.append(f"alone with half of its context: {'wrong as well' if is_wrong else 'right'}")
+    return is_wrong
 
 
 @dataclass(frozen=True)

@@ -43,22 +43,25 @@ def _fed_too_little(
 def streamed_wrongly(
     call: Call, symptom: Symptom, right: Sequence[int], delay: int
 ) -> Diagnosis | None:
-    """Returns a diagnosis if the events of a stepped request are too many, too few, or in the wrong
-    order.
+    """Returns a diagnosis if the events of a request are too many, too few, or in the wrong order. A
+    call of `generate` may consist of events as well: more tokens than were sampled show it.
 
     `delay` is the number of samples behind its last token that the engine may discard.
     """
     completion = call.completion(symptom.request.request_id)
-    if not call.workload.needs_stepping or completion is None or call.workload.aborts:
+    if completion is None or call.workload.aborts:
         return None
     name, tokens = completion.request_id, completion.token_ids
-    if tuple(tokens) != tuple(right) and sorted(tokens) == sorted(right):
+    is_stepped = call.workload.needs_stepping
+    if is_stepped and tuple(tokens) != tuple(right) and sorted(tokens) == sorted(right):
         return Diagnosis(Cause.STREAM, f"the right tokens of {name!r} are delivered in the wrong order")
     rows = [row for record in call.trace for row in record.rows]
     mine = [row for row in rows if row.request_id == name and row.is_sampled]
     if not call.trace or len(tokens) <= len(mine) <= len(tokens) + delay:
         return None
-    text = f"{len(mine)} tokens were sampled, but {len(tokens)} were delivered as events"
+    if not is_stepped and len(tokens) < len(mine):
+        return None  # what is cut from an answer need not be an event that was lost
+    text = f"{len(mine)} tokens were sampled, but {len(tokens)} were delivered"
     return Diagnosis(Cause.STREAM, f"{text} (request {name!r})")
 
 

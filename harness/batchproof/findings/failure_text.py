@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.findings.causes import Diagnosis
+from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure, Subject
 from batchproof.findings.finding_text import evidence, first_line
 from batchproof.workload.paste import Pasted, workload_as_yaml
@@ -47,5 +47,6 @@ def subject_words(subject: Subject) -> str:
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
     """Returns a line with the cause, then its evidence."""
-    head = f"most likely cause: {diagnosis.cause.word}: {diagnosis.text}"
+    likely = f"most likely cause: {diagnosis.cause.word}"
+    head = f"{'no cause found' if diagnosis.cause is Cause.UNKNOWN else likely}: {diagnosis.text}"
     return [head, *(f"  {line}" for line in diagnosis.evidence)]

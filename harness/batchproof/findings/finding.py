@@ -115,8 +115,8 @@ class Rule(Enum):
     HANG = ("hang", Promise.P10)
     DIED = ("died", Promise.P10)
     # what a test or a case is about did not happen
-    NEVER_HAPPENED = ("never-happened", Promise.P1)
-    CASE_EVENT = ("case-event", Promise.P1)
+    NEVER_HAPPENED = ("never-happened", Promise.P1, Cause.SCHEDULING)
+    CASE_EVENT = ("case-event", Promise.P1, Cause.SCHEDULING)
     MAX_STEPS = ("max-steps", Promise.P9)
     # a user's own test, in its own words: the fact `what`
     STATED = ("stated", Promise.P1)

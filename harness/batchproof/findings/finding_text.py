@@ -38,5 +38,16 @@ def finding_text(finding: Finding) -> str:
 
 
 def _values(finding: Finding) -> dict[str, object]:
-    facts = {name: thawed(value) for name, value in finding.facts.items()}
+    facts = {name: _printable(thawed(value)) for name, value in finding.facts.items()}
     return {"request_id": finding.request_id, "step": finding.step, **facts}
+
+
+def _printable(fact: object) -> object:
+    """Returns texts with escapes for what a terminal or a file cannot show, such as NUL or half a
+    surrogate pair: an engine's own words may hold anything."""
+    if isinstance(fact, list):
+        return [_printable(each) for each in fact]
+    if not isinstance(fact, str) or fact.replace("\n", "").isprintable():
+        return fact
+    shown = (c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in fact)
+    return "".join(shown)

@@ -86,7 +86,9 @@ REFUSALS_AND_RELATIONS: dict[Rule, tuple[str, ...]] = {
         "max_new_tokens {cap}, {num_prompt_tokens} prompt tokens",
     ),
     Rule.REFUSAL_WORDS: (
-        "bad " + REQUEST + " was refused with {error!r}, which does not name {missing}",
+        "bad " + REQUEST + " was refused with {error!r}, which names neither a value at fault nor a "
+        "limit that it breaks",
+        "*others",
     ),
     Rule.LIVE_ID: ("add of the live id {request_id!r} {what}",),
     Rule.RELATION: (REQUEST + " is answered differently {relation}", *BEFORE_AND_AFTER),

@@ -27,6 +27,7 @@ from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import (
     LAB,
     SELECTION,
+    Selection,
     select,
     try_what_was_named,
 )
@@ -112,10 +113,10 @@ def _configure(config: pytest.Config) -> None:
     selection = select(config)
     make_current(selection.device)
     compute_exactly()  # before any engine is built
+    _choose_threads(selection)
     diagnosing.check_option(config)
-    is_watched = selection.bench is not None
     terms = (selection.device, selection.dtype, selection.time_limit_s, selection.precision)
-    lab = config.stash.get(LAB, Laboratory(*terms, is_watched))  # a suite run may bring a shared one
+    lab = config.stash.get(LAB, Laboratory(*terms))  # a suite run may bring a shared one
     isolation.tell(config, lab)
     known_failures = read_known_failures(config.getoption("--xfails"))
     try_what_was_named(config, selection, lab)
@@ -128,6 +129,10 @@ def _configure(config: pytest.Config) -> None:
     journal_file.register(config)
     if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
         settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
+
+
+def _choose_threads(selection: Selection) -> None:
+    """Sets the threads of torch, before any engine can change them."""
     if selection.bench is not None and selection.bench.num_threads is not None:
         torch.set_num_threads(selection.bench.num_threads)
     elif all(name in EMBEDDED for name in selection.model_names):

@@ -105,13 +105,13 @@ def try_what_was_named(config: pytest.Config, selection: Selection, lab: Laborat
     """
     if has_workers(config) or not (config.getoption("--engine") or config.getoption("--model")):
         return
-    subject = lab.subject(selection.model_names[0])
+    lab.subject(selection.model_names[0])  # before it is needed, for its errors
     for name in selection.model_names:
         if name not in EMBEDDED:
             _require_answers(lab, name)
     for spec in selection.engines:
         try:
-            lab.capabilities(spec, subject)
+            lab.capabilities(spec, lab.subject(selection.model_names[0]))  # anew, if one damaged it
         except (UnsupportedModelError, EngineHang):
             continue  # an answer of the engine; the tests show it
         except UsageError:

@@ -94,8 +94,8 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
 
 
 @pytest.fixture
-def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
-    """Returns one engine on one model. Skips, by name, if the engine lacks what the test needs."""
+def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Trial]:
+    """Yields one engine on one model. Skips, by name, if the engine lacks what the test needs."""
     spec, model_name = request.param
     promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
     assert promises, (
@@ -122,13 +122,16 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Trial:
         if Capability(name) not in trial.capabilities:
             record["lacks"] = name
             pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
+    trial.oracle = laboratory.oracle(model_name)  # anew, if the first contact damaged the model
     adequacy = laboratory.adequacy(trial.subject)
     if adequacy is not None:
         record["adequacy"] = str(adequacy)
         record["is_adequate"] = adequacy.is_adequate
     record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
     record["has_happened"] = trial.has_happened
-    return trial
+    yield trial
+    if trial.subject.is_embedded:  # a large model takes too long to look at after each test
+        laboratory.look_after(spec, trial.subject, "during the test")
 
 
 def _needed(

@@ -74,7 +74,7 @@ def _with_one_more(workload: Workload) -> Workload:
 
 def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload]) -> Expectations:
     found = {
-        (call, index): "{finish: error" + _words(failure, workload, index) + "}"
+        (call, index): "{finish: error}"
         for call, workload in enumerate(workloads)
         for index in range(len(workload.requests))
         if is_bad(trial, workload, index)
@@ -84,14 +84,3 @@ def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload])
         place = ids.index(str(failure.finding.request_id))
         found[len(workloads) - 1, place] = "{finish: aborted}"
     return found
-
-
-def _words(failure: Failure, workload: Workload, index: int) -> str:
-    """Returns the words that the error must contain. A case requires all its words: if a test accepts
-    any of several, the case requires none of them.
-    """
-    is_it = workload.requests[index].request_id == failure.finding.request_id
-    wanted = failure.finding.facts.get("wanted") if is_it else None
-    groups = wanted if isinstance(wanted, tuple) else ()
-    words = [str(g[0]) for g in groups if isinstance(g, tuple) and len(g) == 1]
-    return f", error: [{', '.join(map(in_quotes, words))}]" if words else ""

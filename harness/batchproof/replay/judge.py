@@ -13,7 +13,7 @@ from batchproof.cases.files import load_cases
 from batchproof.cases.runner import run_calls, run_case
 from batchproof.cases.schema import Case
 from batchproof.checks.masks import require_mask, require_moves
-from batchproof.checks.refusals import require_refused
+from batchproof.checks.refusals import require_refused, require_words
 from batchproof.errors import CaseError
 from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import Rule, thawed
@@ -120,9 +120,11 @@ def _check_refusal(trial: Trial, failure: Failure) -> None:
     completions = _served(trial, failure.scene.runs)
     ids = [request.request_id for request in workload.requests]
     place = max(index for index, each in enumerate(ids) if each == finding.request_id)
-    wanted = [tuple(group) for group in thawed(finding.facts["wanted"])]
     with trial.reporting(workload):
-        require_refused(completions[place], workload.requests[place], wanted, trial.ledger)
+        if finding.rule is Rule.REFUSAL_WORDS:
+            require_words(workload, completions, trial.subject, trial.ledger)
+        else:
+            require_refused(completions[place], workload.requests[place], trial.ledger)
 
 
 def _check_mask(trial: Trial, failure: Failure) -> None:

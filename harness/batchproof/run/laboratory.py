@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 
 from batchproof.api import Capability
-from batchproof.checks.environment import World, shared_of
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.adequacy import Adequacy, measure_adequacy
@@ -17,8 +16,10 @@ from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import capabilities_of
 from batchproof.run.registry import EngineSpec, reference_factory
+from batchproof.run.world_watch import WorldWatch
 
 BUILD_TIME_LIMIT_S = 120.0
+FIRST_USE = "while the engine was first built"
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Laboratory:
     dtype: torch.dtype
     time_limit_s: float
     precision: Precision = AS_SERVED  # of the engines; of the model unless they say otherwise
-    is_watched: bool = False  # keeps what models were like when loaded: sums over all weights
+    watch: WorldWatch = field(default_factory=WorldWatch)
     _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
     _oracles: dict[str, Oracle] = field(default_factory=dict)
     _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
@@ -37,7 +38,6 @@ class Laboratory:
     )
     lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
-    _worlds: dict[str, World] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def subject(self, model_name: str) -> ModelUnderTest:
@@ -49,13 +49,18 @@ class Laboratory:
             assert subject.context_len > 0, f"{model_name} has no positions"
             assert subject.vocab_size > 0, f"{model_name} has no tokens"
             self._subjects[model_name] = subject
-            if self.is_watched:
-                self._worlds[model_name] = shared_of(subject.model)
+            self.watch.begin(subject)
         return self._subjects[model_name]
 
-    def as_loaded(self, model_name: str) -> World:
-        """Returns the model's state and torch's switches from before any engine used it."""
-        return self._worlds[model_name]
+    def look_after(self, spec: EngineSpec, subject: ModelUnderTest, when: str) -> None:
+        """Drops a model that the engine has damaged: the next engine gets one as it was loaded."""
+        if self.watch.has_damaged(spec, subject, when):
+            self.drop(subject.name)
+
+    def drop(self, model_name: str) -> None:
+        """Drops the model and every answer that may have come from it while it was damaged."""
+        for known in (self._subjects, self._oracles, self._adequacy):
+            known.pop(model_name, None)
 
     def oracle(self, model_name: str) -> Oracle:
         """Returns the oracle of the model. Raises `UsageError` if there is no such model."""
@@ -85,11 +90,12 @@ class Laboratory:
         if key not in self._capabilities:
             notes().change(engine=spec.name, model=subject.name, first_contact=True)
             try:
-                self._capabilities[key] = capabilities_of(
-                    spec.name,
-                    lambda config: spec.factory(subject.model, config),
-                    self.time_limit_s,
-                )
+                with self.watch.guard(spec, subject, FIRST_USE):
+                    self._capabilities[key] = capabilities_of(
+                        spec.name,
+                        lambda config: spec.factory(subject.model, config),
+                        self.time_limit_s,
+                    )
             except UnsupportedModelError as error:
                 self._capabilities[key] = error
             except EngineHang as hang:
@@ -97,6 +103,7 @@ class Laboratory:
                 raise
             finally:
                 notes().change(first_contact=False)
+            self.look_after(spec, subject, FIRST_USE)
         known = self._capabilities[key]
         if isinstance(known, UnsupportedModelError):
             raise known

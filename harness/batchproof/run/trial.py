@@ -11,7 +11,6 @@ from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.contract_types import checked_trace
-from batchproof.checks.environment import require_same, settings_of
 from batchproof.checks.ledger import Ledger
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.errors import EngineHang, OracleError, UsageError
@@ -78,7 +77,8 @@ class Trial:
         Raises `EngineHang` if building takes longer than `BUILD_TIME_LIMIT_S` seconds, what the
         factory raises, and `UsageError` for an invalid `scheduling_delay`.
         """
-        with time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
+        guard = self.lab.watch.guard(self.spec, self.subject, "while the engine was built")
+        with guard, time_limit(BUILD_TIME_LIMIT_S, "building the engine"):
             engine = self.spec.factory(self.subject.model, config)
         self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
         release = getattr(engine, "release", None)
@@ -129,9 +129,9 @@ class Trial:
         An engine for several calls comes from `engine` or `build`. The run counts as history of the
         engine and appears in reports of later failures.
 
-        Raises `ConformanceFailure` if the engine raises, returns values of the wrong type, changes
-        settings of model or torch, or leaves out logits it was asked for. Raises `HangFailure` if it
-        exceeds the time limit or the step bound.
+        Raises `ConformanceFailure` if the engine raises, returns values of the wrong type, has changed
+        settings of model, torch or process in this or an earlier use, or leaves out logits it was asked
+        for. Raises `HangFailure` if it exceeds the time limit or the step bound.
         """
         if engine is None:
             with self.reporting(workload, Rule.RAISED), self.engine(workload.config) as fresh:
@@ -140,12 +140,13 @@ class Trial:
         self.history.begin(Run(serial, workload))
         notes().change(subject=self.under_test, workload=workload)
         self.ledger.num_runs += 1
-        before = settings_of(self.subject.model)
         can_share = may_share(workload.config, self.capabilities)
         num_records = len(self.trace_of(engine)) if can_share else 0
         with self.reporting(workload, Rule.RAISED):
-            outcome = serve(engine, workload, self.lab.time_limit_s)
-            require_same(before, settings_of(self.subject.model), "while the engine worked")
+            self.lab.watch.require_untouched(self.spec, self.subject)
+            with self.lab.watch.guard(self.spec, self.subject, "while the engine worked"):
+                outcome = serve(engine, workload, self.lab.time_limit_s)
+            self.lab.watch.require_untouched(self.spec, self.subject)
         computed: tuple[Computed, ...] = ()
         if can_share:
             records = self.trace_of(engine)[num_records:]

@@ -121,7 +121,8 @@ class TransformersEngine:
         )
         return (
             f"{self.peer}; keys and values are kept in the dtype of the model.",
-            "An EOS is in the output; caps and EOS ids are per request.",
+            "An EOS is in the output; caps and EOS ids are per request. The library gives no finish "
+            "reason: it is derived from the last token.",
             f"{guard}; an id that is live is refused by the adapter, which names requests itself.",
             "The library seeds torch's generators when it makes a manager; the adapter undoes that.",
         )

@@ -89,6 +89,15 @@ class FullContextIsRefused(Scheduler):
         return super().refusal(request)
 
 
+@planted(Promise.P12, Cause.INPUT, "jaylfc/taOS#1738")
+class RefusalSaysNothing(Scheduler):
+    """Every bad request is refused in the same words, which say nothing of what is wrong."""
+
+    def refusal(self, request: Request) -> str | None:
+        """Returns the same words for whatever is wrong."""
+        return super().refusal(request) and "Bad Request"
+
+
 @planted(Promise.P12, Cause.INPUT, "vllm-project/vllm#2163")
 class WholePoolIsRefused(Scheduler):
     """A request that needs every block of the pool is refused: one block is held back unused."""

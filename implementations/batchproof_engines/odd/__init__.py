@@ -11,6 +11,7 @@ from batchproof_engines.odd import (  # noqa: F401 - each registers its oddities
     delivery,
     lateness,
     waves,
+    wording,
 )
 from batchproof_engines.odd.oddity import REGISTERED, Oddity
 

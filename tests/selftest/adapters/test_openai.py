@@ -362,15 +362,27 @@ def test_closing_hangs_up_on_all(build: Build, server: StandIn) -> None:
     assert server.num_hung_up == 3
 
 
-def test_a_stream_that_ends_early_is_an_error_of_its_request(build: Build, server: StandIn) -> None:
+def test_the_end_of_a_stream_that_ends_early_is_passed_on(build: Build, server: StandIn) -> None:
     server.behaviour = saying(choice("t001"), choice("", finish_reason="stop"))
     engine = build("&stream=true")
     engine.add(REQUESTS[0])
     events = []
     while engine.has_unfinished:
         events += engine.step()
-    assert [event.finish_reason for event in events] == [None, FinishReason.ERROR]
-    assert "finish_reason stop after 1 of 6 tokens, and the last is no EOS" in events[-1].error
+    assert [event.finish_reason for event in events] == [None, FinishReason.STOP]
+
+
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+@pytest.mark.parametrize("eos", ["stop_token_ids", "generation_config"])
+def test_a_finish_reason_is_passed_on_even_if_it_is_wrong(
+    build: Build, server: StandIn, way: str, eos: str
+) -> None:
+    """An EOS on the cap is STOP to the contract; what the server says is for the suite to judge."""
+    server.behaviour = saying(choice("t007 t009", finish_reason="length"))
+    engine = build(f"{way}&eos={eos}")
+    (completion,) = engine.generate([Request("a", (1,), 2, frozenset({9}))])
+    assert (completion.token_ids, completion.finish_reason) == ((7, 9), FinishReason.LENGTH)
+    assert any("finish reason is passed on" in note for note in engine.notes)
 
 
 def test_what_is_extra_goes_into_every_body(

@@ -50,7 +50,7 @@ TERMS = Terms(num_laps=2, clock="process")
 
 @pytest.fixture(scope="module")
 def lab() -> Laboratory:
-    return Laboratory(torch.device("cpu"), torch.float32, 60.0, is_watched=True)
+    return Laboratory(torch.device("cpu"), torch.float32, 60.0)
 
 
 Compare = Callable[..., dict[str, Any]]
@@ -372,7 +372,7 @@ def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare, lab
 
 
 def test_nobody_is_blamed_for_harm_that_was_done_before() -> None:
-    own = Laboratory(torch.device("cpu"), torch.float32, 60.0, is_watched=True)
+    own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
     with torch.no_grad():
         own.subject(MODEL).model.lm_head.weight.mul_(1.0 + 1e-3)  # type: ignore[operator,union-attr]
     row = _compare(own, "static")["rows"][0]
@@ -381,7 +381,7 @@ def test_nobody_is_blamed_for_harm_that_was_done_before() -> None:
 
 
 def test_an_engine_that_damages_the_model_is_named_and_no_other_row_has_figures() -> None:
-    own = Laboratory(torch.device("cpu"), torch.float32, 60.0, is_watched=True)
+    own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
 
     class Damages:
         def __init__(self, model: Any, config: EngineConfig) -> None:

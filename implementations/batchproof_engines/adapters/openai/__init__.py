@@ -10,9 +10,9 @@ Conventions:
 
 * Greedy decoding is temperature 0. A server that stops at an EOS of its model must be told not to, by
   `extra={"ignore_eos":true}` where it knows that option.
-* An answer that ends on an EOS of its request is STOP, though some servers say "length" if it falls on
-  the cap. Otherwise the reason is the server's.
-* An EOS that the server counts but omits from its answer is restored, if the server names it or only
+* Where EOS ids are applied by the client, an answer that is cut at one is STOP. Every other reason is
+  the server's, as it is: one that says "length" of an EOS on the cap is told so.
+* An EOS that the server counts but omits from its answer is put in, if the server names it or only
   one was asked for.
 * Bad requests are sent as they are. 400, 413, 422 and similar are the server's refusal, in its words; a
   5xx is a failure of the server, and so is any status that says nothing about the request: 401, 403,
@@ -45,6 +45,18 @@ from batchproof_engines.adapters.openai.stepping import SteppingOpenAIEngine
 PROMPTS = ("ids", "words")
 TOKENS = ("auto", "ids", "logprobs", "words")
 EOS = ("client", "stop_token_ids", "generation_config")
+CUT_HERE = (
+    "EOS ids are applied by the adapter, which cuts an answer at the first of them and calls it stop: "
+    "how the server stops is not tested."
+)
+PASSED_ON = (
+    "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
+    "it names it or only one was asked for. Its finish reason is passed on."
+)
+NO_IDS = (
+    "The interface has no request ids: the adapter refuses the later of two requests with one id, and "
+    "a request that only max_model_len forbids."
+)
 
 
 def openai(
@@ -107,12 +119,10 @@ def engine_at(
 ) -> OpenAIEngine:
     """Returns an engine for a server that is known to answer; `limits` are those of the model."""
     kind = SteppingOpenAIEngine if dialect.is_streamed else OpenAIEngine
-    return kind(
-        server,
-        dialect,
-        RequestFilter.of(limits, config, is_text=dialect.prompts == "words"),
-        concurrency,
-    )
+    request_filter = RequestFilter.of(limits, config, is_text=dialect.prompts == "words")
+    engine = kind(server, dialect, request_filter, concurrency)
+    engine.notes = (CUT_HERE if dialect.eos == "client" else PASSED_ON, NO_IDS)
+    return engine
 
 
 def require_choice(value: object, name: str, choices: Collection[str]) -> None:

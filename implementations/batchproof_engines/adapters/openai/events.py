@@ -46,8 +46,8 @@ def token_events(
         raise exchange.failed(str(error)) from None
     finally:
         exchange.close()
-    # An EOS on the cap is STOP, though some servers say "length".
-    reason = FinishReason.STOP if held in eos else parser.finish_reason
+    is_ended_here = held in eos and dialect.eos == "client"
+    reason = FinishReason.STOP if is_ended_here else parser.finish_reason
     assert reason is not None, "the parser rejects an answer without a reason"
     yield TokenEvent(request_id, held, reason)
 

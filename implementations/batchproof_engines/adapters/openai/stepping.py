@@ -35,7 +35,6 @@ class _Stream:
     request: Request
     exchange: Exchange
     thread: threading.Thread | None = None
-    num_delivered: int = 0  # tokens
 
 
 class SteppingOpenAIEngine(OpenAIEngine):
@@ -126,16 +125,6 @@ class SteppingOpenAIEngine(OpenAIEngine):
             return []
         if isinstance(news, Exception):
             raise news
-        stream.num_delivered += news.token_id is not None
         if news.finish_reason is not None:
             del self._streams[request_id]
-            if news.token_id is None and news.finish_reason is not FinishReason.ERROR:
-                news = news._replace(finish_reason=FinishReason.ERROR, error=_early(stream, news))
         return [news]
-
-
-def _early(stream: _Stream, end: TokenEvent) -> str:
-    return (
-        f"the server ended the stream with finish_reason {end.finish_reason} after "
-        f"{stream.num_delivered} of {stream.request.max_new_tokens} tokens, and the last is no EOS"
-    )

@@ -159,7 +159,7 @@ def transformers_serve(
     dialect = Dialect(str(saved(model)), limits.vocab_size, "words", "words", eos, stream, {})
     engine = engine_at(server, dialect, limits, config, concurrency)
     engine.release = f"transformers serve {_version(python, 'transformers')}"
-    engine.notes = SERVE_NOTES
+    engine.notes = (*SERVE_NOTES, *engine.notes)
     return engine
 
 

@@ -96,6 +96,7 @@ class CTranslate2:
         )
         yield "A token id outside of the vocabulary is an unknown word, and there is no unknown token."
         yield Length.note
+        yield "There is no finish reason: it is derived from the last token."
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> GeneratorEngine:
@@ -198,7 +199,9 @@ class GeneratorEngine:
                 answers.append(error)
             else:
                 start = before + 1 if options.includes_prompt else 0
-                answers.append(tokens[start:][: cap if options.stop_by == "call" else None])
+                # A row with a limit of its own is passed on as it is.
+                is_longer = options.stop_by == "call" and cap + before < max_length
+                answers.append(tokens[start:][: cap if is_longer else None])
         return answers
 
 

@@ -90,6 +90,7 @@ class OnnxRuntimeGenAI:
             "largest cap, and a row is done at its own cap or EOS; max_model_len is context_length."
         )
         yield from self._eos_notes("a batch")
+        yield "There is no finish reason: it is derived from the last token."
         yield "pad_token_id is an id that no prompt of the batch has: the caller pads, on the right."
         yield "A request with a cap below 1 is a batch of its own, since max_length belongs to a batch."
         yield "An error names no request: each of its batch is asked again alone."

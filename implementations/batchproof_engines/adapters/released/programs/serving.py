@@ -70,7 +70,8 @@ class Library(Protocol):
 
 
 def completed(request: Request, token_ids: Sequence[int]) -> Completion:
-    """Returns the completion with the contract's finish reason: `stop` if the last token is an EOS."""
+    """Returns the completion of a library that gives no finish reason: `stop` if the last token is an
+    EOS."""
     tokens = [int(token) for token in token_ids]
     is_stopped = bool(tokens) and tokens[-1] in request["eos_token_ids"]
     return {

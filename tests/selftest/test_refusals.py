@@ -1,0 +1,93 @@
+"""The words of a refusal: any honest ones pass, and those that say nothing are blamed once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from batchproof.api import Completion, EngineConfig, Request
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_run import Effort, run_suite
+from batchproof.checks.answers import check_structure
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.ledger import Ledger
+from batchproof.checks.refusals import require_words
+from batchproof.models.catalogue import load_model
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
+
+CPU, DTYPE = torch.device("cpu"), torch.float32
+SUBJECT = load_model("gpt2-random", CPU, DTYPE)  # 256 positions
+SMALL = EngineConfig(max_model_len=2, block_size=4, num_blocks=3, max_num_batched_tokens=20)
+LONG = Request("r", (7,) * 252, 5)
+EMPTY, CAPLESS = Request("r", (), 3), Request("r", (1, 2), -5)
+UNKNOWN = Request("r", (1, 999_999), 3)
+
+
+def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool:
+    refused = Completion.refused(request.request_id, words)  # type: ignore[arg-type]
+    try:
+        require_words(Workload((request,), config), [refused], SUBJECT, Ledger())
+    except BrokenPromise:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (LONG, "prompt 252 + cap 5 exceed the context of 2"),
+        (LONG, "no more than 2 tokens"),
+        (LONG, "n_ctx = 256"),
+        (LONG, "needs less than 257 positions"),
+        (LONG, "the longest prompt is 255"),
+        (LONG, "4 tokens are left behind the prompt"),
+        (LONG, "needs 64 blocks"),
+        (LONG, "3 blocks is all there is"),
+        (LONG, "12 cells is all there is"),
+        (LONG, "a step takes 20 tokens, and prompts are not cut"),
+        (EMPTY, "EMPTY INPUT"),
+        (EMPTY, "length 0"),
+        (EMPTY, "expected >=1 tokens"),
+        (EMPTY, "prompt is []"),
+        (CAPLESS, "cap -5"),
+        (CAPLESS, "cap \u22125"),
+        (CAPLESS, "must be strictly positive"),
+        (UNKNOWN, "999,999"),
+        (UNKNOWN, "token 999_999 is unknown"),
+        (UNKNOWN, f"ids 0-{SUBJECT.vocab_size - 1}"),
+        (UNKNOWN, f"{SUBJECT.vocab_size} rows"),
+    ],
+)
+def test_words_that_name_a_value_or_a_limit_in_force_pass(request_: Request, words: str) -> None:
+    assert not is_blamed(request_, words, SMALL)
+
+
+@pytest.mark.parametrize("words", [None, "", "x", "bad request r", "index out of range in self", "42"])
+@pytest.mark.parametrize("request_", [LONG, EMPTY, CAPLESS, UNKNOWN])
+def test_words_that_name_neither_are_blamed(request_: Request, words: str | None) -> None:
+    assert is_blamed(request_, words, SMALL)
+
+
+def test_a_limit_that_the_request_keeps_is_no_reason() -> None:
+    assert is_blamed(Request("r", (1, 2), 0), "at most 256 tokens", EngineConfig())
+
+
+def test_words_that_a_terminal_cannot_show_are_escaped() -> None:
+    refused = Completion.refused("r", "half \ud83d and \0, but \u00fc\nas it is")
+    with pytest.raises(BrokenPromise) as caught:
+        check_structure(Request("r", (1,), 1), refused)
+    text = str(caught.value)
+    text.encode()
+    assert "half \\ud83d and \\x00, but \u00fc\nas it is" in text
+
+
+def test_refusals_that_say_nothing_are_told_once() -> None:
+    lab = SharedLaboratory(CPU, DTYPE, DEFAULT_TIME_LIMIT_S)
+    arguments = ["-m", "promise(id='P12') or promise(id='P10')", "--model=gpt2-random"]
+    effort = Effort(profile="quick", max_examples=1)
+    engine = "fault:refusal_says_nothing"
+    findings = run_suite(engine, [*arguments, "--diagnose-for=0"], lab, effort)
+    (catch,) = findings.catches
+    assert "test_a_refusal_names_a_value_or_a_limit" in catch.test
+    assert "'empty prompt' was refused with 'Bad Request'" in catch.report
+    assert "'beyond the pool' was refused with 'Bad Request'" in catch.report

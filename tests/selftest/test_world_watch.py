@@ -1,0 +1,88 @@
+"""What an engine changes once, before anything is compared, is seen all the same."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+import torch
+
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.campaign.suite_run import Effort, run_suite
+
+ONCE = """
+import os
+import torch
+from batchproof_engines.reference import ReferenceEngine
+
+is_done = False
+
+def once(model):
+    global is_done
+    if not is_done:
+        {statement}
+    is_done = True
+
+class InFactory(ReferenceEngine):
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        once(model)
+
+class InFirstCall(ReferenceEngine):
+    capabilities = None  # so that it is asked for a first answer
+
+    def generate(self, requests):
+        once(self._model)
+        return super().generate(requests)
+"""
+TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
+CHANGES = {
+    "attention implementation": "model.config._attn_implementation = 'eager'",
+    "default dtype": "torch.set_default_dtype(torch.float64)",
+    "training mode": "model.train()",
+    "grad mode": "torch.set_grad_enabled(False)",
+    "number of threads": "torch.set_num_threads(3)",
+    "weights and buffers": "model.lm_head.weight.data[0, 0] += 1",
+    "model config": "model.config.use_cache = not model.config.use_cache",
+    "working directory": "os.chdir('/')",
+    "environment variables": "os.environ['HOME'] = '/nowhere'",
+}
+
+
+@pytest.fixture(scope="module")
+def lab() -> SharedLaboratory:
+    return SharedLaboratory(torch.device("cpu"), torch.float32, 10.0)
+
+
+@pytest.mark.parametrize(("thing", "place"), zip(CHANGES, cycle(("InFactory", "InFirstCall"))))
+def test_a_change_made_once_and_first_is_seen_and_harms_nobody_else(
+    tmp_path: Path, lab: SharedLaboratory, thing: str, place: str
+) -> None:
+    engine = tmp_path / "once.py"
+    engine.write_text(ONCE.format(statement=CHANGES[thing]))
+    arguments = [TEST, "--engine=static", "--model=gpt2-random", "--diagnose-for=0"]
+    findings = run_suite(f"{engine}:{place}", arguments, lab, Effort(profile="quick", max_examples=1))
+    assert len(findings.catches) == 1, findings.output
+    (catch,) = findings.catches
+    assert place in catch.test, "the engine after it is not blamed"
+    assert f"P15 no side effects is broken: the {thing} changed while the engine was" in catch.report
+    assert findings.num_passed == 1
+
+
+def test_what_changes_between_the_uses_of_an_engine_is_not_its_doing(
+    tmp_path: Path, lab: SharedLaboratory
+) -> None:
+    """A test may move to a folder of its own, and set what it likes."""
+    (tmp_path / "test_moves.py").write_text(
+        "import os, pytest\nfrom batchproof.api import Request\n"
+        "from batchproof.workload.workloads import Workload\n"
+        "@pytest.fixture(autouse=True)\n"
+        "def moved(tmp_path, monkeypatch):\n"
+        "    monkeypatch.chdir(tmp_path)\n    monkeypatch.setenv('HOME', 'x')\n"
+        "@pytest.mark.promise(id='P1')\n"
+        "def test_it(trial):\n    trial.check(Workload((Request('a', (1, 2), 2),)))\n"
+    )
+    node = f"{tmp_path}/test_moves.py::test_it"
+    findings = run_suite("static", [node, "--model=gpt2-random"], lab)
+    assert (findings.catches, findings.num_passed) == ([], 1), findings.output
