@@ -111,18 +111,15 @@ def test_a_lost_attempt_is_a_problem_and_not_the_end(
 
 
 @pytest.mark.parametrize(
-    ("name", "is_damaging"),
-    [("attention_implementation_not_restored", True), ("deterministic_mode_stays_on", False)],
+    "name", ["attention_implementation_not_restored", "deterministic_mode_stays_on"]
 )
-def test_a_hunt_leaves_the_process_as_it_was(name: str, is_damaging: bool) -> None:
+def test_a_hunt_leaves_the_process_as_it_was(name: str) -> None:
     lab = SharedLaboratory(torch.device("cpu"), torch.float32, 5.0)
-    before = lab.subject("gpt2-random")
+    lab.subject("gpt2-random")
     findings = run_suite(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
     assert findings.first or findings.num_passed
     assert not torch.are_deterministic_algorithms_enabled()
-    after = lab.subject("gpt2-random")
-    assert (after is not before) == is_damaging
-    assert after.model.config._attn_implementation == "sdpa"
+    assert lab.subject("gpt2-random").model.config._attn_implementation == "sdpa"
 
 
 def test_a_table_without_survivors_has_no_problem(table: KillTable) -> None:

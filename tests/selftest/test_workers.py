@@ -75,6 +75,6 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     assert len(list(entries(journal))) == 6, "each test once, though a second worker took over"
     table = json.loads((tmp_path / "table.json").read_text())
     cells = {promise: cell["text"] for promise, cell in table["cells"][ENGINE].items()}
-    assert cells == {"P1": "3 known 1", "P14": "no cap"}
+    assert cells == {"P1": "3 known 1", "P10": "FAIL 1", "P14": "no cap"}
     assert session.cell("P1 parity") == cells["P1"]
     assert (table["exit_status"], table["is_complete"]) == (1, True)

@@ -55,7 +55,9 @@ def lab() -> SharedLaboratory:
     return SharedLaboratory(torch.device("cpu"), torch.float32, 10.0)
 
 
-@pytest.mark.parametrize(("thing", "place"), zip(CHANGES, cycle(("InFactory", "InFirstCall"))))
+@pytest.mark.parametrize(
+    ("thing", "place"), list(zip(CHANGES, cycle(("InFactory", "InFirstCall")), strict=False))
+)
 def test_a_change_made_once_and_first_is_seen_and_harms_nobody_else(
     tmp_path: Path, lab: SharedLaboratory, thing: str, place: str
 ) -> None:

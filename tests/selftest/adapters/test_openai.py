@@ -357,6 +357,7 @@ def test_closing_hangs_up_on_all(build: Build, server: StandIn) -> None:
     for number in range(3):
         engine.add(Request(f"r{number}", (number,), 200))
     engine.step()
+    wait_until(lambda: server.num_running == 3, "the server works on all")
     engine.close()
     wait_until(lambda: server.num_running == 0, "the server is done with all")
     assert server.num_hung_up == 3
