@@ -114,3 +114,13 @@ def test_an_id_may_be_used_again_after_it_was_cancelled_while_waiting(trial: Tri
         trial.run(Workload((runner, waiter), config, (0, 0), (("same", 2),)), engine)
         with blame(Promise.P13, "with the id of a cancelled request"):
             trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)
+
+
+def test_an_id_may_be_used_again_after_it_finished_and_was_cancelled(trial: Trial) -> None:
+    """An abort that comes too late is forgotten."""
+    config = EngineConfig(max_num_seqs=2, block_size=4)
+    quick, slow = Request("same", (1, 2, 3), 1), Request("slow", (4, 5), 8)
+    with trial.engine(config) as engine:
+        trial.run(Workload((quick, slow), config, (0, 0), (("same", 4),)), engine)
+        with blame(Promise.P13, "with an id that was cancelled after its end"):
+            trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_preemption
+from batchproof.generators.scale import around, cut_prompt, longest_context
 from batchproof.generators.strategies import crowded, long_workloads, prompts, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -34,6 +35,21 @@ def test_long_sequences_in_a_full_batch_keep_parity(trial: Trial, data: st.DataO
     """Leaves the small sizes of the other tests: more slots, contexts of many blocks, some steps with
     every slot taken."""
     trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+
+
+@pytest.mark.one_model
+def test_lengths_around_powers_of_two_keep_parity(trial: Trial) -> None:
+    """Feeds prompts in one piece, and decodes across each size, on a model that reads every key: one
+    that is constructed for long contexts reads a few dozen."""
+    longest = longest_context(trial.oracle) - 3
+    for size in (16, 32, 64, 128, 192, 256):
+        lengths = [each for each in (*around(size), size - 3) if each <= longest]
+        wanted = tuple(
+            Request(f"r{length}", cut_prompt(trial.subject.vocab_size, 3 * length, length), 3)
+            for length in lengths
+        )
+        config = EngineConfig(max_num_seqs=4, return_logits=trial.has_logits)
+        trial.check(Workload(wanted, config))
 
 
 @pytest.mark.one_model

@@ -58,6 +58,25 @@ def test_the_thousandth_request_keeps_parity(trial: Trial) -> None:
             num_served += width
 
 
+@pytest.mark.promise(id="P9")
+@pytest.mark.needs("stepping")
+def test_a_queue_of_hundreds_of_steps_keeps_parity(trial: Trial) -> None:
+    """Two slots serve 130 requests; one arrives every second step, so that some always wait."""
+    wanted = short_requests(trial.subject.vocab_size, 130, first=0, least_cap=4)
+    arrivals = tuple(2 * number for number in range(len(wanted)))
+    trial.check(Workload(wanted, EngineConfig(max_num_seqs=2), arrivals))
+
+
+@pytest.mark.promise(id="P1")
+def test_long_answers_keep_parity(trial: Trial) -> None:
+    """Gives answers beyond 64, 128 and 256 tokens, while short ones come and go."""
+    vocab_size = trial.subject.vocab_size
+    longest = min(260, longest_context(trial.oracle) - 9)
+    long = tuple(Request(f"long-{n}", cut_prompt(vocab_size, n, 2 + n), longest - n) for n in range(2))
+    short = short_requests(vocab_size, 6, first=0)
+    trial.check(Workload((*long, *short), EngineConfig(max_num_seqs=3)))
+
+
 @pytest.mark.promise(id="P1")
 def test_long_contexts_keep_parity(trial: Trial) -> None:
     """Feeds prompts around each power of two, decodes across it, and ends at the model's last
