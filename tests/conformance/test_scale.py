@@ -61,9 +61,10 @@ def test_the_thousandth_request_keeps_parity(trial: Trial) -> None:
 @pytest.mark.promise(id="P9")
 @pytest.mark.needs("stepping")
 def test_a_queue_of_hundreds_of_steps_keeps_parity(trial: Trial) -> None:
-    """Two slots serve 130 requests; one arrives every second step, so that some always wait."""
-    wanted = short_requests(trial.subject.vocab_size, 130, first=0, least_cap=4)
-    arrivals = tuple(2 * number for number in range(len(wanted)))
+    """Two slots serve 280 requests. One arrives in each step, which is more than is served, so that
+    ever more wait."""
+    wanted = short_requests(trial.subject.vocab_size, 280, first=0, least_cap=2)
+    arrivals = tuple(range(len(wanted)))
     trial.check(Workload(wanted, EngineConfig(max_num_seqs=2), arrivals))
 
 

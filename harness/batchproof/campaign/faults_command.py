@@ -16,7 +16,7 @@ from batchproof.campaign.attempts import Attempt, Kill, make_attempt
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
 from batchproof.campaign.kill_table_problems import problems
-from batchproof.campaign.update import updated, whole_table
+from batchproof.campaign.update import still_busy, updated, whole_table
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
@@ -69,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = _empty_table(arguments)
     output = choices.writable(arguments.output)
     whole = whole_table(output / "faults.json", table) if arguments.update else None
+    if whole is not None:
+        table.busy = still_busy(whole, table.faults)
     total = len(table.faults) * (len(table.models) + len(table.seeds) - 1)
     progress = Progress("faults", "hunt", total, arguments.progress)
     is_complete = False

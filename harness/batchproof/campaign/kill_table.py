@@ -79,6 +79,7 @@ class KillTable:
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     is_full: bool  # all faults, all models of a default run
+    busy: frozenset[str] | None = None  # test functions that catch other faults, if this is an update
     kills: dict[Attempt, Kill] = field(default_factory=dict)
 
     def on_each_model(self) -> list[Attempt]:
@@ -105,9 +106,10 @@ class KillTable:
 
     def on_idle_tests(self) -> list[Attempt]:
         """Returns the next fault for each test function that has caught nothing yet."""
-        if not self.is_full:
+        if not self.is_full and self.busy is None:
             return []
         busy = {function for kill in self.kills.values() for function in kill.functions}
+        busy |= self.busy or set()
         todo = []
         for function, facts in conformance_functions().items():
             if function not in busy:

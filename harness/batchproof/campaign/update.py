@@ -55,5 +55,10 @@ def updated(whole: KillTableRecord, fresh: KillTableRecord) -> KillTableRecord:
     )
 
 
+def still_busy(whole: KillTableRecord, renewed: Collection[str]) -> frozenset[str]:
+    """Returns the test functions that catch a fault whose row stays."""
+    return frozenset(name for name, row in whole.tests.items() if _others(row, renewed))
+
+
 def _others(row: FunctionRow, renewed: Collection[str]) -> list[str]:
     return [name for name in row.faults if name not in renewed]

@@ -6,6 +6,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from heapq import heappush
 
+from transformers import PreTrainedModel
+
 from batchproof.api import (
     EngineConfig,
     FinishReason,
@@ -207,3 +209,25 @@ class TokenInFlightOutlivesTheAbort(paged_engine.PagedEngine):
         for row in flying:
             if row.sequence.finish_reason is FinishReason.ABORTED:
                 row.sequence.finish_reason = None
+
+
+@planted(Promise.P13, Cause.CANCEL, "NVIDIA/Megatron-LM#6916")
+class LateAbortIsRemembered(RaggedEngine):
+    """An abort that comes after the end of its request ends the next request of that id."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._late: set[str] = set()
+
+    def abort(self, request_id: str) -> None:
+        """Aborts the request, and remembers the id if it is not live."""
+        if not self._scheduler.is_live(request_id):
+            self._late.add(request_id)
+        super().abort(request_id)
+
+    def add(self, request: Request) -> None:
+        """Queues the request, which is aborted at once if its id is remembered."""
+        super().add(request)
+        if request.request_id in self._late:
+            self._late.remove(request.request_id)
+            self.abort(request.request_id)

@@ -228,3 +228,30 @@ class FirstBlocksSharedByAWeakHash(Scheduler):
         if len(block) == self._config.block_size:
             sequence.token_ids[: len(block)] = self._blocks.setdefault(sum(block), block)
         return sequence
+
+
+@planted(Promise.P8, Cause.STALE, "sgl-project/sglang#35546")
+class LogitsShareABuffer(RaggedEngine):
+    """Returned logits are views of one buffer, which the next call writes again."""
+
+    num_rows: ClassVar[int] = 256
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._buffer: Tensor | None = None
+        self._num_used = 0
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        """Answers the requests from the beginning of the buffer."""
+        self._num_used = 0
+        return super().generate(requests)
+
+    def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
+        done = super()._completion(sequence, logits)
+        if done.logits is None:
+            return done
+        if self._buffer is None:
+            self._buffer = done.logits.new_empty(self.num_rows, done.logits.shape[1])
+        view = self._buffer[self._num_used :][: len(done.logits)]
+        self._num_used += len(done.logits)
+        return replace(done, logits=view.copy_(done.logits)) if len(view) == len(done.logits) else done

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from itertools import accumulate
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from batchproof.api import EngineConfig, Limits, Request, RowRecord
+from batchproof.api import Completion, EngineConfig, Limits, Request, RowRecord
 from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
@@ -113,3 +115,55 @@ class PromptOfAPowerOfTwoLosesItsEnd(RaggedEngine):
             if is_end and length >= self.least and length.bit_count() == 1:
                 fed[end - 1] = 0
         return fed, positions
+
+
+@planted(Promise.P1, Cause.MASK, "flashinfer-ai/flashinfer#5090")
+class FullTilesLoseTheirFirstKey(RaggedEngine):
+    """The last query of a prompt of 64, 128, 192 ... tokens, fed in one piece, misses the first key of
+    its last tile of 64."""
+
+    tile: ClassVar[int] = 64
+
+    def _mask(self, rows: Seq[RowRecord], window: int | None) -> Tensor:
+        mask = super()._mask(rows, window)
+        context_len = sum(row.context_len for row in rows)
+        for row, end in zip(rows, accumulate(row.query_len for row in rows), strict=True):
+            if row.query_len % self.tile == 0:
+                mask[end - 1, context_len + end - self.tile] = False
+        return mask
+
+
+@planted(Promise.P1, Cause.ROUTING, "ggml-org/llama.cpp#4251")
+class AnswersInARingOf64(RaggedEngine):
+    """Answers are kept in a ring of 64 tokens: the 65th takes the place of the first."""
+
+    num_places: ClassVar[int] = 64
+
+    def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
+        done = super()._completion(sequence, logits)
+        kept = done.token_ids
+        moved = tuple(kept[i + self.num_places :][:1] or kept[i : i + 1] for i in range(len(kept)))
+        return replace(done, token_ids=tuple(token for each in moved for token in each))
+
+
+@planted(Promise.P9, Cause.SCHEDULING, "EricLBuehler/mistral.rs#2033")
+class ArrivalsWrapAt128Steps(Scheduler):
+    """The step of arrival is kept in eight bits with a sign, and the queue is sorted by it: the 129th
+    step comes first."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._num_steps = 0
+        self._arrivals: dict[str, int] = {}
+
+    def add(self, request: Request) -> Sequence:
+        """Queues the request where its arrival belongs."""
+        sequence = super().add(request)
+        self._arrivals[request.request_id] = (self._num_steps + 128) % 256 - 128
+        self.waiting = deque(sorted(self.waiting, key=lambda each: self._arrivals[each.request_id]))
+        return sequence
+
+    def schedule(self) -> SchedulerOutput:
+        """Returns the plan of a step, and counts it."""
+        self._num_steps += 1
+        return super().schedule()
