@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -16,10 +15,9 @@ from batchproof.api import (
     TracingEngine,
 )
 from batchproof.checks.happened import has_slot_reuse
-from batchproof.checks.relations import require_same_logits
 from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
-from batchproof.run.relations import blame, require_same_bits
+from batchproof.run.relations import blame, check_returned_logits, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -135,12 +133,5 @@ def test_ids_may_be_used_again_in_the_next_call(trial: Trial, data: st.DataObjec
 @pytest.mark.needs("logits")
 def test_a_later_call_leaves_returned_logits_alone(trial: Trial) -> None:
     config = EngineConfig(return_logits=True)
-    with trial.engine(config) as engine:
-        first = trial.check(Workload((Request("first", (1, 2, 3), 4),), config), engine).completions
-        kept = [
-            replace(each, logits=None if each.logits is None else each.logits.clone()) for each in first
-        ]
-        trial.check(Workload((Request("second", (5, 4, 3, 2), 4),), config), engine)
-    with trial.reporting(trial.history.last_workload):
-        for before, now in zip(kept, first, strict=True):
-            require_same_logits(Promise.P8, "once another call is served", 0.0, before, now)
+    first, second = Request("first", (1, 2, 3), 4), Request("second", (5, 4, 3, 2), 4)
+    check_returned_logits(trial, [Workload((each,), config) for each in (first, second)])

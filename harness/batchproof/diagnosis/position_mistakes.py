@@ -70,6 +70,11 @@ def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     )
     yield suspect.fed(
         Cause.FEED,
+        "the prompt's last token is fed as token 0",
+        torch.where(table.index == num_prompt - 1, torch.zeros_like(right), right),
+    )
+    yield suspect.fed(
+        Cause.FEED,
         "each decode is fed the first output again",
         torch.where(is_output, _token_at(table, num_prompt), right),
     )

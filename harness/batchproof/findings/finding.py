@@ -55,6 +55,7 @@ class Rule(Enum):
     # two runs compared (`checks.relations`)
     RELATION = ("relation", Promise.P5)
     RELATION_LOGITS = ("relation-logits", Promise.P5)
+    RETURNED = ("returned", Promise.P8, Cause.STALE)
     REPEATS = ("repeats", Promise.P16)
     # attention seen from outside (`checks.masks`)
     MASK_SHAPE = ("mask-shape", Promise.P6)

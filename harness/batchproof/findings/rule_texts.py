@@ -97,6 +97,7 @@ REFUSALS_AND_RELATIONS: dict[Rule, tuple[str, ...]] = {
         "allowed: {allowed:.2g} (0: all shapes are the same)",
         "tokens before {before}, after {after}",
     ),
+    Rule.RETURNED: (REQUEST + ": the logits that were returned have changed after a later call",),
     Rule.REPEATS: ("the same call was answered differently", "first: {first}", "then:  {then}"),
     Rule.MASK_SHAPE: ("the mask is {got}, but should be {should_be}",),
     Rule.MASK: (

@@ -24,7 +24,7 @@ from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.replay.needs import lacking
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.relations import blame, comparing, require_same_bits
+from batchproof.run.relations import blame, check_returned_logits, comparing, require_same_bits
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -88,6 +88,8 @@ def judge(trial: Trial, failure: Failure) -> None:
             _check_mask(trial, failure)
         elif finding.rule in REFUSALS:
             _check_refusal(trial, failure)
+        elif finding.rule is Rule.RETURNED:
+            check_returned_logits(trial, [run.workload for run in failure.scene.runs])
         elif failure.scene.workload.aborts:
             _check_aborts(trial, failure)
         else:

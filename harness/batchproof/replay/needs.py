@@ -22,7 +22,7 @@ BY_CAPABILITY: Mapping[Capability, AbstractSet[Rule]] = {
     },
     Capability.LOGITS: {
         *(Rule.LOGITS_MISSING, Rule.LOGITS_SHAPE, Rule.LOGITS_FINITE, Rule.LOGITS, Rule.LOGITS_RMS),
-        *(Rule.RELATION_LOGITS, Rule.UNSEEN_MOVES, Rule.SEEN_STAYS),
+        *(Rule.RELATION_LOGITS, Rule.RETURNED, Rule.UNSEEN_MOVES, Rule.SEEN_STAYS),
     },
     Capability.MASKING: {Rule.MASK, Rule.MASK_LEAK, Rule.MASK_SHAPE},
 }

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+
+import torch
 
 from batchproof.api import Completion
-from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.relations import require_same_logits, require_same_tokens
+from batchproof.findings.finding import Rule
 from batchproof.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
 
 # Promises about one request: if one breaks after a change elsewhere, the change broke it.
 ABOUT_ONE_ANSWER = {Promise.P1, Promise.P2, Promise.P3, Promise.P7}
@@ -44,6 +49,21 @@ def require_same_bits(
         why = "the shapes of experts follow contents" if has_experts else "rule O0"
         note = f"{trial.spec.name} on {trial.subject.name} is not repeatable bit for bit ({why})"
         trial.ledger.notes.append(f"{note}: relations hold within the bound of rule O4 only")
+
+
+def check_returned_logits(trial: Trial, workloads: Sequence[Workload]) -> None:
+    """Serves the calls on one engine, judges them, and requires that what an earlier one returned is
+    what it was. Raises `ConformanceFailure`."""
+    returned = []
+    with trial.engine(workloads[0].config) as engine:
+        for workload in workloads:
+            served = trial.check(workload, engine).completions
+            returned += [(each, deepcopy(each.logits)) for each in served]
+    with trial.reporting(workloads[-1]):
+        for completion, kept in returned:
+            now = completion.logits
+            if kept is not None and now is not None and not torch.equal(now, kept):
+                raise broken(Rule.RETURNED, completion.request_id)
 
 
 @contextmanager
