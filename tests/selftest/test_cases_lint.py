@@ -22,6 +22,7 @@ from batchproof.workload.workloads import Workload
 
 GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
 UNLINKED = [
+    "ids-that-begin-alike",
     "beginning-of-a-prompt-half-fed",
     "whole-prompt-of-one-that-is-running",
     "victims-that-share-their-blocks",
