@@ -25,13 +25,13 @@ and V in every layer, counts in them. Head 0 carries `soft` along its hops.
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from batchproof.models import hash_tables as tables
+from batchproof.models.constructed_gpt2 import constructed_gpt2
 
 NUM_HEADS, HEAD_DIM = 6, 32
 WIDTH = NUM_HEADS * HEAD_DIM
@@ -62,26 +62,16 @@ _SOFT_KNEE = 0.25
 
 def build_gpt2_hash() -> GPT2LMHeadModel:
     """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    nulls: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    nulls |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(
-        **nulls,
+    return constructed_gpt2(
+        _weights(),
         vocab_size=tables.VOCAB_SIZE,
         n_positions=tables.NUM_POSITIONS,
         n_layer=tables.NUM_LAYERS,
         n_head=NUM_HEADS,
         n_embd=WIDTH,
         n_inner=INNER,
-        activation_function="relu",
         layer_norm_epsilon=_EPSILON,
-        tie_word_embeddings=False,
-        dtype="float32",
     )
-    # On the meta device nothing is initialised, so nothing is drawn from a generator.
-    with torch.device("meta"):
-        model = GPT2LMHeadModel(config)
-    model.load_state_dict(_weights(), assign=True)
-    return model.eval().requires_grad_(False)
 
 
 def _weights() -> dict[str, Tensor]:

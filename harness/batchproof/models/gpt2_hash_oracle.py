@@ -15,6 +15,7 @@ from batchproof.models.hash_tables import (
     greedy_tokens,
     position_code,
     token_code,
+    token_of,
 )
 
 
@@ -31,7 +32,7 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
         fetched = state(layer - 1, fetched_position(layer, position))
         return _mix(layer, state(layer - 1, position), fetched)
 
-    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(NUM_LAYERS - 1, last))
+    return greedy_tokens(token_ids, max_new_tokens, lambda last: token_of(state(NUM_LAYERS - 1, last)))
 
 
 def _mix(layer: int, own: Bits, fetched: Bits) -> Bits:

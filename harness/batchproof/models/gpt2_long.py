@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
+from batchproof.models.constructed_gpt2 import constructed_gpt2
 from batchproof.models.gpt2_long_oracle import (
     NUM_LAYERS,
     NUM_POSITIONS,
@@ -54,27 +54,18 @@ _BIT_LOGIT = 2.0  # for each bit that agrees: the right token has 16, the next b
 
 def build_gpt2_long() -> GPT2LMHeadModel:
     """Returns the model: float32, CPU, eval mode, no gradients. Leaves every RNG untouched."""
-    nulls: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    nulls |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(
-        **nulls,
+    with torch.device("cpu"):
+        weights = _weights()
+    return constructed_gpt2(
+        weights,
         vocab_size=VOCAB_SIZE,
         n_positions=NUM_POSITIONS,
         n_layer=NUM_LAYERS,
         n_head=NUM_SOURCES,
         n_embd=WIDTH,
         n_inner=INNER,
-        activation_function="relu",
         layer_norm_epsilon=_EPSILON,
-        tie_word_embeddings=False,
-        dtype="float32",
     )
-    # On the meta device nothing is initialised, so nothing is drawn from a generator.
-    with torch.device("meta"):
-        model = GPT2LMHeadModel(config)
-    with torch.device("cpu"):
-        model.load_state_dict(_weights(), assign=True)
-    return model.eval().requires_grad_(False)
 
 
 def build_gpt2_nan() -> GPT2LMHeadModel:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import digest, shuffled
+from batchproof.models.hash_tables import digest, greedy_tokens, shuffled
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 4096
@@ -53,14 +53,8 @@ def _permuted(layer: int, source: int) -> tuple[int, ...]:
 
 def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that greedy decoding appends to `prompt`. Raises `ValueError`
-    for an empty context, one too long for the model, or an unknown token id."""
+    as `greedy_tokens` does."""
     token_ids = list(prompt)
-    longest = len(token_ids) + max_new_tokens - 1
-    if not token_ids or longest > NUM_POSITIONS:
-        raise ValueError(f"context of {longest} tokens; must be 1 to {NUM_POSITIONS}")
-    unknown = [token_id for token_id in token_ids if not 0 <= token_id < VOCAB_SIZE]
-    if unknown:
-        raise ValueError(f"token id {unknown[0]}; must be 0 to {VOCAB_SIZE - 1}")
 
     @cache
     def state(num_layers: int, position: int) -> int:
@@ -72,6 +66,4 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
             mixed ^= _permuted(num_layers, source)[state(num_layers - 1, fetched)]
         return mixed
 
-    for _ in range(max_new_tokens):
-        token_ids.append(state(NUM_LAYERS, len(token_ids) - 1))
-    return token_ids[len(prompt) :]
+    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(NUM_LAYERS, last), NUM_POSITIONS)

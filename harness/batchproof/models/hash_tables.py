@@ -112,16 +112,27 @@ def addresses() -> tuple[Bits, ...]:
     return tuple(words[start : start + NUM_POSITIONS + 1])
 
 
-def greedy_tokens(token_ids: list[int], count: int, state_of: Callable[[int], Bits]) -> list[int]:
-    """Appends `count` tokens to `token_ids` and returns them: the last bits of the last
-    position's state, each. Raises `ValueError` for an empty context, one too long for the model, or an
-    unknown token id."""
+def token_of(state: Bits) -> int:
+    """Returns the token of a last state: its last bits, high bit first."""
+    return int("".join(map(str, state[-TOKEN_BITS:])), base=2)
+
+
+def greedy_tokens(
+    token_ids: list[int],
+    count: int,
+    next_token: Callable[[int], int],
+    num_positions: int = NUM_POSITIONS,
+) -> list[int]:
+    """Appends `count` tokens to `token_ids` and returns them; `next_token` gets the last position.
+
+    Raises `ValueError` for an empty context, one too long for the model, or an unknown token id.
+    """
+    longest = len(token_ids) + count - 1
+    if not token_ids or longest > num_positions:
+        raise ValueError(f"context of {longest} tokens; must be 1 to {num_positions}")
+    unknown = [token_id for token_id in token_ids if not 0 <= token_id < VOCAB_SIZE]
+    if unknown:
+        raise ValueError(f"token id {unknown[0]}; must be 0 to {VOCAB_SIZE - 1}")
     for _ in range(count):
-        if not 1 <= len(token_ids) <= NUM_POSITIONS:
-            raise ValueError(f"context of {len(token_ids)} tokens; must be 1 to {NUM_POSITIONS}")
-        unknown = [token_id for token_id in token_ids if not 0 <= token_id < VOCAB_SIZE]
-        if unknown:
-            raise ValueError(f"token id {unknown[0]}; must be 0 to {VOCAB_SIZE - 1}")
-        last = state_of(len(token_ids) - 1)
-        token_ids.append(int("".join(map(str, last[-TOKEN_BITS:])), base=2))
+        token_ids.append(next_token(len(token_ids) - 1))
     return token_ids[len(token_ids) - count :]

@@ -17,6 +17,7 @@ from batchproof.models.hash_tables import (
     greedy_tokens,
     random_bits,
     shuffled,
+    token_of,
 )
 
 STATE_BITS = 32
@@ -65,4 +66,4 @@ def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
         own, fetched = state(layer, position), state(layer, source(layer, position))
         return tuple(own[i] ^ fetched[j] for i, j in gate_inputs(layer))
 
-    return greedy_tokens(token_ids, max_new_tokens, lambda last: state(len(OFFSETS), last))
+    return greedy_tokens(token_ids, max_new_tokens, lambda last: token_of(state(len(OFFSETS), last)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from batchproof.models.hash_tables import Bits, random_bits, shuffled
+from batchproof.models.hash_tables import Bits, greedy_tokens, random_bits, shuffled
 
 VOCAB_SIZE = 256
 NUM_POSITIONS = 4096
@@ -47,7 +47,7 @@ def source(offset: int, position: int) -> int:
 
 def generate_dense(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """Returns the `max_new_tokens` tokens that `mistral-hash` appends to `prompt`. Raises `ValueError`
-    for an empty context, one too long for the model, or an unknown token id."""
+    as `greedy_tokens` does."""
     return _generate(prompt, max_new_tokens, has_experts=False)
 
 
@@ -58,12 +58,6 @@ def generate_experts(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
 
 def _generate(prompt: Sequence[int], max_new_tokens: int, *, has_experts: bool) -> list[int]:
     token_ids = list(prompt)
-    longest = len(token_ids) + max_new_tokens - 1
-    if not token_ids or longest > NUM_POSITIONS:
-        raise ValueError(f"context of {longest} tokens; must be 1 to {NUM_POSITIONS}")
-    unknown = [token_id for token_id in token_ids if not 0 <= token_id < VOCAB_SIZE]
-    if unknown:
-        raise ValueError(f"token id {unknown[0]}; must be 0 to {VOCAB_SIZE - 1}")
 
     @cache
     def state(num_layers: int, position: int) -> Bits:
@@ -81,7 +75,7 @@ def _generate(prompt: Sequence[int], max_new_tokens: int, *, has_experts: bool) 
         expert = (num_ones[0] > 3) + 2 * (num_ones[1] > 3) if has_experts else 0
         return tuple(n & 1 ^ flip for n, flip in zip(num_ones, flips(layer, expert), strict=True))
 
-    for _ in range(max_new_tokens):
-        bits = state(len(OFFSETS), len(token_ids) - 1)
-        token_ids.append(sum(value << bit for bit, value in enumerate(bits)))
-    return token_ids[len(prompt) :]
+    def next_token(last: int) -> int:
+        return sum(value << bit for bit, value in enumerate(state(len(OFFSETS), last)))
+
+    return greedy_tokens(token_ids, max_new_tokens, next_token, NUM_POSITIONS)

@@ -65,21 +65,20 @@ def judge_mutant(task: MutantTask) -> MutantFate:
 def _fate(found: SuiteOutcome, num_expected: int) -> MutantFate:
     if found.catches:
         first = found.first or found.catches[0]
-        return MutantFate(function_of(first.test), first.broken, _headline(first.report))
+        said = first.headline or _last_line(first.report)
+        return MutantFate(function_of(first.test), first.broken, said)
     if found.num_skipped and not found.num_passed:
         return MutantFate("the table of the run", None, "no test runs: the engine refuses its models")
     if found.exit_status:
-        return MutantFate("before the first test", None, _headline(found.output))
+        return MutantFate("before the first test", None, _last_line(found.output))
     if found.num_passed < num_expected:
         lost = f"{num_expected - found.num_passed} of {num_expected} tests do not run"
         return MutantFate("the table of the run", None, lost)
     return MutantFate()
 
 
-def _headline(report: str) -> str:
-    lines = [each.removeprefix("E").strip() for each in report.splitlines() if each.strip()]
-    said = (each for each in lines if each.startswith("P") and " is broken" in each)
-    return next(said, lines[-1] if lines else "")[:200]
+def _last_line(report: str) -> str:
+    return next((each for each in reversed(report.splitlines()) if each.strip()), "").strip()[:200]
 
 
 @dataclass(frozen=True, slots=True)

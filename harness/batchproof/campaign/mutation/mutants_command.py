@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from batchproof.campaign.kill_table import QUICK_FIRST
 from batchproof.campaign.mutation.judged import Judgement, judgements
 from batchproof.campaign.mutation.mutant import Mutant
 from batchproof.campaign.mutation.mutant_task import (
@@ -34,7 +35,7 @@ from batchproof.records.made import made_now
 from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord
 from batchproof.run.registry import resolve_engine, source_of
 
-QUICK = ("gpt2-random", "mistral-window")  # absolute positions; RoPE and a window
+QUICK = QUICK_FIRST[:2]  # absolute positions; RoPE and a window
 BASELINE_LIMIT_S = 3600.0
 
 

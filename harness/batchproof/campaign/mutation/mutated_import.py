@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -21,34 +22,38 @@ def mutated(mutant: Mutant, sources: Iterable[Path]) -> Iterator[None]:
     """Surrounds a suite run in which the engine is the mutant. Nothing is written to disk."""
     path = mutant.path.resolve()
     text = mutant.source()
-    read = SourceFileLoader.get_code
 
-    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
-        if Path(loader.path).resolve() != path:
-            return read(loader, fullname)
-        return compile(text, loader.path, "exec", dont_inherit=True)
+    def changed(file: Path) -> bytes | None:
+        return text if file == path else None
 
     # Compilers of torch read the text of a function through `inspect`.
     lines = text.decode().splitlines(keepends=True)
     known = {str(path): (len(text), None, lines, str(path))}
-    with (
-        imported_anew(sources),
-        mock.patch.object(SourceFileLoader, "get_code", get_code),
-        mock.patch.dict(linecache.cache, known),
-    ):
+    with compiled_otherwise(sources, changed), mock.patch.dict(linecache.cache, known):
         yield
 
 
 @contextmanager
-def imported_anew(sources: Iterable[Path]) -> Iterator[None]:
+def compiled_otherwise(
+    sources: Iterable[Path], changed: Callable[[Path], bytes | ast.Module | None]
+) -> Iterator[None]:
     """Makes the modules of an engine's files and folders be imported anew inside, and be as they were
-    afterwards."""
+    afterwards. `changed` returns what is compiled in place of a file; None: the file itself."""
     folders = [each.resolve() for each in sources]
+    read = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+        source = changed(Path(loader.path).resolve())
+        if source is None:
+            return read(loader, fullname)
+        return compile(source, loader.path, "exec", dont_inherit=True)
+
     outer = _modules_of(folders)
     for name in outer:
         del sys.modules[name]
     try:
-        yield
+        with mock.patch.object(SourceFileLoader, "get_code", get_code):
+            yield
     finally:
         for name in _modules_of(folders):
             del sys.modules[name]

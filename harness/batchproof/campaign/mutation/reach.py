@@ -6,12 +6,11 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from typing import cast
 from unittest import mock
 
-from batchproof.campaign.mutation.mutated_import import imported_anew
+from batchproof.campaign.mutation.mutated_import import compiled_otherwise
 
 Statements = set[tuple[str, int]]  # file, and the line on which the statement begins
 NOTE = "__batchproof_note__"
@@ -26,18 +25,15 @@ def statements_noted(sources: Iterable[Path]) -> Iterator[Statements]:
     """
     roots = [each.resolve() for each in sources]
     noted: Statements = set()
-    read = SourceFileLoader.get_code
 
-    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
-        path = Path(loader.path).resolve()
+    def noting(path: Path) -> ast.Module | None:
         if not any(path.is_relative_to(each) for each in roots):
-            return read(loader, fullname)
+            return None
         tree = _Noting(str(path)).visit(ast.parse(path.read_bytes()))
-        return compile(ast.fix_missing_locations(tree), loader.path, "exec", dont_inherit=True)
+        return cast(ast.Module, ast.fix_missing_locations(tree))
 
     with (
-        imported_anew(roots),
-        mock.patch.object(SourceFileLoader, "get_code", get_code),
+        compiled_otherwise(roots, noting),
         mock.patch.object(builtins, NOTE, noted.add, create=True),
     ):
         yield noted
