@@ -70,6 +70,7 @@ class Facts:
 
     is_generated: bool  # by Hypothesis: it is decorated with `@given(...)`
     promises: frozenset[str]  # of its marks, else of its module's; a case brings its own
+    marks: frozenset[str]  # names of its pytest marks and of its module's
 
 
 @cache
@@ -82,7 +83,8 @@ def conformance_functions() -> dict[str, Facts]:
         for node in body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 promises = _promises(node.decorator_list) or _promises(marks)
-                facts = Facts(_is_generated(node), promises)
+                named = _marks([*marks, *node.decorator_list])
+                facts = Facts(_is_generated(node), promises, named)
                 found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = facts
     return found
 
@@ -90,6 +92,11 @@ def conformance_functions() -> dict[str, Facts]:
 def _promises(nodes: Iterable[ast.expr]) -> frozenset[str]:
     constants = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant))
     return frozenset(str(each.value) for each in constants if re.fullmatch(r"P\d+", str(each.value)))
+
+
+def _marks(nodes: Iterable[ast.expr]) -> frozenset[str]:
+    attributes = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    return frozenset(each.attr for each in attributes if ast.unparse(each.value) == "pytest.mark")
 
 
 def _is_generated(node: ast.FunctionDef) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.markdown import header, line
 
+RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
 COLUMNS = [each.name for each in fields(HonestCounts)]
 
 
@@ -30,7 +32,12 @@ def _verdict(record: HonestRecord) -> Iterator[str]:
         yield "INCOMPLETE: it was stopped before all workloads were judged."
         yield ""
     count = len(record.alarms)
-    yield "No alarm." if not count else f"ALARMS: {count}; their reports stand at the end."
+    judged = sum(each.workloads for each in record.totals.values())
+    if count:
+        yield f"ALARMS: {count}; their reports stand at the end."
+    elif judged:
+        yield f"No alarm in {judged:,} workloads: with 95 % confidence fewer than one in"
+        yield f"{int(judged / RULE_OF_THREE):,} workloads of such engines raises one."
     yield ""
     yield from _rows({"all": record.totals})
 

@@ -8,13 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, product
 
-from batchproof.campaign.conformance_modules import conformance_functions
+from batchproof.campaign.conformance_modules import Facts, conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.models.catalogue import DEFAULT_MODELS
+from batchproof.models.catalogue import EMBEDDED, NAN_MODEL
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.provenance import Provenance
 
 MOST_SEEDS = 1_000_000  # tasks that one --seed has seeds for
+LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the profile thorough
+LARGE_SHARE = 1 / 4  # of the tasks of these tests
+
+MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
 
 Counts = dict[tuple[str, str], HonestCounts]  # (engine, model or test; dtype) -> what was counted
 
@@ -42,19 +46,23 @@ class HonestTable:
         enough was judged in every dtype; how many of the last tasks that takes depends on timing.
         """
         rng = random.Random(self.seed)
-        properties = [name for name, facts in conformance_functions().items() if facts.is_generated]
+        marks = {name: facts.marks for name, facts in conformance_functions().items()}
+        properties = [name for name, facts in conformance_functions().items() if _sweeps(facts)]
         decks = {
             each: cycle(rng.sample(properties, len(properties)))
             for each in product(self.engines, self.dtypes)
         }
         seed = self.seed * MOST_SEEDS
         while True:
-            meetings = list(product(self.engines, DEFAULT_MODELS, self.dtypes))
+            meetings = list(product(self.engines, MODELS, self.dtypes))
             rng.shuffle(meetings)
             for engine, model, dtype in meetings:
                 function, seed = next(decks[engine, dtype]), seed + 1
+                is_large = "long_model" in marks[function] and rng.random() < LARGE_SHARE
+                examples = LARGE_EXAMPLES if is_large else self.num_examples
+                on = NAN_MODEL if "nan_model" in marks[function] else model
                 if self.totals[dtype] < self.wanted:
-                    yield HonestTask(engine, model, dtype, function, seed, self.num_examples)
+                    yield HonestTask(engine, on, dtype, function, seed, examples)
                 elif all(self.totals[each] >= self.wanted for each in self.dtypes):
                     return
 
@@ -84,7 +92,7 @@ class HonestTable:
             examples_per_task=self.num_examples,
             totals={dtype: self._total(dtype) for dtype in self.dtypes},
             engines=_nested(self.by_engine, self.engines),
-            models=_nested(self.by_model, DEFAULT_MODELS),
+            models=_nested(self.by_model, EMBEDDED),
             tests=_nested(self.by_test, conformance_functions()),
             alarms=tuple(self.alarms),
         )
@@ -92,6 +100,11 @@ class HonestTable:
     def _total(self, dtype: str) -> HonestCounts:
         found = (counts for (_, each), counts in self.by_engine.items() if each == dtype)
         return sum(found, start=HonestCounts())
+
+
+def _sweeps(facts: Facts) -> bool:
+    """Returns whether the test draws or sweeps its workloads, as those of scale and of NaN do."""
+    return facts.is_generated or not facts.marks.isdisjoint({"long_model", "nan_model"})
 
 
 def _nested(counts: Counts, names: Iterable[str]) -> Mapping[str, CountsByDtype]:
