@@ -10,7 +10,7 @@ from itertools import cycle, product
 
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.models.catalogue import DEFAULT_MODELS
+from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.provenance import Provenance
 
