@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from batchproof.bench.ceilings import measure_ceilings
-from batchproof.models.shapes import SHAPES, build_model
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from tests.gpu.measures import Measures, asked
 from tests.gpu.timing import recorded, seconds_of
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from batchproof.models.catalogue import EMBEDDED, ModelUnderTest, load_model
+from batchproof.models.catalogue import ModelUnderTest, load_model
+from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.adequacy import LEAST_FLIP_RATE, measure_adequacy
 
 

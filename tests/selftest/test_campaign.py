@@ -25,7 +25,7 @@ from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord

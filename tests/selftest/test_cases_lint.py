@@ -12,7 +12,8 @@ from batchproof.api import EngineConfig, Request
 from batchproof.cases.files import load_cases, load_file
 from batchproof.cases.resolve import slips, workloads_of
 from batchproof.errors import CaseError
-from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.models.catalogue import load_model
+from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
 from batchproof.places import CASES
 from batchproof.promises import Promise

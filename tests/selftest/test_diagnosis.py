@@ -24,7 +24,7 @@ from batchproof.diagnosis.cell_table import cell_table_of, plain_schedule
 from batchproof.diagnosis.counterfactual import honest_view, logits_of
 from batchproof.diagnosis.rerunner import Call
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts

@@ -19,7 +19,7 @@ from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
-from batchproof.models.catalogue import LONG_MODEL, NAN_MODEL
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
 

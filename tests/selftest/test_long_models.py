@@ -8,11 +8,12 @@ import random
 import pytest
 import torch
 
-from batchproof.models.catalogue import EMBEDDED, moved
+from batchproof.models.catalogue import moved
+from batchproof.models.embedded import EMBEDDED
 from batchproof.models.gpt2_long_oracle import generate, sources
 from batchproof.models.window_hash import build_mistral_hash, build_mixtral_hash
 from batchproof.models.window_hash_oracle import NUM_POSITIONS, WINDOW
-from batchproof.oracle.precision import ROUNDED_ATTENTION, _register
+from batchproof.oracle.coarse import ROUNDED_ATTENTION, _register
 
 NAMES = ("gpt2-long", "mistral-hash", "mixtral-hash")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -16,7 +16,8 @@ from batchproof.api import EngineConfig, Request
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import DEFAULT_MODELS, load_model
+from batchproof.models.catalogue import load_model
+from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.run.registry import (
     FAULT_PREFIX,
     ODD_PREFIX,

@@ -11,25 +11,24 @@ import torch
 
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
+from batchproof.oracle.coarse import in_8_bits
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import (
     AS_SERVED,
     Precision,
-    in_8_bits,
     resolve_precision,
 )
 from batchproof.run.registry import reference_factory
 
 RunSuite = Callable[..., Any]
-COARSE = Precision(torch.bfloat16, is_cache_int8=True)
+COARSE = Precision("bfloat16", is_cache_int8=True)
 
 ROUNDING = """
+from batchproof.oracle.coarse import coarse
 from batchproof.oracle.precision import Precision
 from batchproof.api import Capability, Completion
 from batchproof_engines.reference import ReferenceEngine
-import torch
 from dataclasses import replace
-from types import SimpleNamespace
 
 
 class Rounding(ReferenceEngine):
@@ -37,7 +36,7 @@ class Rounding(ReferenceEngine):
 
 
 def rounding(model, config):
-    return Rounding(Precision(torch.bfloat16, True).coarse(SimpleNamespace(model=model)), config)
+    return Rounding(coarse(model, Precision("bfloat16", True)), config)
 
 
 def lying(model, config):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.models.catalogue import load_model
+from batchproof.models.embedded import EMBEDDED
 from batchproof.models.random_models import WINDOW, build_mistral_window
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import reference_factory

@@ -20,6 +20,18 @@ POWERS = tuple(2**k for k in range(6, 13))  # 64 to 4096
 
 
 @dataclass(frozen=True, slots=True)
+class GrowthBudget:
+    """What one axis may cost in wall-clock time, all engines together."""
+
+    num_laps: int = 3  # at most
+    axis_s: float = 15.0  # the last lap begun may exceed it
+    call_limit_s: float = 120.0  # a point is left out if a call does not return within it
+
+
+USUAL_BUDGET = GrowthBudget()
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """Two calls that differ in their caps. The time at x is the difference per step; with a `short_cap`
     of 0 there is one call, and its whole time counts."""

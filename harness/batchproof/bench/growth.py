@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Self
 
-from batchproof.bench.axes import Axis, Point, default_axes
+from batchproof.bench.axes import USUAL_BUDGET, Axis, GrowthBudget, Point, default_axes
 from batchproof.bench.fits import better_line, describe, fit_growth
 from batchproof.bench.growth_runner import Answered, GrowthEngine, GrowthRunner, clock_for
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
@@ -23,20 +23,11 @@ from batchproof.models.catalogue import ModelUnderTest
 __all__ = ["GrowthBudget", "GrowthEngine", "clock_for", "measure_growth", "num_pieces"]
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthBudget:
-    """What one axis may cost in wall-clock time, all engines together."""
-
-    num_laps: int = 3  # at most
-    axis_s: float = 15.0  # the last lap begun may exceed it
-    call_limit_s: float = 120.0  # a point is left out if a call does not return within it
-
-
 def measure_growth(
     subject: ModelUnderTest,
     engines: Sequence[GrowthEngine],
     axes: Sequence[Axis] | None = None,
-    budget: GrowthBudget = GrowthBudget(),
+    budget: GrowthBudget = USUAL_BUDGET,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Returns the entries of a result file's `growth`: one for each axis and engine. `axes` default to
@@ -64,7 +55,7 @@ def _tell(on_step: Callable[[str], None], what: str, name: str) -> None:
 
 
 def num_pieces(
-    engines: Sized, axes: Sequence[Axis] | None = None, budget: GrowthBudget = GrowthBudget()
+    engines: Sized, axes: Sequence[Axis] | None = None, budget: GrowthBudget = USUAL_BUDGET
 ) -> int:
     """Returns how often `on_step` is called for so many engines."""
     num_points = sum(len(axis.points) for axis in (default_axes() if axes is None else axes))

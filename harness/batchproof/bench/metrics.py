@@ -28,7 +28,6 @@ from batchproof.api import Request
 from batchproof.bench.drive import Round
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
 NUM_QUANTILES = 101
 
 

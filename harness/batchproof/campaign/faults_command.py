@@ -21,7 +21,7 @@ from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
-from batchproof.models.catalogue import DEFAULT_MODELS
+from batchproof.models.embedded import DEFAULT_MODELS
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.made import made_now
 from batchproof.run.registry import faults

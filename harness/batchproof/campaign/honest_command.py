@@ -15,7 +15,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError
-from batchproof.models.catalogue import DTYPES
+from batchproof.models.embedded import DTYPES
 from batchproof.records.honest import HONEST
 from batchproof.records.made import made_now
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities

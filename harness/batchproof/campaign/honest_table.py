@@ -10,7 +10,7 @@ from itertools import cycle, product
 
 from batchproof.campaign.conformance_modules import Facts, conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.models.catalogue import EMBEDDED, NAN_MODEL
+from batchproof.models.embedded import EMBEDDED, NAN_MODEL
 from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
 from batchproof.records.provenance import Provenance
 

@@ -12,7 +12,7 @@ from batchproof.campaign.attempts import Attempt, Kill
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.findings.causes import Cause
-from batchproof.models.catalogue import DEFAULT_MODELS, EMBEDDED
+from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
 from batchproof.promises import Promise
 from batchproof.records.kills import (
     DiagnosisScore,

@@ -25,7 +25,7 @@ from batchproof.cases.schema import (
     TokenPrompt,
 )
 from batchproof.errors import ConfigError
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.embedded import EMBEDDED
 from batchproof.places import CASES
 from batchproof.promises import Promise
 from batchproof.validation.yaml_nodes import SourceLine, YamlNode, read_yaml, yaml_files

@@ -13,13 +13,9 @@ from pathlib import Path
 import torch
 
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import (
-    DTYPES,
-    EMBEDDED,
-    load_model,
-    resolve_dtype,
-)
+from batchproof.models.catalogue import load_model, resolve_dtype
 from batchproof.models.checkpoints import without_bars
+from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.run.registry import words_tokenizer
 
 

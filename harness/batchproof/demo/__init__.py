@@ -24,13 +24,8 @@ from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import Timeline
 from batchproof.drawing.timeline_svg import timeline_picture
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import (
-    DTYPES,
-    EMBEDDED,
-    load_model,
-    resolve_device,
-    resolve_dtype,
-)
+from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
+from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.devices import make_current
 from batchproof.run.registry import reference_factory

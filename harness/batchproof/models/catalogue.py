@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -12,57 +12,14 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from batchproof.errors import UsageError
-from batchproof.models import (
-    gpt2_hash_oracle,
-    gpt2_long_oracle,
-    llama_hash_oracle,
-    window_hash_oracle,
-)
 from batchproof.models.checkpoints import load_checkpoint, load_tokenizer
-from batchproof.models.gpt2_hash import build_gpt2_hash
-from batchproof.models.gpt2_long import build_gpt2_long, build_gpt2_nan
-from batchproof.models.llama_hash import build_llama_hash
-from batchproof.models.random_models import build_gpt2_random, build_llama_random, build_mistral_window
-from batchproof.models.shapes import SHAPES, build_model
-from batchproof.models.window_hash import build_mistral_hash, build_mixtral_hash
+from batchproof.models.embedded import DEVICES, DTYPES, EMBEDDED, IntegerOracle
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
-
-IntegerOracle = Callable[[Sequence[int], int], list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedModel:
-    """A model made in memory from code."""
-
-    build: Callable[[], PreTrainedModel]
-    oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
-
-
-# A default run tests on each of the first five; the others join where a test needs what they show.
-EMBEDDED: dict[str, EmbeddedModel] = {
-    "gpt2-hash": EmbeddedModel(build_gpt2_hash, gpt2_hash_oracle.generate),
-    "llama-hash": EmbeddedModel(build_llama_hash, llama_hash_oracle.generate),
-    "gpt2-random": EmbeddedModel(build_gpt2_random),
-    "llama-random": EmbeddedModel(build_llama_random),
-    "mistral-window": EmbeddedModel(build_mistral_window),
-    "gpt2-long": EmbeddedModel(build_gpt2_long, gpt2_long_oracle.generate),
-    "mistral-hash": EmbeddedModel(build_mistral_hash, window_hash_oracle.generate_dense),
-    "mixtral-hash": EmbeddedModel(build_mixtral_hash, window_hash_oracle.generate_experts),
-    "gpt2-nan": EmbeddedModel(build_gpt2_nan, gpt2_long_oracle.generate),
-}
-DEFAULT_MODELS = tuple(EMBEDDED)[:5]
-LONG_MODEL = "gpt2-long"
-NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it
 
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")  # in configs
 MAX_PARAMETERS_IN_FLOAT64 = 4_000_000_000
-DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 @dataclass(frozen=True)
@@ -193,6 +150,7 @@ def _num_devices(device_type: str) -> int | None:
     return int(module.device_count())
 
 
-def resolve_dtype(name: str, option: str = "--dtype") -> torch.dtype:
+def resolve_dtype(name: str) -> torch.dtype:
     """Returns the dtype of that name. Raises `UsageError` for anything but the names in `DTYPES`."""
-    return DTYPES[one_of(option, name, DTYPES)]
+    dtype: torch.dtype = getattr(torch, one_of("--dtype", name, DTYPES))
+    return dtype

@@ -17,35 +17,28 @@ greedy tokens (`llama-8b` at a width of 256, the last line at that width for all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    LlamaConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-)
-
-SEED = 0
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A configuration class of transformers and its arguments."""
+    """A configuration class of transformers, by name, and its arguments."""
 
-    kind: type[PreTrainedConfig]
+    kind: str
     values: dict[str, Any]
 
     def config(self, **changes: Any) -> PreTrainedConfig:
         """Returns a new configuration without special tokens; `changes` override its values."""
         special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-        return self.kind(**{**self.values, **special, **changes})
+        config: PreTrainedConfig = getattr(import_module("transformers"), self.kind)(
+            **{**self.values, **special, **changes}
+        )
+        return config
 
 
 def _rope_shape(
@@ -92,38 +85,9 @@ _LLAMA_8B = _rope_shape(
 )
 
 SHAPES: dict[str, Shape] = {
-    "tiny": Shape(LlamaConfig, _TINY),
-    "gpt2": Shape(GPT2Config, _GPT2),
-    "qwen3-0.6b": Shape(Qwen3Config, _QWEN3_06B),
-    "llama-1b": Shape(LlamaConfig, _LLAMA_1B),
-    "llama-8b": Shape(LlamaConfig, _LLAMA_8B),
+    "tiny": Shape("LlamaConfig", _TINY),
+    "gpt2": Shape("GPT2Config", _GPT2),
+    "qwen3-0.6b": Shape("Qwen3Config", _QWEN3_06B),
+    "llama-1b": Shape("LlamaConfig", _LLAMA_1B),
+    "llama-8b": Shape("LlamaConfig", _LLAMA_8B),
 }
-
-
-def build_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Returns a model with random weights of `SEED`, in eval mode, without gradients. The global
-    generators stay as they are.
-
-    The weights are drawn on the device in the dtype, so they differ between devices and dtypes. The
-    model is made in its dtype, not cast to it: a cast would also round RoPE's frequencies, which a
-    16-bit model keeps in float32.
-    """
-    # MPS generators cannot be restored, so the weights come from the CPU's there.
-    place = device if device.type in ("cpu", "cuda", "meta") else torch.device("cpu")
-    with _own_generator(place), place:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return model.to(device=device).eval().requires_grad_(False)
-
-
-@contextmanager
-def _own_generator(device: torch.device) -> Iterator[None]:
-    """Seeds the generators that weights are drawn from, and restores them afterwards."""
-    gpus = []
-    if device.type == "cuda":
-        gpus = [torch.cuda.current_device() if device.index is None else device.index]
-    with torch.random.fork_rng(devices=gpus):
-        torch.default_generator.manual_seed(SEED)
-        for gpu in gpus:
-            with torch.cuda.device(gpu):
-                torch.cuda.manual_seed(SEED)
-        yield

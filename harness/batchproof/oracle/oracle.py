@@ -28,6 +28,7 @@ from torch import Tensor
 from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.coarse import coarse
 from batchproof.oracle.error_unit import ErrorUnit
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.oracle.recent import Recent
@@ -68,7 +69,7 @@ class Oracle:
         engine under test."""
         self.subject = subject
         self.precision = precision
-        self._reference = reference(precision.coarse(subject), EngineConfig(return_logits=True))
+        self._reference = reference(coarse(subject.model, precision), EngineConfig(return_logits=True))
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept

@@ -9,50 +9,33 @@ every precision.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-from batchproof.models.catalogue import ModelUnderTest, moved, resolve_dtype
+from batchproof.models.embedded import DTYPES
 from batchproof.validation.values import one_of
 
+if TYPE_CHECKING:
+    from batchproof.models.catalogue import ModelUnderTest
+
 KV_CACHES = ("auto", "int8")
-ROUNDED_ATTENTION = "batchproof_int8_cache"
-NUM_LEVELS = 255  # steps between the ends of what 8 bits hold
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """`compute` None: the dtype of the model under test."""
+    """`compute` is the name of a dtype; None: that of the model under test."""
 
-    compute: torch.dtype | None = None
+    compute: str | None = None
     is_cache_int8: bool = False
 
     def of(self, subject: ModelUnderTest) -> str:
         """Returns the name of the dtype whose rounding counts."""
-        return str(self.compute or subject.model.dtype).removeprefix("torch.")
-
-    def coarse(self, subject: ModelUnderTest) -> PreTrainedModel:
-        """Returns the model under test, or a copy that rounds at this precision."""
-        model = subject.model
-        if self == AS_SERVED:
-            return model
-        model = moved(copy.deepcopy(model), model.device, self.compute or model.dtype)
-        if self.is_cache_int8:
-            _register()
-            model.set_attn_implementation(ROUNDED_ATTENTION)
-        return model
+        return self.compute or subject.dtype_name
 
     def __str__(self) -> str:
         """Empty for the model's own precision."""
-        compute = str(self.compute).removeprefix("torch.") if self.compute else ""
-        return ", ".join(filter(None, (compute, "int8 keys and values" if self.is_cache_int8 else "")))
+        cache = "int8 keys and values" if self.is_cache_int8 else ""
+        return ", ".join(filter(None, (self.compute, cache)))
 
 
 AS_SERVED = Precision()
@@ -61,28 +44,6 @@ AS_SERVED = Precision()
 def resolve_precision(compute: str | None, kv_cache: str) -> Precision:
     """Returns the precision for `--compute-dtype` and `--kv-cache-dtype`. Raises `UsageError`."""
     one_of("--kv-cache-dtype", kv_cache, KV_CACHES)
-    dtype = None if compute is None else resolve_dtype(compute, "--compute-dtype")
-    return Precision(dtype, kv_cache == "int8")
-
-
-def _register() -> None:
-    AttentionInterface.register(ROUNDED_ATTENTION, _attend)
-    AttentionMaskInterface.register(ROUNDED_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-
-
-def _attend(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
-) -> Any:
-    """SDPA over keys and values as an 8-bit cache returns them. Rounding once is the same as rounding
-    at each step, since the rounded values do not change."""
-    return ALL_ATTENTION_FUNCTIONS["sdpa"](
-        module, query, in_8_bits(key), in_8_bits(value), mask, **more
-    )
-
-
-def in_8_bits(states: Tensor) -> Tensor:
-    """Rounds `states`, `(..., head_dim)`, to the nearest of 256 values between the least and the
-    greatest of each token and head: asymmetric 8-bit quantization. The shape stays."""
-    low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
-    unit = ((high - low) / NUM_LEVELS).clamp_min(torch.finfo(states.dtype).tiny)
-    return ((states - low) / unit).round() * unit + low
+    if compute is not None:
+        one_of("--compute-dtype", compute, DTYPES)
+    return Precision(compute, kv_cache == "int8")

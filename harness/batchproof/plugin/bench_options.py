@@ -1,42 +1,23 @@
-"""The options of a benchmark run: workloads, sizes, models, laps. Only with `--benchmark-only`."""
+"""The options of a benchmark run, as pytest's parser knows them: workloads, sizes, models, laps.
+
+This module imports no torch; `batchproof.plugin.bench_selection` reads what was given.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import pytest
-import torch
 
-from batchproof.bench.growth import GrowthBudget
-from batchproof.bench.metrics import SLO_KEYS
-from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec
-from batchproof.bench.spec_files import chosen, override, workload_names
+from batchproof.bench.axes import USUAL_BUDGET
+from batchproof.bench.spec_files import workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
 from batchproof.plugin.numbers import seconds, whole
-from batchproof.validation.values import at_least, one_of, require, whole_number
-from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
-TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
+SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
 OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for", "threads", "results")
-
-
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """Holds the validated command line of a benchmark run."""
-
-    specs: tuple[BenchSpec, ...]
-    model_names: tuple[str, ...]
-    terms: Terms
-    num_threads: int | None  # None: torch's own choice
-    results: str | None
-    growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -61,7 +42,7 @@ def add_options(parser: pytest.Parser) -> None:
     text = f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50"
     add("--goodput", action="append", nargs="+", metavar="KEY:MS", help=text)
     text = (
-        f"seconds to measure each axis of cost growth (default: {GrowthBudget().axis_s:g}; 0, which "
+        f"seconds to measure each axis of cost growth (default: {USUAL_BUDGET.axis_s:g}; 0, which "
         "is none, where a workload is named)"
     )
     add("--growth-for", type=seconds("--growth-for"), metavar="S", help=text)
@@ -94,92 +75,8 @@ def _add_sizes(group: pytest.OptionGroup) -> None:
     add("--seed", type=whole("--seed"), metavar="N", help="seed of prompts, caps and arrivals")
 
 
-def bench_options(config: pytest.Config, device: torch.device) -> BenchOptions | None:
-    """Returns the options, or None in a run that is no benchmark. Raises `UsageError`."""
-    if not config.getoption("--benchmark-only"):
-        given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
-        if given:
-            raise UsageError(f"{given[0]} belongs to benchmarks: add --benchmark-only, or leave it out")
-        return None
-    get = config.getoption
-    limit_s = get("--engine-time-limit")
-    names = get("--workload") or ()
-    specs = [
-        override(
-            spec,
-            num_requests=get("--num-requests"),
-            prompt_len=get("--prompt-len"),
-            cap=get("--cap"),
-            slots=get("--slots"),
-            seed=get("--seed"),
-        )
-        for spec in chosen(names, on_cpu=device.type != "cuda")
-    ]
-    num_threads = _num_threads(get("--threads"), device)
-    terms = Terms(
-        num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
-        # The process time of one thread is independent of other load.
-        clock="process" if num_threads == 1 else "wall",
-        sample_size=_sample_size(get("--verify")),
-        slo_ms=_limits(get("--goodput") or ()),
-        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
-    )
-    return BenchOptions(
-        specs=tuple(specs),
-        model_names=_model_names(get("--shape"), get("--model"), device),
-        terms=terms,
-        num_threads=num_threads,
-        results=get("--results"),
-        growth_s=_growth_seconds(get("--growth-for"), bool(names)),
-    )
-
-
-def _model_names(
-    shapes: Sequence[str] | None, models: Sequence[str] | None, device: torch.device
-) -> tuple[str, ...]:
-    for name in shapes or ():
-        one_of("--shape", name, SHAPES)
-    if shapes and models:
-        raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
-    default = DEFAULT_SHAPE.get(device.type, DEFAULT_SHAPE["cpu"])
-    return tuple(dict.fromkeys(shapes or models or [default]))
-
-
-def _growth_seconds(given: float | None, names_workload: bool) -> float:
-    if given is None:
-        return 0.0 if names_workload else GrowthBudget().axis_s
-    require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
-    return given
-
-
-def _sample_size(text: str | None) -> int | None:
-    """Returns how many requests to check in each round, or None for as many as is cheap.
-
-    `all` becomes a number that no round reaches. With 0 the rows state that nothing was checked.
-    """
-    if text is None:
-        return None
-    if text == "all":
-        return 1 << 60
-    return whole_number("--verify", text, "'all' or a number of requests")
-
-
-def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
-    limits: dict[str, float] = {}
-    for part in [part for group in given for text in group for part in text.split(",")]:
-        key, _, value = part.partition(":")
-        if key not in SLO_KEYS or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
-            raise UsageError(
-                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} "
-                f"and a number above 0"
-            )
-        if key in limits:
-            raise UsageError(f"--goodput gives {key!r} twice")
-        limits[key] = float(value)
-    return limits
-
-
-def _num_threads(given: int | None, device: torch.device) -> int | None:
-    if given is None:
-        return 1 if device.type == "cpu" else None
-    return at_least("--threads", given, 1)
+def require_none(config: pytest.Config) -> None:
+    """Raises `UsageError` if one of these options is given to a run that is no benchmark."""
+    given = [f"--{name}" for name in OPTIONS if config.getoption(f"--{name}") is not None]
+    if given:
+        raise UsageError(f"{given[0]} belongs to benchmarks: add --benchmark-only, or leave it out")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from batchproof.api import Capability
@@ -25,7 +24,7 @@ from batchproof.bench.growth import num_pieces
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UnsupportedModelError
-from batchproof.plugin.bench_options import BenchOptions
+from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.bench_table import table
 from batchproof.plugin.measured import Measured, MeasuredGrowth, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
@@ -60,7 +59,7 @@ class Contest:
 class Benchmarks:
     """The plugin that `--benchmark-only` registers. It holds what has been measured."""
 
-    def __init__(self, config: pytest.Config, options: BenchOptions, path: Path) -> None:
+    def __init__(self, config: pytest.Config, options: BenchSelection, path: Path) -> None:
         self._config = config
         self._options = options
         self._path = path
@@ -74,7 +73,7 @@ class Benchmarks:
         """Parametrizes the benchmark tests with engines and what they are measured on."""
         for name, find in (("measured", self._contests), ("growth", self._growth_contests)):
             if name in metafunc.fixturenames:
-                dtype = str(self._config.stash[SELECTION].dtype).removeprefix("torch.")
+                dtype = self._config.stash[SELECTION].dtype
                 found = list(find())
                 ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{dtype}" for c in found]
                 metafunc.parametrize(name, found, ids=ids, indirect=True)
@@ -116,6 +115,16 @@ class Benchmarks:
             contest = _contest_of(item)
             if contest is not None:
                 self._entrants[contest.group].append(contest.engine)
+
+    @pytest.fixture
+    def measured(self, request: pytest.FixtureRequest) -> Measured:
+        """Returns one engine's row of a comparison."""
+        return self.measure(request.param, request.node)
+
+    @pytest.fixture
+    def growth(self, request: pytest.FixtureRequest) -> MeasuredGrowth:
+        """Returns one engine's cost along one axis."""
+        return self.measure_growth(request.param, request.node)
 
     def measure(self, contest: Contest, item: pytest.Item) -> Measured:
         """Returns the row of one engine, timing the whole group if needed. Skips, by name, an engine
@@ -210,7 +219,7 @@ class Benchmarks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         """Adds the facts of the device to pytest-benchmark's description of the machine."""
-        machine_info["batchproof"] = device_facts(self._config.stash[SELECTION].device)
+        machine_info["batchproof"] = device_facts(self._config.stash[LAB].device)
 
 
 def _contest_of(item: pytest.Item) -> Contest | None:
@@ -225,28 +234,9 @@ def _clock_of(item: pytest.Item) -> ReplayClock:
     return clock
 
 
-@pytest.fixture
-def measured(request: pytest.FixtureRequest) -> Measured:
-    """Returns one engine's row of a comparison."""
-    return _benchmarks(request.config).measure(request.param, request.node)
-
-
-@pytest.fixture
-def growth(request: pytest.FixtureRequest) -> MeasuredGrowth:
-    """Returns one engine's cost along one axis."""
-    return _benchmarks(request.config).measure_growth(request.param, request.node)
-
-
-def _benchmarks(config: pytest.Config) -> Benchmarks:
-    found = config.pluginmanager.getplugin(NAME)
-    assert isinstance(found, Benchmarks), "without --benchmark-only there is no test that asks for it"
-    return found
-
-
-def register(config: pytest.Config, options: BenchOptions | None, device: torch.device) -> None:
+def register(config: pytest.Config, options: BenchSelection) -> None:
     """Registers the plugin of a benchmark run. Raises `UsageError` if the result file cannot be
     written.
     """
-    if options is not None:
-        path = result_path(options.results, device.type)
-        config.pluginmanager.register(Benchmarks(config, options, path), NAME)
+    path = result_path(options.results, config.stash[LAB].device.type)
+    config.pluginmanager.register(Benchmarks(config, options, path), NAME)

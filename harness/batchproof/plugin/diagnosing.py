@@ -7,32 +7,11 @@ from __future__ import annotations
 import pytest
 
 from batchproof.diagnosis import diagnose
-from batchproof.errors import EngineHang, UsageError
+from batchproof.errors import EngineHang
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
-from batchproof.plugin.numbers import seconds
 from batchproof.run.time_limit import contained
 from batchproof.run.trial import Trial
-
-DEFAULT_SECONDS = 20.0
-
-
-def add_option(group: pytest.OptionGroup) -> None:
-    """Adds `--diagnose-for`, in seconds, to pytest's parser."""
-    group.addoption(
-        "--diagnose-for",
-        type=seconds("--diagnose-for"),
-        default=DEFAULT_SECONDS,
-        metavar="S",
-        help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
-    )
-
-
-def check_option(config: pytest.Config) -> None:
-    """Raises `UsageError` if `--diagnose-for` is out of range."""
-    limit_s = config.getoption("--diagnose-for")
-    if not 0 <= limit_s <= 3600:
-        raise UsageError(f"--diagnose-for is {limit_s:g}, but must be 0 to 3600 seconds")
 
 
 def diagnosis_of(config: pytest.Config, trial: Trial, failure: Failure) -> Diagnosis | None:

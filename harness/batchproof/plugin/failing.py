@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from batchproof.api import EngineConfig, Request
 from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import EngineHang
-from batchproof.findings.causes import Diagnosis
 from batchproof.findings.failure import Failure
 from batchproof.findings.failure_text import failure_text
-from batchproof.findings.finding import Finding, Rule, found, thawed
-from batchproof.findings.finding_text import first_line
+from batchproof.findings.finding import Rule, found
 from batchproof.plugin.diagnosing import diagnosis_of
+from batchproof.plugin.entering import enter
 from batchproof.plugin.item_names import again
 from batchproof.plugin.repro import replay_file
 from batchproof.plugin.xfails import known_failure_of
-from batchproof.records.decode import encode
-from batchproof.records.trial_record import FailureRecord
 from batchproof.run.call_notes import notes
-from batchproof.run.capabilities import PROBE
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Workload
 
 TRIAL = pytest.StashKey[Trial]()  # there even if the `trial` fixture fails
-FIRST_CONTACT = Workload((PROBE,), EngineConfig(return_logits=True))
 
 
 def begin_note(item: pytest.Item, trial: Trial, record: dict[str, Any]) -> None:
@@ -86,31 +79,6 @@ def concluded(item: pytest.Item, failure: Failure, record: dict[str, Any]) -> st
     return text if replay is None else f"{text}\n{replay.words}"
 
 
-def enter(
-    record: dict[str, Any],
-    finding: Finding,
-    case: str | None = None,
-    diagnosis: Diagnosis | None = None,
-    replay: str | None = None,
-    requests: Sequence[Request] = (),
-) -> None:
-    """Enters the failure into the record of the test, as JSON values."""
-    facts = {name: thawed(value) for name, value in finding.facts.items()}
-    record["failure"] = encode(
-        FailureRecord(
-            promise=finding.promise.id,
-            rule=finding.rule.id,
-            headline=first_line(finding),
-            case=case,
-            request_id=finding.request_id,
-            step=finding.step,
-            facts=facts | (workload_facts(requests) if requests else {}),
-            cause=None if diagnosis is None else diagnosis.cause.name,
-            replay=replay,
-        )
-    )
-
-
 def described(item: pytest.Item, record: dict[str, Any]) -> None:
     """Notes which test it is: its function, and its parameters except engine, model and case."""
     given: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
@@ -118,8 +86,3 @@ def described(item: pytest.Item, record: dict[str, Any]) -> None:
     record["parameters"] = {
         name: value for name, value in given.items() if isinstance(value, str | int | float)
     }
-
-
-def workload_facts(requests: Sequence[Request]) -> dict[str, object]:
-    """Returns what a known issue may require of the workload that shows a failure."""
-    return {"shortest_prompt": min(len(each.prompt_token_ids) for each in requests)}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,7 +23,6 @@ from batchproof.errors import EngineHang, Interrupt
 from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.watching import watched
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
-from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import (
     BY_DEFAULT,
     COMMAND_PREFIX,
@@ -31,6 +30,9 @@ from batchproof.run.registry import (
     ODD_PREFIX,
     PEERS,
 )
+
+if TYPE_CHECKING:
+    from batchproof.run.laboratory import Laboratory
 
 OPTION = "--isolate"
 HELP = (

@@ -16,7 +16,7 @@ from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.failure_text import failure_text
 from batchproof.findings.finding import Rule, found
 from batchproof.places import PACKAGE
-from batchproof.plugin.failing import FIRST_CONTACT, enter
+from batchproof.plugin.entering import FIRST_CONTACT, enter
 from batchproof.plugin.promise_table import RECORD
 from batchproof.run.call_notes import CallNote
 

@@ -1,43 +1,28 @@
-"""The command line, Hypothesis profiles, markers, and the header that shows what is under test."""
+"""The command line, Hypothesis profiles, and the header that shows what is under test.
+
+This module imports no torch: a wrong option is told at once, and a controller of workers needs none.
+"""
 
 from __future__ import annotations
 
-import pytest
-import torch
-from hypothesis import settings
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 
-from batchproof.checks.switches import compute_exactly
+import pytest
+
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
+from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
-from batchproof.plugin import (
-    WOKEN_LATE,
-    bench_options,
-    benchmarks,
-    diagnosing,
-    isolation,
-    journal_file,
-    problems,
-    repro,
-    spread,
-    table_file,
-)
+from batchproof.plugin import bench_options, isolation, journal_file, problems, spread, table_file
 from batchproof.plugin.numbers import seconds
-from batchproof.plugin.profiles import register_profiles
-from batchproof.plugin.selection import (
-    LAB,
-    SELECTION,
-    Selection,
-    select,
-    try_what_was_named,
-)
+from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import FORM, KnownFailures, read_known_failures
-from batchproof.run.devices import make_current
-from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
-register_profiles()
+DIAGNOSE_FOR_S = 20.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,9 +68,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "the run. An id must be that of a test, before -k and -m, unless its file, or its engine and "
         "model, were not asked for",
     )
-    diagnosing.add_option(group)
+    group.addoption(
+        "--diagnose-for",
+        type=seconds("--diagnose-for"),
+        default=DIAGNOSE_FOR_S,
+        metavar="S",
+        help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
+    )
     isolation.add_option(group)
-    group.addoption(repro.OPTION, metavar="DIR", help=repro.HELP)
+    group.addoption(
+        "--repro",
+        metavar="DIR",
+        help="for each failure write a file for `python -m batchproof replay` and a YAML case to DIR",
+    )
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
     group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
     group.addoption(
@@ -110,33 +105,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _configure(config: pytest.Config) -> None:
-    selection = select(config)
-    make_current(selection.device)
-    compute_exactly()  # before any engine is built
-    _choose_threads(selection)
-    diagnosing.check_option(config)
-    terms = (selection.device, selection.dtype, selection.time_limit_s, selection.precision)
-    lab = config.stash.get(LAB, Laboratory(*terms))  # a suite run may bring a shared one
-    isolation.tell(config, lab)
+    _check_limits(config)
+    _check_profile(config.getoption("--hypothesis-profile"))
+    config.stash[SELECTION] = selection = select(config)
     known_failures = read_known_failures(config.getoption("--xfails"))
-    try_what_was_named(config, selection, lab)
-    benchmarks.register(config, selection.bench, selection.device)
-    config.stash[SELECTION] = selection
-    config.stash[LAB] = lab
+    if not isolation.has_workers(config):
+        import_module("batchproof.plugin.testing").begin(config, selection)
+        if selection.bench is not None:
+            import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
-    repro.check_option(config)
     table_file.register(config)
     journal_file.register(config)
-    if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
-        settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
 
 
-def _choose_threads(selection: Selection) -> None:
-    """Sets the threads of torch, before any engine can change them."""
-    if selection.bench is not None and selection.bench.num_threads is not None:
-        torch.set_num_threads(selection.bench.num_threads)
-    elif all(name in EMBEDDED for name in selection.model_names):
-        torch.set_num_threads(1)  # the embedded models are too small to share out
+def _check_limits(config: pytest.Config) -> None:
+    limit_s, folder = config.getoption("--diagnose-for"), config.getoption("--repro")
+    if not 0 <= limit_s <= 3600:
+        raise UsageError(f"--diagnose-for is {limit_s:g}, but must be 0 to 3600 seconds")
+    if folder and Path(folder).exists() and not Path(folder).is_dir():
+        raise UsageError(f"--repro {folder!r} is a file, but must be a folder")
+
+
+def _check_profile(name: str | None) -> None:
+    """Makes the profiles known before Hypothesis loads one of them."""
+    if name:
+        import_module("batchproof.plugin.profiles").require_profile(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -163,8 +156,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         *spread.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
-        f"batchproof: device {selection.device}, dtype {str(selection.dtype).removeprefix('torch.')}, "
-        f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)",
+        f"batchproof: device {selection.device}, dtype {selection.dtype}, torch {version('torch')}, "
+        f"{_threads(selection)}",
         *([f"batchproof: computed in {selection.precision}"] if str(selection.precision) else []),
         *([f"batchproof: known failures from {xfails}"] if xfails else []),
     ]
+
+
+def _threads(selection: Selection) -> str:
+    """Returns the threads of torch; a controller has none, and its workers choose for themselves."""
+    torch = sys.modules.get("torch")
+    number = selection.num_threads if torch is None else torch.get_num_threads()
+    return "torch's own number of threads" if number is None else f"{number} thread(s)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, Phase, settings
 
+from batchproof.errors import UsageError
+
 PROFILES = {"quick": 4, "default": 10, "thorough": 400}  # examples of a test
 
 
@@ -20,3 +22,10 @@ def register_profiles() -> None:
             # A trial is made for one test and holds no state of an example.
             suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         )
+
+
+def require_profile(name: str) -> None:
+    """Makes the profiles known. Raises `UsageError` if there is none of this name."""
+    register_profiles()
+    if name not in settings._profiles:
+        raise UsageError(f"--hypothesis-profile {name!r} is unknown; choose {', '.join(PROFILES)}")

@@ -17,9 +17,6 @@ from batchproof.replay.write import FailureOrigin, write
 from batchproof.run.registry import COMMAND_PREFIX
 from batchproof.run.trial import Trial
 
-OPTION = "--repro"
-HELP = "for each failure write a file for `python -m batchproof replay` and a YAML case to DIR"
-
 
 @dataclass(frozen=True)
 class Replay:
@@ -33,7 +30,7 @@ def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | N
     """Writes the file; returns None if the run does not ask for it. An error in writing must not hide
     the failure itself, so it becomes the line of the report.
     """
-    directory = item.config.getoption(OPTION)
+    directory = item.config.getoption("--repro")
     if not directory:
         return None
     try:
@@ -53,10 +50,3 @@ def _name(item: pytest.Item) -> str:
     """Returns the name of the case if the test runs one, else that of the test."""
     case = getattr(item, "callspec").params.get("case")  # noqa: B009 - only functions have it
     return case.name if case is not None else getattr(item, "originalname").removeprefix("test_")  # noqa: B009
-
-
-def check_option(config: pytest.Config) -> None:
-    """Raises `pytest.UsageError` if the path cannot be a folder."""
-    directory = config.getoption(OPTION)
-    if directory and Path(directory).exists() and not Path(directory).is_dir():
-        raise pytest.UsageError(f"{OPTION} {directory!r} is a file, but must be a folder")

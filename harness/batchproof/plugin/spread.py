@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from batchproof.plugin.promise_table import counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
+
+
+def may_have_gpu() -> bool:
+    """Returns False only if torch would find none: then nobody needs to import it for the answer."""
+    is_known = sys.platform == "linux" and "torch" not in sys.modules
+    return not is_known or any(any(Path("/dev").glob(each)) for each in DRIVERS)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -31,15 +40,17 @@ def shared_out(config: pytest.Config) -> list[str]:
     """Returns the GPUs that workers take turns on, as CUDA names them; none if one was asked for by
     number.
     """
-    device = config.getoption("--device")
-    return visible() if device in ("auto", "cuda") and torch.cuda.is_available() else []
+    if config.getoption("--device") not in ("auto", "cuda") or not may_have_gpu():
+        return []
+    cuda = import_module("torch").cuda
+    return visible(cuda.device_count()) if cuda.is_available() else []
 
 
-def visible() -> list[str]:
+def visible(count: int) -> list[str]:
     """Returns the visible GPUs: those in the environment variable, whose names need not be numbers,
     else one number for each GPU.
     """
-    count, listed = torch.cuda.device_count(), os.environ.get(VISIBLE)
+    listed = os.environ.get(VISIBLE)
     names = [str(index) for index in range(count)] if listed is None else listed.split(",")
     return [name.strip() for name in names][:count]
 

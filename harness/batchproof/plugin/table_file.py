@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Generator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchproof.plugin.promise_table import Outcome, cells_of, notes, outcomes_of, totals_of
 from batchproof.plugin.selection import SELECTION
@@ -70,10 +70,10 @@ def conformance(
         cells={engine: cells_of(engine, outcomes) for engine in engines},
         totals={engine: totals_of(engine, outcomes) for engine in engines},
         models=tuple(dict.fromkeys(record.model for _, record in outcomes)),
-        device=str(selection.device),
-        dtype=str(selection.dtype).removeprefix("torch."),
+        device=selection.device,
+        dtype=selection.dtype,
         precision=str(selection.precision) or "as the model",
-        torch=torch.__version__,
+        torch=version("torch"),
         promises={promise.id: promise.title for promise in Promise},
         notes=tuple(notes(outcomes)),
         exit_status=exit_status,

@@ -9,8 +9,9 @@ import pytest
 from batchproof.api import Capability
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Rule, found
-from batchproof.models.catalogue import LONG_MODEL, NAN_MODEL
-from batchproof.plugin.failing import FIRST_CONTACT, TRIAL, begin_note
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
+from batchproof.plugin.entering import FIRST_CONTACT
+from batchproof.plugin.failing import TRIAL, begin_note
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.promises import Promise
 from batchproof.run.failures import ConformanceFailure

@@ -12,7 +12,8 @@ import torch
 
 from batchproof.checks.switches import compute_exactly
 from batchproof.errors import BatchproofError, EngineHang, UsageError
-from batchproof.models.catalogue import EMBEDDED, resolve_device, resolve_dtype
+from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.precision import resolve_precision
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile, read_failure

@@ -41,7 +41,7 @@ def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path
         failure,
         origin.test,
         trial.lab.time_limit_s,
-        str(precision.compute).removeprefix("torch.") if precision.compute else None,
+        precision.compute,
         "int8" if precision.is_cache_int8 else "auto",
         right_answers(trial, failure.scene.workload),
         _is_shown_again(trial, failure),

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from batchproof.__main__ import main
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.embedded import EMBEDDED
 from batchproof_engines.adapters.word_tokenizer import (
     ids_of,
     text_of,

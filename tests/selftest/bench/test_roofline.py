@@ -35,7 +35,8 @@ from batchproof.bench.roofline import (
     step_costs,
 )
 from batchproof.checks.masks import brute_force_mask
-from batchproof.models.catalogue import EMBEDDED, load_model
+from batchproof.models.catalogue import load_model
+from batchproof.models.embedded import EMBEDDED
 
 H100 = Ceilings(copy_bytes_per_s=3.0e12, matmul_flop_per_s=798e12)
 SMALL: dict[str, Any] = {

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from batchproof.bench.roofline import ModelCosts
 from batchproof.models.catalogue import ModelUnderTest, load_model
-from batchproof.models.shapes import SHAPES, build_model
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from batchproof.oracle.adequacy import measure_adequacy
 
 CPU = torch.device("cpu")

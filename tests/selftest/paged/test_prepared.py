@@ -22,7 +22,8 @@ from batchproof.bench.axes import (
 )
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
-from batchproof.models.shapes import SHAPES, build_model
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from batchproof_engines.paged import (
     build_unprobed,
     capture,

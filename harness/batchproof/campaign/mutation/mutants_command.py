@@ -29,7 +29,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import EMBEDDED
+from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.made import made_now
 from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord

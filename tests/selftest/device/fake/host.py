@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import AttentionInterface, GPT2Config, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
-from batchproof.models.shapes import SHAPES, build_model
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from batchproof_engines.paged import paged, runner, torch_kernels
 from batchproof_engines.paged.attention import Attached
 from tests.selftest.device.fake.report import EagerTime, HostTime

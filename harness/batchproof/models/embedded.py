@@ -1,0 +1,54 @@
+"""What a command line may name: embedded models, devices and dtypes. This module imports no torch.
+
+A process that only distributes tests and prints what they found needs the names alone. The code that
+builds a model is imported when the model is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from batchproof.models import gpt2_hash_oracle, gpt2_long_oracle, llama_hash_oracle
+from batchproof.models import window_hash_oracle as window_oracle
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+IntegerOracle = Callable[[Sequence[int], int], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A model made in memory from code. `builder` is a module of this package and its function."""
+
+    builder: str
+    oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
+
+    def build(self) -> PreTrainedModel:
+        """Returns the model in float32 on the CPU, in eval mode."""
+        module, _, function = self.builder.partition(":")
+        model: PreTrainedModel = getattr(import_module(f"batchproof.models.{module}"), function)()
+        return model
+
+
+# A default run tests on each of the first five; the others join where a test needs what they show.
+EMBEDDED: dict[str, EmbeddedModel] = {
+    "gpt2-hash": EmbeddedModel("gpt2_hash:build_gpt2_hash", gpt2_hash_oracle.generate),
+    "llama-hash": EmbeddedModel("llama_hash:build_llama_hash", llama_hash_oracle.generate),
+    "gpt2-random": EmbeddedModel("random_models:build_gpt2_random"),
+    "llama-random": EmbeddedModel("random_models:build_llama_random"),
+    "mistral-window": EmbeddedModel("random_models:build_mistral_window"),
+    "gpt2-long": EmbeddedModel("gpt2_long:build_gpt2_long", gpt2_long_oracle.generate),
+    "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
+    "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),
+    "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate),
+}
+DEFAULT_MODELS = tuple(EMBEDDED)[:5]
+LONG_MODEL = "gpt2-long"
+NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it
+
+DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"
+DTYPES = ("float32", "float64", "bfloat16", "float16")

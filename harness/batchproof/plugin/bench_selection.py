@@ -1,0 +1,119 @@
+"""What a benchmark run is about, resolved from the command line. Only with `--benchmark-only`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from batchproof.bench.axes import USUAL_BUDGET
+from batchproof.bench.result_rows import Terms
+from batchproof.bench.spec import BenchSpec
+from batchproof.bench.spec_files import chosen, override
+from batchproof.errors import UsageError
+from batchproof.models.shapes import SHAPES
+from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, SLO_KEYS
+from batchproof.validation.values import at_least, one_of, require, whole_number
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+
+TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSelection:
+    """Holds the validated command line of a benchmark run."""
+
+    specs: tuple[BenchSpec, ...]
+    model_names: tuple[str, ...]
+    terms: Terms
+    num_threads: int | None  # None: torch's own choice
+    results: str | None
+    growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
+
+
+def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
+    """Returns the command line of a benchmark run, resolved. Raises `UsageError`."""
+    get = config.getoption
+    limit_s = get("--engine-time-limit")
+    names = get("--workload") or ()
+    specs = [
+        override(
+            spec,
+            num_requests=get("--num-requests"),
+            prompt_len=get("--prompt-len"),
+            cap=get("--cap"),
+            slots=get("--slots"),
+            seed=get("--seed"),
+        )
+        for spec in chosen(names, on_cpu=device_type != "cuda")
+    ]
+    num_threads = _num_threads(get("--threads"), device_type)
+    terms = Terms(
+        num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
+        # The process time of one thread is independent of other load.
+        clock="process" if num_threads == 1 else "wall",
+        sample_size=_sample_size(get("--verify")),
+        slo_ms=_limits(get("--goodput") or ()),
+        time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
+    )
+    return BenchSelection(
+        specs=tuple(specs),
+        model_names=_model_names(get("--shape"), get("--model"), device_type),
+        terms=terms,
+        num_threads=num_threads,
+        results=get("--results"),
+        growth_s=_growth_seconds(get("--growth-for"), bool(names)),
+    )
+
+
+def _model_names(
+    shapes: Sequence[str] | None, models: Sequence[str] | None, device_type: str
+) -> tuple[str, ...]:
+    for name in shapes or ():
+        one_of("--shape", name, SHAPES)
+    if shapes and models:
+        raise UsageError(f"--shape {shapes[0]!r} and --model {models[0]!r} exclude each other")
+    default = DEFAULT_SHAPE.get(device_type, DEFAULT_SHAPE["cpu"])
+    return tuple(dict.fromkeys(shapes or models or [default]))
+
+
+def _growth_seconds(given: float | None, names_workload: bool) -> float:
+    if given is None:
+        return 0.0 if names_workload else USUAL_BUDGET.axis_s
+    require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
+    return given
+
+
+def _sample_size(text: str | None) -> int | None:
+    """Returns how many requests to check in each round, or None for as many as is cheap.
+
+    `all` becomes a number that no round reaches. With 0 the rows state that nothing was checked.
+    """
+    if text is None:
+        return None
+    if text == "all":
+        return 1 << 60
+    return whole_number("--verify", text, "'all' or a number of requests")
+
+
+def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
+    limits: dict[str, float] = {}
+    for part in [part for group in given for text in group for part in text.split(",")]:
+        key, _, value = part.partition(":")
+        if key not in SLO_KEYS or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
+            raise UsageError(
+                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} "
+                f"and a number above 0"
+            )
+        if key in limits:
+            raise UsageError(f"--goodput gives {key!r} twice")
+        limits[key] = float(value)
+    return limits
+
+
+def _num_threads(given: int | None, device_type: str) -> int | None:
+    if given is None:
+        return 1 if device_type == "cpu" else None
+    return at_least("--threads", given, 1)

@@ -1,0 +1,82 @@
+"""The plugin in a process that runs tests: with torch, engines and a laboratory.
+
+A controller of workers does without, or its workers would wait until it has imported torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+import torch
+from hypothesis import settings
+
+from batchproof.checks.switches import compute_exactly
+from batchproof.errors import EngineHang, OracleError, UnsupportedModelError, UsageError
+from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.embedded import EMBEDDED
+from batchproof.plugin import WOKEN_LATE, isolation
+from batchproof.plugin.profiles import register_profiles
+from batchproof.plugin.selection import LAB, Selection
+from batchproof.plugin.trials import laboratory, pytest_generate_tests, trial
+from batchproof.plugin.verdicts import pytest_runtest_makereport
+from batchproof.run.devices import make_current
+from batchproof.run.laboratory import Laboratory
+
+__all__ = ["begin", "laboratory", "pytest_generate_tests", "pytest_runtest_makereport", "trial"]
+
+register_profiles()
+# Once in a process: torch and transformers stay, and each collection that walks them, of which pytest
+# makes several at the end of a session, takes half a second.
+gc.freeze()
+
+
+def begin(config: pytest.Config, selection: Selection) -> None:
+    """Prepares torch and the laboratory, and registers this plugin. Raises `UsageError`."""
+    device = resolve_device(selection.device)
+    make_current(device)
+    compute_exactly()  # before any engine is built
+    if selection.num_threads is not None:
+        torch.set_num_threads(selection.num_threads)  # before any engine can change them
+    terms = (device, resolve_dtype(selection.dtype), selection.time_limit_s, selection.precision)
+    lab = config.stash.get(LAB, Laboratory(*terms))  # a suite run may bring a shared one
+    config.stash[LAB] = lab
+    isolation.tell(config, lab)
+    _try_what_was_named(config, selection, lab)
+    config.pluginmanager.register(sys.modules[__name__], __name__)
+    if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):
+        settings.load_profile("default")  # where CI is set, Hypothesis has chosen one of its own
+
+
+def _try_what_was_named(config: pytest.Config, selection: Selection, lab: Laboratory) -> None:
+    """Loads the models and builds the engines that the user named, so that a broken one is reported
+    in a sentence and not as many failures. The laboratory keeps what is loaded.
+    """
+    if not (config.getoption("--engine") or config.getoption("--model")):
+        return
+    lab.subject(selection.model_names[0])  # before it is needed, for its errors
+    for name in selection.model_names:
+        if name not in EMBEDDED:
+            _require_answers(lab, name)
+    for spec in selection.engines:
+        try:
+            lab.capabilities(spec, lab.subject(selection.model_names[0]))  # anew, if one damaged it
+        except (UnsupportedModelError, EngineHang):
+            continue  # an answer of the engine; the tests show it
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"--engine {spec.name!r}: its factory raised {type(error).__name__}: {error}"
+            ) from error
+
+
+def _require_answers(lab: Laboratory, model_name: str) -> None:
+    """Raises `UsageError` for a model on which the reference gives no answer: without one no engine
+    can be judged.
+    """
+    try:
+        lab.oracle(model_name).right_tokens((0,), 1)
+    except (UnsupportedModelError, OracleError) as error:
+        raise UsageError(f"--model {model_name!r} has no right answers: {error}") from error
