@@ -418,22 +418,6 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     assert rule in err
 
 
-def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["demo", "--help"])
-    out = capsys.readouterr().out
-    for option in (
-        "--model",
-        "--device",
-        "--dtype",
-        "--slots",
-        "--svg",
-        "--prompt",
-        "--max-new-tokens",
-    ):
-        assert option in out
-
-
 def test_control_c_ends_quietly_with_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

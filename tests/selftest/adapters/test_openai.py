@@ -19,7 +19,7 @@ from batchproof.api import (
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import EngineHang, UsageError
-from batchproof.run.registry import BY_DEFAULT, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
@@ -88,10 +88,6 @@ def saying(*parts: object) -> Callable[[Handler, Body], None]:
 
 def choice(text: str, **more: object) -> Body:
     return {"choices": [{"index": 0, "text": text, **more}]}
-
-
-def test_it_runs_only_when_it_is_named() -> None:
-    assert "openai" not in BY_DEFAULT
 
 
 def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:

@@ -20,13 +20,10 @@ from batchproof.bench.axes import (
     requests_axis,
     sequences_axis,
 )
-from batchproof.errors import ConfigError
-from batchproof.models.catalogue import load_model
 from batchproof.models.shapes import SHAPES, build_model
 from batchproof_engines.paged import (
     build_unprobed,
     capture,
-    paged,
     runner,
     torch_kernels,
 )
@@ -161,14 +158,6 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
     for ours, theirs in zip(built(config).generate(asked), expected, strict=True):
         assert ours.token_ids == theirs.token_ids
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
-
-
-def test_options_that_need_a_pool_say_so() -> None:
-    model = load_model("gpt2-random", CPU, torch.float32).model
-    with pytest.raises(ConfigError, match="prepare=true needs backend=blocks or triton"):
-        paged(model, EngineConfig(), prepare=True)
-    with pytest.raises(ConfigError, match="tune=true needs backend=triton and prepare=true"):
-        paged(model, EngineConfig(), backend="blocks", prepare=True, tune=True)
 
 
 def test_captures_share_a_stream_and_a_pool_that_still_has_graphs() -> None:
