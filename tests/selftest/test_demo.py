@@ -107,14 +107,11 @@ def test_the_demo_succeeds_and_finds_every_answer_equal(shown: Shown) -> None:
     assert "Batching changed nothing but the speed." in check
 
 
-def test_the_demo_fits_eighty_columns(shown: Shown) -> None:
+def test_the_demo_is_plain_text_of_eighty_columns(shown: Shown) -> None:
     too_long = [
         line for line in shown.text.splitlines() if len(line) > 80 and "timeline.svg" not in line
     ]
     assert too_long == []
-
-
-def test_the_output_is_plain_text_without_control_characters(shown: Shown) -> None:
     assert shown.text.replace("\n", "").isprintable()
     assert shown.text.isascii()
 

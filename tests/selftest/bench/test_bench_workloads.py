@@ -15,7 +15,6 @@ from batchproof.bench.spec_files import (
     load_specs,
     override,
 )
-from batchproof.cases.files import load_cases
 from batchproof.errors import CaseError, UsageError
 
 NAMES = ["bimodal", "bs1", "long_prompts", "poisson", "prefix_repetition", "ragged", "uniform"]
@@ -63,10 +62,6 @@ def test_the_built_in_workloads_are_there_for_both_kinds_of_machine() -> None:
         large, small = (each[name].realise(4096, 8192) for each in (full, scaled))
         assert large.totals()["max_output_tokens"] > small.totals()["max_output_tokens"]
         assert large.spec.why == small.spec.why
-
-
-def test_curated_cases_are_not_confused_with_workloads() -> None:
-    assert not any("benchmarks" in case.place.path for case in load_cases())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,7 +23,7 @@ from batchproof.report.campaigns import Faults
 from batchproof.report.comparisons import Benchmark
 from batchproof.report.conformance_tables import Conformance
 from batchproof.report.file_origins import INCOMPLETE
-from batchproof.report.inputs import FILES, Kind, sources
+from batchproof.report.inputs import sources
 from batchproof.report.page import Page, page
 from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
@@ -409,7 +409,3 @@ def test_without_matplotlib_the_command_says_what_to_install(
     )
     assert main(["report"]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
-
-
-def test_every_kind_of_file_has_its_reader() -> None:
-    assert set(FILES) == set(Kind)
