@@ -52,28 +52,3 @@ def test_a_checkpoint_holds_the_suites_own_model(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.encode("t001 t255") == [1, 255]
     assert tokenizer.all_special_ids == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gpt3", "new"], "MODEL 'gpt3' is no embedded model: gpt2-hash, llama-hash"),
-        (["gpt2-hash", "full"], "holds something already, but must be empty"),
-        (["gpt2-hash", "full/file"], "cannot be made: File exists"),
-        (["gpt2-hash", "new", "--dtype=int8"], "--dtype 'int8' is unknown"),
-    ],
-)
-def test_wrong_input_is_one_sentence(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    assert main(["checkpoint", *arguments]) == 2
-    message = capsys.readouterr().err
-    assert words in message
-    assert message.count("\n") == 1
