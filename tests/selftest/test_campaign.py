@@ -258,16 +258,6 @@ def test_the_written_pages_are_made_of_the_written_tables() -> None:
     assert WHOLE.with_name("honest.md").read_text(encoding="utf-8") == honest_page(honest)
 
 
-def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "faults.json"
-    path.write_text('{"schema_version": 1, "faults": {}}')
-    with pytest.raises(UsageError, match=r"its schema is None, not 'batchproof\.kill-table/1'"):
-        KILL_TABLE.read(path)
-    path.write_text('{"schema": "batchproof.kill-table/2"}')
-    with pytest.raises(UsageError, match="this version of Batchproof reads up to"):
-        KILL_TABLE.read(path)
-
-
 def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -> None:
     old = replace(whole(table), is_full=True)
     path = tmp_path / "faults.json"

@@ -87,9 +87,6 @@ def test_one_lap_has_a_ratio_and_no_interval() -> None:
         assert not ratio.is_different
         assert ratio.words("ragged", "static") == "ragged over static 1.50x (one lap: no interval)"
         assert ratio.inverse.figures() == "0.67x (one lap: no interval)"
-
-
-def test_one_run_of_one_lap_is_enough_to_have_no_interval() -> None:
     assert unpaired_ratio([1.0, 1.1, 1.2], [1.0]).low is None
 
 

@@ -114,19 +114,14 @@ def test_the_pool_bounds_the_memory_whatever_was_served(model: PreTrainedModel, 
     assert engine._backend.num_bytes == (CROWDED.num_blocks + num_trash) * block_bytes
 
 
-def test_the_models_own_attention_is_back_after_a_step(model: PreTrainedModel) -> None:
-    own = model.config._attn_implementation
-    engine = paged(model, EngineConfig(), trace=False)
-    engine.add(Request("a", (1, 2, 3), 3))
-    engine.step()
-    assert model.config._attn_implementation == own
-
-
-def test_the_models_own_attention_is_back_after_an_error(
+def test_the_models_own_attention_is_back_after_a_step_and_after_an_error(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = model.config._attn_implementation
     engine = paged(model, EngineConfig(), trace=False)
+    engine.add(Request("a", (1, 2, 3), 1))
+    engine.step()
+    assert model.config._attn_implementation == own
 
     def broken(*_: object) -> None:
         raise RuntimeError("no attention today")

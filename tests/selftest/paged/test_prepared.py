@@ -81,23 +81,24 @@ def test_no_timed_call_captures_anything_or_moves_the_pool(axis: Axis, num_captu
         assert engine._backend.generation == generation
 
 
-def test_a_pool_is_made_as_large_as_the_limits_allow_and_memory_permits() -> None:
-    config = EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41)
-    pool = built(config)._backend
+@pytest.mark.parametrize(
+    ("limits", "free_bytes", "num_blocks"),
+    [
+        ({"max_model_len": 41}, None, 3 * 11 + 1),
+        ({"max_model_len": 41}, 2 * 20 * 1024, 20),  # half of what is free
+        ({"max_model_len": 28, "num_blocks": 7}, None, 8),
+    ],
+    ids=["as large as the limits allow", "as memory permits", "as asked"],
+)
+def test_a_pool_is_made_as_large_as_it_will_ever_be(
+    limits: dict[str, int], free_bytes: int | None, num_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if free_bytes is not None:
+        monkeypatch.setattr("batchproof_engines.paged.blocks.free_bytes", lambda _: free_bytes)
+    pool = built(EngineConfig(max_num_seqs=3, block_size=4, **limits))._backend
     assert isinstance(pool, BlockPool)
     block_bytes = 2 * 2 * 4 * 16 * 4  # keys and values, layers, block_size, head_dim, float32
-    assert pool.num_bytes == (3 * 11 + 1) * block_bytes
-
-
-def test_memory_bounds_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof_engines.paged.blocks.free_bytes", lambda _: 2 * 20 * 1024)
-    pool = built(EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41))._backend
-    assert pool.num_bytes == 20 * 1024, "half of what is free"
-
-
-def test_a_pool_of_a_given_size_is_not_made_larger() -> None:
-    config = EngineConfig(max_num_seqs=3, block_size=4, num_blocks=7, max_model_len=28)
-    assert built(config)._backend.num_bytes == 8 * 1024
+    assert pool.num_bytes == num_blocks * block_bytes
 
 
 @pytest.fixture
