@@ -10,12 +10,12 @@ import torch
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.ledger import Ledger
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle, cut
 from batchproof.promises import Promise
+from batchproof.records.trial_record import Ledger
 from batchproof.run.registry import reference_factory
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
