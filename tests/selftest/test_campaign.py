@@ -203,36 +203,6 @@ def test_what_the_suite_itself_broke_on_is_a_problem(table: KillTable) -> None:
     assert problem == f"the suite itself broke on fault {SMALL[0]}: x"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["faults", "mask_ignores_sequences"],
-            "is no planted fault; do you mean mask_ignores_sequence",
-        ),
-        (["faults", "--model", "gpt2"], "'gpt2' is no embedded model; do you mean gpt2-"),
-        (["faults", "--seeds", "1,1"], "'1,1' must be different whole numbers"),
-        (["faults", "--jobs", "0"], "'0' must be a whole number of at least 1"),
-        (["faults", "--time-limit", "soon"], "'soon' must be a number of seconds"),
-        (["faults", "--output", "pytest.ini/x"], "--output 'pytest.ini/x' cannot be written"),
-        (["honest", "statik"], "'statik' is no honest engine; do you mean static?"),
-        (["honest", "--dtype", "float32,float33"], "'float33' is no dtype; do you mean float32"),
-        (["honest", "--workloads", "many"], "'many' must be a whole number of at least 1"),
-    ],
-)
-def test_wrong_input_ends_in_one_sentence(
-    arguments: list[str],
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(ROOT)
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-
-
 def test_honest_tasks_are_spread_and_stop_when_enough_is_judged() -> None:
     made = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 128, seed=3, num_examples=5)
     for task in made.tasks():
@@ -286,16 +256,6 @@ def test_the_written_pages_are_made_of_the_written_tables() -> None:
     kills, honest = KILL_TABLE.read(WHOLE), HONEST.read(WHOLE.with_name("honest.json"))
     assert WHOLE.with_suffix(".md").read_text(encoding="utf-8") == kill_page(kills)
     assert WHOLE.with_name("honest.md").read_text(encoding="utf-8") == honest_page(honest)
-
-
-def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "faults.json"
-    path.write_text('{"schema_version": 1, "faults": {}}')
-    with pytest.raises(UsageError, match=r"its schema is None, not 'batchproof\.kill-table/1'"):
-        KILL_TABLE.read(path)
-    path.write_text('{"schema": "batchproof.kill-table/2"}')
-    with pytest.raises(UsageError, match="this version of Batchproof reads up to"):
-        KILL_TABLE.read(path)
 
 
 def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -> None:

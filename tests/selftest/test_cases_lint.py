@@ -15,7 +15,6 @@ from batchproof.errors import CaseError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
-from batchproof.places import CASES
 from batchproof.promises import Promise
 from batchproof.run.registry import reference_factory
 from batchproof.workload.paste import workload_as_yaml
@@ -62,12 +61,6 @@ def complaint(tmp_path: Path, text: str) -> str:
 
 def test_every_promise_has_a_case() -> None:
     assert {case.promise for case in load_cases()} == set(Promise)
-
-
-def test_there_are_many_cases_and_each_name_is_unique() -> None:
-    names = [case.name for case in load_cases()]
-    assert len(names) >= 36
-    assert len(set(names)) == len(names)
 
 
 def test_every_link_leads_to_a_thread_and_nearly_every_case_has_one() -> None:
@@ -358,7 +351,3 @@ def test_a_case_survives_being_printed_and_read(tmp_path: Path, oracle: Oracle, 
     path = tmp_path / "printed.yaml"
     path.write_text(workload_as_yaml(workload, case.promise.id, name) + "\n", encoding="utf-8")
     assert workloads_of(load_file(path)[0], oracle) == [workload]
-
-
-def test_the_cases_lie_where_the_loader_looks() -> None:
-    assert (CASES / "README.md").is_file()

@@ -27,7 +27,7 @@ from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
-from batchproof.records.trial_record import Compared, FailureRecord, TrialRecord
+from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.run.registry import resolve_engine
 
@@ -71,7 +71,7 @@ PASSED = JournalEntry(
     "tests/conformance/test_parity.py::test_it[static-gpt2-hash]",
     "passed",
     record=TrialRecord(
-        "static", "gpt2-hash", ("P1",), ledger=Compared(num_requests=1, num_steps=1, num_workloads=1)
+        "static", "gpt2-hash", ("P1",), ledger=Ledger(num_requests=1, num_steps=1, num_workloads=1)
     ),
 )
 MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")

@@ -191,18 +191,3 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
     assert [each["type"] for each in data["toys"]] == ["gpt2"]
     assert "INCOMPLETE" in (tmp_path / "models-partial.md").read_text(encoding="utf-8")
     assert not (tmp_path / "models.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["lama"], "'lama' is no causal LM of this version of transformers; do you mean llama"),
-        (["--engine=paggd"], "--engine 'paggd' is no engine"),
-        (["--time-limit=never"], "'never' must be a number of seconds"),
-    ],
-)
-def test_wrong_input_gets_one_sentence(
-    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["models", *options]) == 2
-    assert sentence in capsys.readouterr().err

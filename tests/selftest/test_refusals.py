@@ -10,9 +10,9 @@ from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.ledger import Ledger
 from batchproof.checks.refusals import require_words
 from batchproof.models.catalogue import load_model
+from batchproof.records.trial_record import Ledger
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
 
 CPU, DTYPE = torch.device("cpu"), torch.float32

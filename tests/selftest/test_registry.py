@@ -117,17 +117,6 @@ def test_the_hub_is_asked_once_and_only_for_names_that_it_may_have(
     assert "no/such-model" in url
 
 
-@pytest.mark.parametrize("field", ["max_num_seqs", "block_size", "num_blocks", "max_model_len"])
-def test_limits_below_one_are_refused(field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field} is 0"):
-        EngineConfig(**{field: 0})  # type: ignore[arg-type]
-
-
-def test_a_token_budget_below_the_number_of_slots_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"max_num_batched_tokens is 3.*max_num_seqs \(4\)"):
-        EngineConfig(max_num_seqs=4, max_num_batched_tokens=3)
-
-
 class Silent:
     """Says nothing about what it can do."""
 
@@ -174,18 +163,23 @@ class Misspelled(Silent):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("limits", "words"),
     [
-        ("block_size", "16", "is '16', but must be a whole number"),
-        ("block_size", None, "is None, but must be a whole number"),
-        ("num_blocks", 1.5, "is 1.5, but must be a whole number"),
-        ("max_num_seqs", True, "is True, but must be a whole number"),
-        ("prefix_caching", "yes", "is 'yes', but must be True or False"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0, but must be at least 1"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"num_blocks": 0}, "num_blocks is 0"),
+        ({"max_model_len": 0}, "max_model_len is 0"),
+        ({"max_num_seqs": 4, "max_num_batched_tokens": 3}, "max_num_batched_tokens is 3"),
+        ({"block_size": "16"}, "block_size is '16', but must be a whole number"),
+        ({"block_size": None}, "block_size is None, but must be a whole number"),
+        ({"num_blocks": 1.5}, "num_blocks is 1.5, but must be a whole number"),
+        ({"max_num_seqs": True}, "max_num_seqs is True, but must be a whole number"),
+        ({"prefix_caching": "yes"}, "prefix_caching is 'yes', but must be True or False"),
     ],
 )
-def test_a_limit_of_the_wrong_type_is_refused(field: str, value: object, words: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"EngineConfig.{field} {words}")):
-        EngineConfig(**{field: value})  # type: ignore[arg-type]
+def test_a_limit_that_cannot_be_is_refused(limits: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"EngineConfig.{words}")):
+        EngineConfig(**limits)
 
 
 @pytest.mark.parametrize(
@@ -234,29 +228,22 @@ class Delayed(Silent):
     def abort(self, request_id: str) -> None: ...
 
 
-@pytest.mark.parametrize("declared", [2, -1, True, "1", 1.0, None])
-def test_a_scheduling_delay_is_none_or_one_step(declared: object) -> None:
-    engine = type("Engine", (Delayed,), {"scheduling_delay": declared})()
-    with pytest.raises(UsageError, match=r"scheduling_delay is .*, but must be 0 or 1: the steps by"):
-        capabilities_of("engine", lambda _: engine)
+NO_DELAY = r"scheduling_delay is .*, but must be 0 or 1: the steps by"
 
 
 @pytest.mark.parametrize(
-    ("declared", "complaint"),
+    ("declared", "words"),
     [
+        *((each, NO_DELAY) for each in (2, -1, True, "1", 1.0, None)),
         (lambda _: 1, "must be a property, but is a method"),
-        (
-            property(lambda self: self.nothing_there),
-            "reading scheduling_delay raised AttributeError",
-        ),
+        (property(lambda self: self.none_there), "reading scheduling_delay raised AttributeError"),
         (property(lambda _: 1 // 0), "scheduling_delay raised ZeroDivisionError"),
     ],
 )
-def test_a_scheduling_delay_that_cannot_be_read_is_no_delay_of_zero(
-    declared: object, complaint: str
-) -> None:
+def test_a_scheduling_delay_is_none_or_one_step(declared: object, words: str) -> None:
+    """One that cannot be read is no delay of zero."""
     engine = type("Engine", (Delayed,), {"scheduling_delay": declared})()
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(UsageError, match=words):
         capabilities_of("engine", lambda _: engine)
 
 

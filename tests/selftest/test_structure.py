@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -69,3 +71,33 @@ def test_a_circle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rooms(), "errors", {"plugin"})
     with pytest.raises(AssertionError, match="a circle: "):
         floor("errors")
+
+
+WITHOUT_TORCH = (
+    *(
+        f"batchproof.models.{name}_oracle"
+        for name in ("gpt2_hash", "llama_hash", "gpt2_long", "window_hash")
+    ),
+    *(
+        f"batchproof_engines.paged.{name}"
+        for name in ("sequence", "block_manager", "scheduler", "trace")
+    ),
+    "batchproof_engines.ragged.scheduler",
+)
+IMPORTING = """
+import importlib, sys, types
+package = types.ModuleType("batchproof_engines.paged")  # its factory may import what it likes
+package.__path__ = [sys.argv[1]]
+sys.modules[package.__name__] = package
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+    if {"torch", "transformers"} & sys.modules.keys():
+        sys.exit(f"{name} imports torch")
+"""
+
+
+def test_oracles_and_schedulers_import_no_torch() -> None:
+    folder = ROOT / "implementations" / "batchproof_engines" / "paged"
+    command = [sys.executable, "-c", IMPORTING, str(folder), *WITHOUT_TORCH]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

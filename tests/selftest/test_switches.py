@@ -14,7 +14,6 @@ from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restor
 from batchproof.campaign.suite_run import run_suite
 from batchproof.checks.switches import (
     EXACT,
-    compute_exactly,
     positions,
     set_back,
 )
@@ -109,15 +108,6 @@ def loosen() -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
-
-
-def test_a_script_can_compute_exactly_as_well() -> None:
-    compute_exactly()
-    before = positions()
-    loosen()
-    for each in EXACT:
-        exec(each.exact_statement, {"torch": torch})
-    assert positions() == before
 
 
 ASKING = """

@@ -75,16 +75,18 @@ COMPLETIONS = tuple(
 )
 
 
-def check_all(trace: Sequence[StepRecord]) -> None:
-    check_positions(trace, WORKLOAD)
-    check_limits(trace, WORKLOAD, has_token_budget=True)
-    check_scheduling(trace, WORKLOAD, can_chunk=True)
-    check_accounting(trace, WORKLOAD)
-    check_ends(trace, WORKLOAD, COMPLETIONS)
+CHECKS: tuple[Callable[[Sequence[StepRecord]], None], ...] = (
+    lambda trace: check_positions(trace, WORKLOAD),
+    lambda trace: check_limits(trace, WORKLOAD, has_token_budget=True),
+    lambda trace: check_scheduling(trace, WORKLOAD, can_chunk=True),
+    lambda trace: check_accounting(trace, WORKLOAD),
+    lambda trace: check_ends(trace, WORKLOAD, COMPLETIONS),
+)
 
 
 def test_an_honest_trace_keeps_every_rule() -> None:
-    check_all(honest())
+    for check in CHECKS:
+        check(honest())
 
 
 def replaced(index: int, record: StepRecord) -> list[StepRecord]:
@@ -172,29 +174,24 @@ BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
 }
 
 
-def failures(*checks: Callable[[], None]) -> list[BrokenPromise]:
-    found = []
+def require_told(
+    broken: tuple[Promise, Callable[[], list[StepRecord]], str],
+    checks: Sequence[Callable[[Sequence[StepRecord]], None]],
+) -> None:
+    """Requires that one of the checks finds this promise broken by the trace, in these words."""
+    promise, make, words = broken
+    trace, found = make(), []
     for check in checks:
         try:
-            check()
+            check(trace)
         except BrokenPromise as failure:
-            found.append(failure)
-    return found
+            found.append((failure.finding.promise, str(failure)))
+    assert any(named is promise and words in text for named, text in found), found
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_trace_is_told_with_its_promise(name: str) -> None:
-    promise, make, words = BROKEN[name]
-    trace = make()
-    found = failures(
-        lambda: check_positions(trace, WORKLOAD),
-        lambda: check_limits(trace, WORKLOAD, has_token_budget=True),
-        lambda: check_scheduling(trace, WORKLOAD, can_chunk=True),
-        lambda: check_accounting(trace, WORKLOAD),
-        lambda: check_ends(trace, WORKLOAD, COMPLETIONS),
-    )
-    named = [failure for failure in found if failure.finding.promise is promise]
-    assert any(words in str(failure) for failure in named), [str(f) for f in found]
+    require_told(BROKEN[name], CHECKS)
 
 
 def test_blocks_reserved_early_offend_nobody() -> None:
@@ -524,16 +521,15 @@ HIDDEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_nothing_hides_behind_a_declared_delay(name: str) -> None:
-    promise, make, words = HIDDEN[name]
-    trace = make()
-    late = LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
-    found = failures(
-        lambda: check_scheduling(trace, LATE, True, late),
-        lambda: check_accounting(trace, LATE),
-        lambda: check_ends(trace, LATE, LATE_ANSWERS, late),
+    def late(trace: Sequence[StepRecord]) -> LateEnds:
+        return LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
+
+    checks = (
+        lambda trace: check_scheduling(trace, LATE, True, late(trace)),
+        lambda trace: check_accounting(trace, LATE),
+        lambda trace: check_ends(trace, LATE, LATE_ANSWERS, late(trace)),
     )
-    named = [failure for failure in found if failure.finding.promise is promise]
-    assert any(words in str(failure) for failure in named), [str(f) for f in found]
+    require_told(HIDDEN[name], checks)
 
 
 def test_an_eos_at_the_cap_is_foreseen() -> None:

@@ -15,7 +15,7 @@ from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.catalogue import load_model
-from batchproof.run.registry import BUILT_IN, BY_DEFAULT, resolve_engine
+from batchproof.run.registry import resolve_engine
 
 Build = Callable[..., Any]
 REQUESTS = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 3), Request("c", (7, 7, 8), 5)]
@@ -43,11 +43,6 @@ def build(model: PreTrainedModel) -> Iterator[Build]:
 
 def right(model: PreTrainedModel, requests: list[Request]) -> Any:
     return resolve_engine("reference").factory(model, EngineConfig()).generate(requests)
-
-
-def test_it_runs_only_when_it_is_named() -> None:
-    assert "transformers-cb" in BUILT_IN
-    assert "transformers-cb" not in BY_DEFAULT
 
 
 def test_a_thread_that_is_kept_between_calls_rests_and_ends_with_the_engine(build: Build) -> None:

@@ -21,8 +21,8 @@ from batchproof.checks.answers import (
     check_structure,
     check_tokens,
 )
-from batchproof.checks.ledger import Ledger
 from batchproof.oracle.oracle import Oracle
+from batchproof.records.trial_record import Ledger
 
 MAX_TOKENS_CHECKED_IN_FULL = 8192  # output tokens of one round
 SAMPLE_SIZE = 16  # requests of a larger round

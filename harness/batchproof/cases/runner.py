@@ -108,7 +108,7 @@ def _check_case_holds(trial: Trial, case: Case) -> None:
         )
         if trial.subject.is_embedded:
             raise spec.place.error(text)
-        trial.ledger.notes.append(f"{spec.place}: {text}")
+        trial.ledger.note(f"{spec.place}: {text}")
 
 
 @contextmanager

@@ -21,9 +21,9 @@ import torch
 
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.checks.ledger import Ledger
 from batchproof.findings.finding import Facts, Rule
 from batchproof.oracle.oracle import Oracle, centred
+from batchproof.records.trial_record import Ledger
 from batchproof.statistics import binomial_bound
 
 NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-tie budget

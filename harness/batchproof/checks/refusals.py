@@ -8,9 +8,9 @@ from math import ceil
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.checks.broken import broken
-from batchproof.checks.ledger import Ledger
 from batchproof.findings.finding import Rule
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.records.trial_record import Ledger
 from batchproof.workload.workloads import Workload
 
 # How an engine may say 0, or that 0 is not allowed, without the digit.

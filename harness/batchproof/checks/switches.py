@@ -47,13 +47,6 @@ class Switch:
             setattr(_at(owner), name, value)
 
     @property
-    def exact_statement(self) -> str:
-        """A line of Python that sets the switch as comparisons need it."""
-        target = self.setter or self.place
-        is_call = callable(_at(target)) if self.setter else False
-        return f"{target}({self.exact!r})" if is_call else f"{target} = {self.exact!r}"
-
-    @property
     def is_here(self) -> bool:
         """Whether this torch has the switch."""
         try:

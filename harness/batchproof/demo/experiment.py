@@ -18,11 +18,11 @@ from batchproof.api import (
 )
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.ledger import Ledger
 from batchproof.drawing.timeline import Timeline, build_timeline, waves
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
+from batchproof.records.trial_record import Ledger
 from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
 

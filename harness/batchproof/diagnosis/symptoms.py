@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from batchproof.api import Completion, EngineConfig, FinishReason, Limits, Request
 from batchproof.checks.answers import check_structure, check_tokens
 from batchproof.checks.broken import BrokenPromise
-from batchproof.checks.ledger import Ledger
 from batchproof.diagnosis.rerunner import Call
 from batchproof.oracle.oracle import Oracle, centred
+from batchproof.records.trial_record import Ledger
 
 
 @dataclass(frozen=True, slots=True)

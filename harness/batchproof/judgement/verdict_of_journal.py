@@ -12,7 +12,7 @@ from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import PromiseCell
-from batchproof.records.trial_record import Compared
+from batchproof.records.trial_record import Ledger
 from batchproof.records.verdict import EngineVerdict, PromiseResult
 
 
@@ -65,9 +65,9 @@ def _result(cell: PromiseCell, is_undocumented: bool) -> PromiseResult:
     return PromiseResult(words, cell.passed, cell.failed, cell.no_cap)
 
 
-def _said(ledgers: Sequence[Compared]) -> Compared:
+def _said(ledgers: Sequence[Ledger]) -> Ledger:
     """Returns what the engine states about itself: the first value of each field."""
-    return Compared(
+    return Ledger(
         release=next((each.release for each in ledgers if each.release), None),
         conventions=next((each.conventions for each in ledgers if each.conventions), ()),
         precision=next((each.precision for each in ledgers if each.precision), ""),

@@ -3,7 +3,7 @@
 Its weights are written down, not trained. A changed token among the last 64, a key that is lost or
 leaks for good, or a decode position one off changes what follows. A single wrong key seen by a
 single query moves the logits by at least 100 times their float32 rounding, and flips the token only
-if a hard head (below) asks for that key. The best logit leads the second by at least 2.8 (3.8 is
+if a hard head (below) asks for that key. The best logit leads the second by at least 2.4 (3.8 is
 typical), so no rounding flips a token in float32, bfloat16 or float16. `llama_hash_oracle` computes
 the same tokens in integer Python. As in every RoPE model only the differences of positions count:
 moving a whole sequence to other positions is no fault, and nothing here can see it.

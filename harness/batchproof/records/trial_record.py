@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What was compared while a test ran; counts add up over tests."""
+@dataclass
+class Ledger:
+    """What was compared while a test ran. The trial and its checks fill it in; counts add up over
+    tests."""
 
     num_runs: int = 0  # workloads given to an engine, judged or not
     num_workloads: int = 0  # judged
@@ -25,6 +26,11 @@ class Compared:
     precision: str = ""  # declared for the engine; empty: that of the model
     conventions: tuple[str, ...] = ()  # and settings, in the engine's own words
     notes: tuple[str, ...] = ()
+
+    def note(self, text: str) -> None:
+        """Adds a note unless it is there already."""
+        if text not in self.notes:
+            self.notes += (text,)
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class TrialRecord:
     lacks: str | None = None  # the capability that it would need
     adequacy: str | None = None  # of a model that the user brought: what was measured
     is_adequate: bool = True
-    ledger: Compared = Compared()
+    ledger: Ledger = field(default_factory=Ledger)
     has_happened: Mapping[str, bool] = field(default_factory=dict)  # what a trace must show
     failure: FailureRecord | None = None
     is_own_failure: bool = False  # the harness failed, not the engine

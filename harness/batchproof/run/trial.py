@@ -11,7 +11,6 @@ from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.contract_types import checked_trace
-from batchproof.checks.ledger import Ledger
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure, Run, Scene, Subject
@@ -19,6 +18,7 @@ from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.promises import Promise
+from batchproof.records.trial_record import Ledger
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
@@ -83,7 +83,7 @@ class Trial:
         self._serials[id(engine)] = max(self._serials.values(), default=0) + 1
         release = getattr(engine, "release", None)
         self.ledger.release = release if isinstance(release, str) else None
-        self.ledger.conventions = [str(each) for each in getattr(engine, "notes", ())]
+        self.ledger.conventions = tuple(str(each) for each in getattr(engine, "notes", ()))
         self._note_delay(engine)
         return engine
 
@@ -102,10 +102,8 @@ class Trial:
         self.scheduling_delay = delay
         if delay:
             declared = f"declares a scheduling delay of {delay} step"
-            self.ledger.conventions.append(declared)
-            note = f"{self.spec.name} {declared}, and is granted it"
-            if note not in self.ledger.notes:
-                self.ledger.notes.append(note)
+            self.ledger.conventions += (declared,)
+            self.ledger.note(f"{self.spec.name} {declared}, and is granted it")
 
     def close(self, engine: Engine) -> None:
         """Closes the engine, if it has the capability. Raises `EngineHang`, and what `close` raises."""
@@ -204,9 +202,7 @@ class Trial:
         without a trace, the summary says that it is not shown.
         """
         if Capability.TRACING not in self.capabilities:
-            note = f"{self.spec.name} has no trace; not shown to have happened: {what}"
-            if note not in self.ledger.notes:
-                self.ledger.notes.append(note)
+            self.ledger.note(f"{self.spec.name} has no trace; not shown to have happened: {what}")
             return
         self.has_happened[what] = self.has_happened.get(what, False) or did_happen
 

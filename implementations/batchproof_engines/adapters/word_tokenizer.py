@@ -40,11 +40,6 @@ def id_of(word: str, vocab_size: int) -> int:
     raise ValueError(f"{word[:80]!r} is not the word of a token: words are {first} to {last}")
 
 
-def ids_of(text: str, vocab_size: int) -> list[int]:
-    """Returns the tokens of a text. Raises `ValueError` naming the first word that is not one."""
-    return [id_of(word, vocab_size) for word in text.split()]
-
-
 def words_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     """Returns the tokenizer to save beside a checkpoint, so that text-only servers can serve it."""
     from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and only needed here)

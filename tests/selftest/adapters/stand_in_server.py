@@ -13,7 +13,7 @@ from typing import Any
 
 from batchproof.api import Limits, Request
 from batchproof.models import gpt2_hash_oracle
-from batchproof_engines.adapters.word_tokenizer import ids_of, text_of
+from batchproof_engines.adapters.word_tokenizer import id_of, text_of
 
 MODEL = "gpt2-hash"
 LIMITS = Limits(vocab_size=256, max_model_len=256)
@@ -99,7 +99,7 @@ def answer(handler: Handler, body: dict[str, Any]) -> None:
     """Answers as a correct server that takes ids and words."""
     prompt = body["prompt"]
     if isinstance(prompt, str):
-        prompt = ids_of(prompt, LIMITS.vocab_size)
+        prompt = [id_of(word, LIMITS.vocab_size) for word in prompt.split()]
     refusal = LIMITS.refusal(Request("", tuple(prompt), body["max_tokens"]))
     if refusal is not None:
         handler.say(400, {"error": {"message": refusal, "code": 400}})

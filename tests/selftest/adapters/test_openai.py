@@ -19,7 +19,7 @@ from batchproof.api import (
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import EngineHang, UsageError
-from batchproof.run.registry import BY_DEFAULT, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
@@ -88,10 +88,6 @@ def saying(*parts: object) -> Callable[[Handler, Body], None]:
 
 def choice(text: str, **more: object) -> Body:
     return {"choices": [{"index": 0, "text": text, **more}]}
-
-
-def test_it_runs_only_when_it_is_named() -> None:
-    assert "openai" not in BY_DEFAULT
 
 
 def test_the_suite_judges_a_good_server_clean(server: StandIn) -> None:
@@ -417,16 +413,19 @@ def test_wrong_options_are_refused_in_one_sentence(build: Build, options: str, w
         build(options)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1"])
-def test_a_base_url_that_is_none_is_refused(url: str) -> None:
-    spec = resolve_engine(f"openai?base_url={url}&model=x")
-    with pytest.raises(UsageError, match=r"base_url .* must read http"):
-        spec.factory(UNUSED_MODEL, EngineConfig())  # type: ignore[arg-type]
-
-
-def test_a_server_must_be_named() -> None:
-    with pytest.raises(UsageError, match="openai needs to know its server"):
-        resolve_engine("openai").factory(UNUSED_MODEL, EngineConfig())  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", "openai needs to know its server"),
+        ("?base_url=localhost:8000&model=x", "base_url .* must read http"),
+        ("?base_url=ftp://x/v1&model=x", "base_url .* must read http"),
+        ("?base_url=http://&model=x", "base_url .* must read http"),
+        ("?base_url=http://x:port/v1&model=x", "base_url .* must read http"),
+    ],
+)
+def test_a_server_must_be_named_by_a_url(options: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve_engine(f"openai{options}").factory(UNUSED_MODEL, EngineConfig())  # type: ignore[arg-type]
 
 
 def test_a_model_that_the_server_does_not_list_is_refused(build: Build, server: StandIn) -> None:

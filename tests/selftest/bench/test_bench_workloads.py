@@ -15,7 +15,6 @@ from batchproof.bench.spec_files import (
     load_specs,
     override,
 )
-from batchproof.cases.files import load_cases
 from batchproof.errors import CaseError, UsageError
 
 NAMES = ["bimodal", "bs1", "long_prompts", "poisson", "prefix_repetition", "ragged", "uniform"]
@@ -65,10 +64,6 @@ def test_the_built_in_workloads_are_there_for_both_kinds_of_machine() -> None:
         assert large.spec.why == small.spec.why
 
 
-def test_curated_cases_are_not_confused_with_workloads() -> None:
-    assert not any("benchmarks" in case.place.path for case in load_cases())
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_cpu_there_are_more_requests_than_slots_and_the_work_is_small(name: str) -> None:
     spec = load_specs(on_cpu=True)[name]
@@ -79,14 +74,6 @@ def test_on_a_cpu_there_are_more_requests_than_slots_and_the_work_is_small(name:
     assert (spec.arrival_rate is not None) == (name == "poisson")
 
 
-def test_the_same_seed_gives_the_same_workload_and_another_seed_another() -> None:
-    workload = SPEC.realise(100, 64)
-    assert workload.requests == SPEC.realise(100, 64).requests
-    assert workload.hash == SPEC.realise(100, 64).hash
-    assert workload.hash != replace(SPEC, seed=1).realise(100, 64).hash
-    assert len(workload.hash) == 12
-
-
 def test_the_hash_sees_everything_that_an_engine_is_given_and_nothing_else() -> None:
     rated = replace(SPEC, arrival_rate=5.0)
     variants = [
@@ -94,6 +81,7 @@ def test_the_hash_sees_everything_that_an_engine_is_given_and_nothing_else() -> 
         SPEC.realise(101, 64),
         rated.realise(100, 64),
         replace(rated, arrival_rate=6.0).realise(100, 64),
+        replace(SPEC, seed=1).realise(100, 64),
         replace(SPEC, slots=3).realise(100, 64),
         replace(SPEC, max_num_batched_tokens=64).realise(100, 64),
         replace(SPEC, num_requests=7).realise(100, 64),
@@ -200,10 +188,8 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
             "7: a workload: key 'sede' is unknown; choose one of name, why, num_requests",
         ),
         ("seed: 0\n", "", "1: a workload lacks the key 'seed'"),
-        ("seed: 0\n", "seed: 0\nseed: 1\n", "8: key 'seed' is twice in a workload, first in line 7"),
         ("seed: 0", "seed: -1", "7: seed is -1, but must be at least 0"),
         ("slots: 2", "slots: two", "6: slots is 'two', a text, but must be a whole number"),
-        ("slots: 2", "slots: 2.0", "6: slots is '2.0', a decimal number, but must be a whole number"),
         ("slots: 2", "slots: 0", "6: slots is 0, but must be at least 1"),
         ("[3, 9]", "[9, 3]", "4: prompt_len is [9, 3], but must be [LOW, HIGH] with LOW <= HIGH"),
         ("[3, 9]", "[3]", "4: prompt_len is [3], but must be [LOW, HIGH] with LOW <= HIGH"),
@@ -211,11 +197,6 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
         ("[3, 9]", "3:9", "4: prompt_len is '3:9', a number, but must be a list"),
         ("[3, 9]", "[3, 4000]", "1: max_num_batched_tokens is 2048, but must be at least 4000, for a"),
         ("[2, 4]", "[]", "5: cap is an empty list, but must hold at least one item"),
-        (
-            "[2, 4]",
-            "[2, {share: 1, range: [2, 4]}]",
-            "5: an end of cap is a mapping, but must be a whole number",
-        ),
         ("[2, 4]", "[{share: 0.5, range: [2, 4]}]", "5: cap has the shares 0.5, but they must be"),
         ("[2, 4]", "[{share: 1, range: [4, 2]}]", "5: range is [4, 2], but must be [LOW, HIGH]"),
         ("[2, 4]", "[{share: 1}]", "5: a part of cap lacks the key 'range'"),
@@ -228,11 +209,6 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
             "4: prompt_len is 3..9, but must be above 3",
         ),
         ("seed: 0", "seed: 0\nshared_prefix: {length: 2, num_groups: 6}", "3: num_requests is 6, but"),
-        (
-            "seed: 0",
-            "seed: 0\nshared_prefix: {length: 2}",
-            "8: shared_prefix lacks the key 'num_groups",
-        ),
         ("{num_requests: 3}", "{num_requests: 0}", "8: num_requests is 0, but must be at least 1"),
         (
             "{num_requests: 3}",
@@ -242,7 +218,6 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
         ("{num_requests: 3}", "small", "8: on_cpu is 'small', a text, but must be a mapping"),
         ("name: small", "name: big", "1: name is 'big', but must be that of the file, 'small'"),
         ("To see.", '" "', "2: why is empty, but must say what the workload shows"),
-        ("[3, 9]", "[3, 9", "5: this is no valid YAML:"),
         (GOOD, "", "1: the file is empty, but must hold a workload"),
         (GOOD, "- 1\n", "1: a workload is a list, but must be a mapping"),
     ],

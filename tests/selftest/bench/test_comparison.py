@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,18 +18,18 @@ import torch
 from batchproof.api import (
     Capability,
     Completion,
-    Engine,
     EngineConfig,
     FinishReason,
     Request,
     RowRecord,
     StepRecord,
+    TokenEvent,
 )
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
 from batchproof.bench.laps import Laps, renamed
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
+from batchproof.bench.spec import BenchSpec, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.promises import Promise
 from batchproof.run.laboratory import Laboratory
@@ -53,6 +53,18 @@ def lab() -> Laboratory:
     return Laboratory(torch.device("cpu"), torch.float32, 60.0)
 
 
+class Wrapper:
+    """Answers as `static` does; each liar below adds its lie."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner: Any = resolve_engine("static").factory(model, config)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return self._inner.generate(requests)
+
+
 Compare = Callable[..., dict[str, Any]]
 
 
@@ -62,15 +74,20 @@ def compare(lab: Laboratory) -> Compare:
 
 
 def _compare(
-    lab: Laboratory, *engines: str | EngineSpec, spec: BenchSpec = SPEC, terms: Terms = TERMS
+    lab: Laboratory, *engines: str | type[Wrapper], spec: BenchSpec = SPEC, terms: Terms = TERMS
 ) -> dict[str, Any]:
+    subject = lab.subject(MODEL)
+    workload = spec.realise(subject.vocab_size, subject.context_len)
+    return compare_engines([_trial(lab, each) for each in engines], workload, terms, lambda _: None)
+
+
+def _trial(lab: Laboratory, engine: str | type[Wrapper]) -> Trial:
     oracle = lab.oracle(MODEL)
-    specs = [resolve_engine(each) if isinstance(each, str) else each for each in engines]
-    trials = [
-        Trial(lab, each, oracle, lab.capabilities(each, oracle.subject), Promise.P1) for each in specs
-    ]
-    workload = spec.realise(oracle.subject.vocab_size, oracle.subject.context_len)
-    return compare_engines(trials, workload, terms, lambda _: None)
+    if not isinstance(engine, str):
+        named = EngineSpec(engine.__name__, engine)
+        return Trial(lab, named, oracle, engine.capabilities, Promise.P1)
+    spec = resolve_engine(engine)
+    return Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
 
 
 def _rows(comparison: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -109,11 +126,11 @@ def test_a_fault_that_looks_fast_is_invalid_and_shows_no_figure(compare: Compare
     assert _rows(found)["reference"]["verdict"] == "VALID"
 
 
-class Parrot:
+class Parrot(Wrapper):
     """Answers a request id as it did before: right in a round that repeats an earlier one."""
 
     def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
+        super().__init__(model, config)
         self._known: dict[str, Completion] = {}
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -122,77 +139,40 @@ class Parrot:
         return [self._known[request.request_id] for request in requests]
 
 
-def test_an_engine_that_repeats_its_last_answers_is_invalid(compare: Compare) -> None:
-    row = compare(EngineSpec("parrot", Parrot))["rows"][0]
-    assert row["verdict"] == "INVALID"
-    assert row["reason"].startswith("P1 parity is broken")
-
-
-def _raises(_model: object, _config: EngineConfig) -> Engine:
-    class Broken:
-        num_calls = 0
-
-        def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            self.num_calls += 1
-            raise MemoryError(f"no room for {len(requests)} requests")
-
-    return Broken()
-
-
-def test_an_engine_that_raises_is_invalid_and_ends_no_other(compare: Compare, lab: Laboratory) -> None:
-    key = ("broken", MODEL)
-    lab._capabilities[key] = frozenset()
-    rows = _rows(compare(EngineSpec("broken", _raises), "static"))
-    assert rows["broken"]["reason"] == "the engine raised MemoryError: no room for 5 requests"
-    assert rows["static"]["verdict"] == "VALID"
-
-
-class Sleeper:
+class Sleeper(Wrapper):
     """Right, and never in a hurry."""
-
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         time.sleep(5)
-        return self._inner.generate(requests)
+        return super().generate(requests)
 
 
 def test_an_engine_that_takes_too_long_has_no_figure_and_is_not_called_wrong(
-    compare: Compare, lab: Laboratory
+    compare: Compare,
 ) -> None:
-    lab._capabilities[("sleeper", MODEL)] = frozenset()
-    row = compare(EngineSpec("sleeper", Sleeper), terms=replace(TERMS, time_limit_s=0.2))["rows"][0]
+    row = compare(Sleeper, terms=replace(TERMS, time_limit_s=0.2))["rows"][0]
     assert (row["verdict"], row["metrics"]) == ("UNVERIFIED", None)
     assert row["reason"] == "generate did not return within 0.2 s (--engine-time-limit)"
 
 
-def test_a_refusal_of_this_config_alone_is_told(compare: Compare, lab: Laboratory) -> None:
-    def refuse(_model: object, _config: EngineConfig) -> Engine:
+class Picky(Wrapper):
+    def __init__(self, _model: object, _config: EngineConfig) -> None:
         raise UnsupportedModelError("not with two slots")
 
-    lab._capabilities[("picky", MODEL)] = frozenset()
-    row = compare(EngineSpec("picky", refuse))["rows"][0]
-    assert row["verdict"] == "INVALID"
-    assert "not with two slots" in row["reason"]
 
-
-class Lazy:
+class Lazy(Wrapper):
     """Does its work when its list is read."""
 
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
-
-    def generate(self, requests: Sequence[Request]) -> Iterator[Completion]:
-        yield from self._inner.generate(requests)
+    def generate(self, requests: Sequence[Request]) -> Any:
+        yield from super().generate(requests)
 
 
 def test_work_that_is_put_off_is_timed_all_the_same(compare: Compare) -> None:
     """An engine that works when its answer is read does not come out as fast as a clock."""
-    found = compare("static", EngineSpec("lazy", Lazy))
+    found = compare("static", Lazy)
     rows = _rows(found)
     lazy_s, static_s = (
-        min(r["process_s"] for r in rows[name]["rounds"]) for name in ("lazy", "static")
+        min(r["process_s"] for r in rows[name]["rounds"]) for name in ("Lazy", "static")
     )
     assert lazy_s > static_s / 10
 
@@ -274,18 +254,20 @@ def test_what_is_put_off_to_the_first_look_is_done_before_the_clock_stops() -> N
     assert len(PutOff.worked_out_at) == looked_at
 
 
-class FillsIn:
+class FillsIn(Wrapper):
     """Hands out lists, and writes the tokens into them when it is closed."""
 
+    capabilities = frozenset({Capability.CLOSING})
+
     def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
+        super().__init__(model, config)
         self._owed: list[tuple[Sequence[Request], list[list[int]]]] = []
         self._has_served = False
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         if not self._has_served:
             self._has_served = True
-            return self._inner.generate(requests)
+            return super().generate(requests)
         blanks = [[0] * request.max_new_tokens for request in requests]
         self._owed.append((requests, blanks))
         return [
@@ -299,61 +281,43 @@ class FillsIn:
                 blank[:] = right.token_ids
 
 
-def test_answers_filled_in_after_the_round_are_invalid(compare: Compare, lab: Laboratory) -> None:
-    lab._capabilities[("fills", MODEL)] = frozenset({Capability.CLOSING})
-    row = compare(EngineSpec("fills", FillsIn))["rows"][0]
-    assert row["verdict"] == "INVALID"
-    assert "got token 0" in row["reason"]
-
-
-class LyingTrace:
+class LyingTrace(Wrapper):
     """Every step of it full, whatever was done."""
 
+    capabilities = frozenset({Capability.TRACING})
+
     def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
+        super().__init__(model, config)
         rows = tuple(RowRecord(f"r{i}", 0, 500, True) for i in range(config.max_num_seqs))
         self.trace = [StepRecord(rows, (), (), (), ())] * 9
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return self._inner.generate(requests)
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no room"), asyncio.CancelledError("the loop is gone"), OracleError("not ours")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_an_engine_raises_is_its_own_and_ends_no_other(
+    compare: Compare, error: BaseException
+) -> None:
+    class Raiser(Wrapper):
+        def generate(self, _requests: Sequence[Request]) -> list[Completion]:
+            raise error
 
-def test_a_lying_trace_is_invalid(compare: Compare, lab: Laboratory) -> None:
-    lab._capabilities[("liar", MODEL)] = frozenset({Capability.TRACING})
-    assert compare(EngineSpec("liar", LyingTrace))["rows"][0]["verdict"] == "INVALID"
-
-
-class Cancelled:
-    def __init__(self, _model: object, _config: EngineConfig) -> None:
-        pass
-
-    def generate(self, _requests: Sequence[Request]) -> list[Completion]:
-        raise asyncio.CancelledError("the loop is gone")
-
-
-class NoAnswer(Cancelled):
-    def generate(self, _requests: Sequence[Request]) -> list[Completion]:
-        raise OracleError("not ours")
-
-
-@pytest.mark.parametrize("kind", [Cancelled, NoAnswer])
-def test_whatever_an_engine_raises_is_its_own(compare: Compare, lab: Laboratory, kind: Any) -> None:
-    lab._capabilities[("raiser", MODEL)] = frozenset()
-    rows = _rows(compare(EngineSpec("raiser", kind), "static"))
-    assert rows["raiser"]["reason"].startswith("the engine raised")
+    rows = _rows(compare(Raiser, "static"))
+    assert rows["Raiser"]["reason"] == f"the engine raised {type(error).__name__}: {error}"
     assert rows["static"]["verdict"] == "VALID"
 
 
-class Lingers:
+class Lingers(Wrapper):
     """Leaves a thread behind that computes on."""
 
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
-        self._is_over = False
+    capabilities = frozenset({Capability.CLOSING})
+    _is_over = False
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         threading.Thread(target=self._spin, daemon=True).start()
-        return self._inner.generate(requests)
+        return super().generate(requests)
 
     def _spin(self) -> None:
         while not self._is_over:
@@ -363,11 +327,10 @@ class Lingers:
         self._is_over = True
 
 
-def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare, lab: Laboratory) -> None:
-    lab._capabilities[("lingers", MODEL)] = frozenset({Capability.CLOSING})
-    rows = _rows(compare("static", EngineSpec("lingers", Lingers)))
+def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare) -> None:
+    rows = _rows(compare("static", Lingers))
     harm = "a thread computes although no request is being served"
-    assert (rows["lingers"]["verdict"], rows["lingers"]["reason"]) == ("INVALID", harm)
+    assert (rows["Lingers"]["verdict"], rows["Lingers"]["reason"]) == ("INVALID", harm)
     assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
 
 
@@ -380,39 +343,32 @@ def test_nobody_is_blamed_for_harm_that_was_done_before() -> None:
     assert "weights and buffers changed" in row["reason"]
 
 
+class Damages(Wrapper):
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        with torch.no_grad():
+            model.lm_head.weight.mul_(1.0 + 1e-3)
+
+
 def test_an_engine_that_damages_the_model_is_named_and_no_other_row_has_figures() -> None:
     own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
-
-    class Damages:
-        def __init__(self, model: Any, config: EngineConfig) -> None:
-            self._inner = resolve_engine("static").factory(model, config)
-            with torch.no_grad():
-                model.lm_head.weight.mul_(1.0 + 1e-3)
-
-        def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            return self._inner.generate(requests)
-
-    own._capabilities[("damages", MODEL)] = frozenset()
-    rows = _rows(_compare(own, "static", EngineSpec("damages", Damages)))
-    assert rows["damages"]["verdict"] == "INVALID"
-    assert "weights and buffers changed" in rows["damages"]["reason"]
+    rows = _rows(_compare(own, "static", Damages))
+    assert rows["Damages"]["verdict"] == "INVALID"
+    assert "weights and buffers changed" in rows["Damages"]["reason"]
     assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
 
 
-class Elsewhere:
+class Elsewhere(Wrapper):
     """As an engine in another process looks from this one: hardly any time of its own."""
 
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
-
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        answers = self._inner.generate(requests)
+        answers = super().generate(requests)
         time.sleep(0.3)
         return answers
 
 
 def test_an_engine_that_works_elsewhere_is_not_timed_by_this_process(compare: Compare) -> None:
-    found = compare("static", EngineSpec("elsewhere", Elsewhere))
+    found = compare("static", Elsewhere)
     assert found["clock"] == "wall"
     assert found["ratios"][0]["ratio"] < 0.5
 
@@ -434,37 +390,33 @@ def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
     assert clock_for(cast(Any, [*rounds, SimpleNamespace(rounds=[], problem=None)]), "process") == clock
 
 
-class Greedy:
+class Greedy(Wrapper):
     """Takes all cores for itself, and for the engine after it."""
-
-    def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner = resolve_engine("static").factory(model, config)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         torch.set_num_threads(torch.get_num_threads() + 1)
-        return self._inner.generate(requests)
+        return super().generate(requests)
 
 
 def test_an_engine_that_changes_the_number_of_threads_is_invalid_and_they_are_put_back(
-    compare: Compare, lab: Laboratory
+    compare: Compare,
 ) -> None:
-    lab._capabilities[("greedy", MODEL)] = frozenset()
     before = torch.get_num_threads()
-    rows = _rows(compare(EngineSpec("greedy", Greedy), "static"))
-    assert rows["greedy"]["verdict"] == "INVALID"
-    assert "number of threads" in rows["greedy"]["reason"]
+    rows = _rows(compare(Greedy, "static"))
+    assert rows["Greedy"]["verdict"] == "INVALID"
+    assert "number of threads" in rows["Greedy"]["reason"]
     assert rows["static"]["verdict"] == "VALID"
     assert torch.get_num_threads() == before
 
 
-class Replaying:
+class Replaying(Wrapper):
     """Stands in for one that replays a graph in each step but the first, where it captures: no hook is
     called, and the passes that were rehearsed come to as many as the steps."""
 
     capabilities = frozenset({Capability.TRACING})
 
     def __init__(self, model: Any, config: EngineConfig) -> None:
-        self._inner: Any = resolve_engine("static").factory(model, config)
+        super().__init__(model, config)
         self._embedding = model.get_input_embeddings()
 
     @property
@@ -475,7 +427,7 @@ class Replaying:
         hooks, self._embedding._forward_pre_hooks = self._embedding._forward_pre_hooks, {}
         before = len(self.trace)
         try:
-            done = self._inner.generate(requests)
+            done = super().generate(requests)
         finally:
             self._embedding._forward_pre_hooks = hooks
         for _ in self.trace[before:]:
@@ -485,15 +437,14 @@ class Replaying:
 
 
 def test_an_engine_that_replays_graphs_shows_no_waste_and_says_why(
-    compare: Compare, lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hook sees no replay, but sees what is captured: of 944 tokens 416 were counted."""
     replays: list[None] = []
     standin = type("CUDAGraph", (), {"replay": lambda _: replays.append(None)})
     monkeypatch.setattr(torch.cuda, "CUDAGraph", standin)
-    lab._capabilities[("replaying", MODEL)] = Replaying.capabilities
     before = standin.replay
-    row = compare(EngineSpec("replaying", Replaying))["rows"][0]
+    row = compare(Replaying)["rows"][0]
     assert row["verdict"] == "VALID", row["reason"]
     assert row["schedule"]["padding_waste"] is None
     assert row["schedule"]["why_no_waste"].startswith("CUDA graphs were replayed")
@@ -501,8 +452,10 @@ def test_an_engine_that_replays_graphs_shows_no_waste_and_says_why(
     assert standin.replay is before
 
 
-class Greeter:
+class Greeter(Wrapper):
     """Emits an event of a request that was never made."""
+
+    capabilities = frozenset({Capability.STEPPING})
 
     def __init__(self, model: Any, config: EngineConfig) -> None:
         self._inner: Any = resolve_engine("ragged").factory(model, config)
@@ -511,26 +464,22 @@ class Greeter:
         return getattr(self._inner, name)
 
     def step(self) -> list[Any]:
-        from batchproof.api import TokenEvent
-
         return [*self._inner.step(), TokenEvent("stranger", 1, FinishReason.LENGTH)]
 
 
-def test_an_event_of_nobodys_request_is_invalid(compare: Compare, lab: Laboratory) -> None:
-    ragged = resolve_engine("ragged")
-    lab._capabilities[("greeter", MODEL)] = lab.capabilities(ragged, lab.subject(MODEL))
-    row = compare(EngineSpec("greeter", Greeter))["rows"][0]
-    assert "'stranger', which was not requested" in row["reason"]
-
-
-def test_workloads_are_alike_only_if_everything_asked_is() -> None:
-    def realised(spec: BenchSpec) -> BenchWorkload:
-        return spec.realise(256, 256)
-
-    assert realised(SPEC).hash == realised(replace(SPEC, why="worded otherwise")).hash
-    for other in (
-        replace(SPEC, slots=3),
-        replace(SPEC, seed=1),
-        replace(SPEC, cap=((1.0, Range(3, 6)),)),
-    ):
-        assert realised(other).hash != realised(SPEC).hash
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (Parrot, "P1 parity is broken"),
+        (Picky, "not with two slots"),
+        (FillsIn, "got token 0"),
+        (LyingTrace, ""),
+        (Greeter, "'stranger', which was not requested"),
+    ],
+)
+def test_who_does_not_keep_the_promises_is_invalid(
+    compare: Compare, engine: type[Wrapper], words: str
+) -> None:
+    row = compare(engine)["rows"][0]
+    assert row["verdict"] == "INVALID"
+    assert words in row["reason"]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -116,16 +115,6 @@ def test_the_interval_is_as_wide_as_the_points_are_apart(noise: list[float]) -> 
     assert narrow is not None
     assert wide is not None
     assert wide.high - wide.low == pytest.approx(4 * (narrow.high - narrow.low), rel=1e-6, abs=1e-6)
-
-
-def test_the_interval_holds_the_exponent_as_often_as_it_says() -> None:
-    rng = Random(0)
-    num_held = 0
-    for _ in range(2000):
-        found = PowerLaw.fit([(x, x**0.8 * math.exp(rng.gauss(0, 0.05))) for x in (8, 16, 32, 64)])
-        assert found is not None
-        num_held += found.low <= 0.8 <= found.high
-    assert 0.93 < num_held / 2000 < 0.97
 
 
 @pytest.mark.parametrize("num_points", [0, 1, 2])

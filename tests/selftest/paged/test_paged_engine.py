@@ -114,19 +114,14 @@ def test_the_pool_bounds_the_memory_whatever_was_served(model: PreTrainedModel, 
     assert engine._backend.num_bytes == (CROWDED.num_blocks + num_trash) * block_bytes
 
 
-def test_the_models_own_attention_is_back_after_a_step(model: PreTrainedModel) -> None:
-    own = model.config._attn_implementation
-    engine = paged(model, EngineConfig(), trace=False)
-    engine.add(Request("a", (1, 2, 3), 3))
-    engine.step()
-    assert model.config._attn_implementation == own
-
-
-def test_the_models_own_attention_is_back_after_an_error(
+def test_the_models_own_attention_is_back_after_a_step_and_after_an_error(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = model.config._attn_implementation
     engine = paged(model, EngineConfig(), trace=False)
+    engine.add(Request("a", (1, 2, 3), 1))
+    engine.step()
+    assert model.config._attn_implementation == own
 
     def broken(*_: object) -> None:
         raise RuntimeError("no attention today")
@@ -172,9 +167,18 @@ def test_a_trace_is_made_anew_when_a_weight_is_replaced() -> None:
         ({"graphs": True}, "graphs=true needs backend=blocks or triton"),
         ({"prepack": True, "trace": False}, "prepack=true needs trace=true"),
         ({"compile": True, "trace": True}, "trace and compile exclude each other"),
+        ({"prepare": True}, "prepare=true needs backend=blocks or triton"),
+        ({"backend": "blocks", "prepare": True, "tune": True}, "tune=true needs backend=triton and"),
+        ({"overlap": "maybe"}, "overlap is 'maybe', but must be true or false"),
+        ({"trace": 1}, "trace is 1, but must be true or false"),
+        ({"poison": "lots"}, "poison is 'lots', but must be a number"),
+        ({"poison": True}, "poison is True, but must be a number"),
+        ({"compile": "nope"}, "compile is 'nope', but must be true, false or one of"),
     ],
 )
-def test_options_that_contradict_each_other_are_named(options: dict[str, Any], rule: str) -> None:
+def test_options_that_are_wrong_or_contradict_each_other_are_named(
+    options: dict[str, Any], rule: str
+) -> None:
     model = load_model("gpt2-random", CPU, torch.float32).model
     with pytest.raises(ConfigError, match=rule):
         paged(model, EngineConfig(), **options)

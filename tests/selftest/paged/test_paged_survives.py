@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from batchproof.api import (
     Request,
     SteppingEngine,
 )
-from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.paged import paged
@@ -64,23 +62,6 @@ def test_packed_weights_follow_the_model(model: PreTrainedModel) -> None:
         parameter.data.copy_(parameter.data.flip(0))
     fresh = paged(model, EngineConfig(), prepack=True).generate(asked)
     assert fresh == resolve_engine("reference").factory(model, EngineConfig()).generate(asked)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"overlap": "maybe"}, "overlap is 'maybe', but must be true or false"),
-        ({"trace": 1}, "trace is 1, but must be true or false"),
-        ({"poison": "lots"}, "poison is 'lots', but must be a number"),
-        ({"poison": True}, "poison is True, but must be a number"),
-        ({"compile": "nope"}, "compile is 'nope', but must be true, false or one of"),
-    ],
-)
-def test_an_option_of_the_wrong_type_is_refused(
-    model: PreTrainedModel, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        paged(model, EngineConfig(), **options)
 
 
 def test_a_call_that_raises_leaves_the_engine_free(model: PreTrainedModel) -> None:

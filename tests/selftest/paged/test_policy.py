@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,26 +15,6 @@ from batchproof_engines.paged.trace import TraceLog
 
 SIZE = 2
 LIMITS = Limits(vocab_size=1000, max_model_len=10_000)
-
-
-# ---- no tensors ----------------------------------------------------------------------------------
-
-WITHOUT_ITS_FRONT_DOOR = """
-import sys, types
-package = types.ModuleType("batchproof_engines.paged")  # its factory may import what it likes
-package.__path__ = [sys.argv[2]]
-sys.modules["batchproof_engines.paged"] = package
-__import__(f"batchproof_engines.paged.{sys.argv[1]}")
-sys.exit("torch" in sys.modules or "transformers" in sys.modules)
-"""
-
-
-@pytest.mark.parametrize("module", ["sequence", "block_manager", "scheduler", "trace"])
-def test_the_policy_imports_no_torch(module: str) -> None:
-    root = Path(__file__).resolve().parents[3]
-    folder = root / "implementations" / "batchproof_engines" / "paged"
-    command = [sys.executable, "-c", WITHOUT_ITS_FRONT_DOOR, module, str(folder)]
-    assert subprocess.run(command, cwd=root, check=False).returncode == 0
 
 
 # ---- the prefix cache ----------------------------------------------------------------------------
@@ -105,14 +83,6 @@ def test_what_followed_an_evicted_block_cannot_be_reached() -> None:
     blocks.check_integrity([second, again, *fillers])
 
 
-def test_a_prompt_that_is_cached_to_its_end_has_a_token_left_to_compute() -> None:
-    blocks = cache(None)
-    blocks.release(computed(blocks, 1, 2, 3, 4))
-    assert len(blocks.match(sequence(1, 2, 3, 4))) == 1
-    assert len(blocks.match(sequence(1, 2, 3, 4, 5))) == 2
-    assert blocks.match(sequence(1, 2)) == ()
-
-
 class Weak(int):
     """A token id whose hash says nothing."""
 
@@ -134,35 +104,10 @@ def test_equal_hashes_prove_nothing() -> None:
     )
 
 
-def test_a_shared_block_is_free_when_the_last_who_holds_it_lets_go() -> None:
-    blocks = cache(4)
-    owner = computed(blocks, 1, 2, 3)
-    sharer = computed(blocks, 1, 2, 4, lane=1)
-    assert owner.block_table[0] == sharer.block_table[0]
-    assert blocks.num_free_blocks == 1
-    (tail,) = owner.block_table[1:]
-    assert blocks.release(owner) == [tail], "the other one is in use"
-    blocks.check_integrity([sharer])
-    assert blocks.num_free_blocks == 2
-    blocks.release(sharer)
-    assert blocks.num_free_blocks == 4
-
-
 def test_without_a_cache_nothing_is_found() -> None:
     blocks = BlockManager(None, SIZE, 1)
     blocks.release(computed(blocks, 1, 2, 3, 4))
     assert num_hits(blocks, 1, 2, 3, 4) == 0
-
-
-def test_the_same_new_prefix_twice_in_one_step_is_computed_twice_and_kept_once() -> None:
-    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=2, block_size=SIZE, prefix_caching=True))
-    twins = [scheduler.add(Request(name, (1, 2, 3), 3)) for name in "ab"]
-    plan = scheduler.schedule()
-    assert [each.context_len for each in plan.scheduled] == [0, 0]
-    assert not set(twins[0].block_table) & set(twins[1].block_table), "nothing is published yet"
-    scheduler.update(plan.scheduled, [PENDING, PENDING])
-    third = sequence(1, 2, 3)
-    assert scheduler.blocks.match(third) == (twins[0].block_table[0],)
 
 
 def test_a_token_is_awaited_unless_its_sequence_ended_before_or_was_aborted() -> None:
@@ -191,25 +136,6 @@ def test_one_that_waits_again_may_turn_out_to_have_stopped() -> None:
     scheduler.check_integrity()
 
 
-def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
-    config = EngineConfig(max_num_seqs=2, block_size=SIZE, num_blocks=6, prefix_caching=True)
-    scheduler = Scheduler(LIMITS, config)
-    old, young = (
-        scheduler.add(Request(name, prompt, 6))
-        for name, prompt in (("old", (1, 2, 3)), ("young", (4, 5, 6)))
-    )
-    contexts = []
-    while scheduler.running or scheduler.waiting:
-        plan = scheduler.schedule()
-        contexts += [
-            each.context_len for each in plan.scheduled if each.sequence.request_id in plan.admitted
-        ]
-        scheduler.update(plan.scheduled, [7 for each in plan.scheduled if each.is_sampled])
-    assert len(contexts) == 3, "one was preempted and came back"
-    assert contexts[2] > 0
-    assert old.finish_reason is young.finish_reason is FinishReason.LENGTH
-
-
 # ---- lanes ---------------------------------------------------------------------------------------
 
 
@@ -224,16 +150,6 @@ def test_a_sequence_stays_in_its_lane_while_there_is_room(num_blocks: int | None
         for each in scheduler.running:
             assert each.block_table == [each.lane + 4 * i for i in range(len(each.block_table))]
         scheduler.update(plan.scheduled, [7] * len(plan.scheduled))
-
-
-def test_a_pool_too_narrow_for_lanes_serves_all_the_same() -> None:
-    """Seven blocks in four lanes: the last column is not whole, and one sequence needs them all."""
-    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=4, block_size=SIZE, num_blocks=7))
-    only = scheduler.add(Request("only", tuple(range(14)), 1))
-    plan = scheduler.schedule()
-    assert sorted(only.block_table) == list(range(7))
-    scheduler.update(plan.scheduled, [1])
-    assert scheduler.blocks.num_free_blocks == 7
 
 
 # ---- cost ----------------------------------------------------------------------------------------

@@ -20,14 +20,10 @@ from batchproof.bench.axes import (
     requests_axis,
     sequences_axis,
 )
-from batchproof.errors import ConfigError
-from batchproof.models.catalogue import load_model
-from batchproof.models.shaped import build_model
-from batchproof.models.shapes import SHAPES
+from batchproof.models.shapes import SHAPES, build_model
 from batchproof_engines.paged import (
     build_unprobed,
     capture,
-    paged,
     runner,
     torch_kernels,
 )
@@ -85,23 +81,24 @@ def test_no_timed_call_captures_anything_or_moves_the_pool(axis: Axis, num_captu
         assert engine._backend.generation == generation
 
 
-def test_a_pool_is_made_as_large_as_the_limits_allow_and_memory_permits() -> None:
-    config = EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41)
-    pool = built(config)._backend
+@pytest.mark.parametrize(
+    ("limits", "free_bytes", "num_blocks"),
+    [
+        ({"max_model_len": 41}, None, 3 * 11 + 1),
+        ({"max_model_len": 41}, 2 * 20 * 1024, 20),  # half of what is free
+        ({"max_model_len": 28, "num_blocks": 7}, None, 8),
+    ],
+    ids=["as large as the limits allow", "as memory permits", "as asked"],
+)
+def test_a_pool_is_made_as_large_as_it_will_ever_be(
+    limits: dict[str, int], free_bytes: int | None, num_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if free_bytes is not None:
+        monkeypatch.setattr("batchproof_engines.paged.blocks.free_bytes", lambda _: free_bytes)
+    pool = built(EngineConfig(max_num_seqs=3, block_size=4, **limits))._backend
     assert isinstance(pool, BlockPool)
     block_bytes = 2 * 2 * 4 * 16 * 4  # keys and values, layers, block_size, head_dim, float32
-    assert pool.num_bytes == (3 * 11 + 1) * block_bytes
-
-
-def test_memory_bounds_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof_engines.paged.blocks.free_bytes", lambda _: 2 * 20 * 1024)
-    pool = built(EngineConfig(max_num_seqs=3, block_size=4, max_model_len=41))._backend
-    assert pool.num_bytes == 20 * 1024, "half of what is free"
-
-
-def test_a_pool_of_a_given_size_is_not_made_larger() -> None:
-    config = EngineConfig(max_num_seqs=3, block_size=4, num_blocks=7, max_model_len=28)
-    assert built(config)._backend.num_bytes == 8 * 1024
+    assert pool.num_bytes == num_blocks * block_bytes
 
 
 @pytest.fixture
@@ -162,14 +159,6 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
     for ours, theirs in zip(built(config).generate(asked), expected, strict=True):
         assert ours.token_ids == theirs.token_ids
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
-
-
-def test_options_that_need_a_pool_say_so() -> None:
-    model = load_model("gpt2-random", CPU, torch.float32).model
-    with pytest.raises(ConfigError, match="prepare=true needs backend=blocks or triton"):
-        paged(model, EngineConfig(), prepare=True)
-    with pytest.raises(ConfigError, match="tune=true needs backend=triton and prepare=true"):
-        paged(model, EngineConfig(), backend="blocks", prepare=True, tune=True)
 
 
 def test_captures_share_a_stream_and_a_pool_that_still_has_graphs() -> None:

@@ -1,0 +1,68 @@
+"""Wrong input to a command is one sentence on stderr that names value and rule, and exit code 2."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from batchproof.__main__ import main
+
+WRONG_INPUT = [
+    ("", "COMMAND"),
+    ("dmeo", "'demo'"),
+    ("faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
+    ("faults --model gpt2", "'gpt2' is no embedded model; do you mean gpt2-"),
+    ("faults --seeds 1,1", "'1,1' must be different whole numbers"),
+    ("faults --jobs 0", "'0' must be a whole number of at least 1"),
+    ("faults --time-limit soon", "'soon' must be a number of seconds"),
+    ("faults --output full/file/x", "--output 'full/file/x' cannot be written"),
+    ("honest statik", "'statik' is no honest engine; do you mean static?"),
+    ("honest --dtype float32,float33", "'float33' is no dtype; do you mean float32"),
+    ("honest --workloads many", "'many' must be a whole number of at least 1"),
+    ("models lama", "'lama' is no causal LM of this version of transformers; do you mean llama"),
+    ("models --engine=paggd", "--engine 'paggd' is no engine"),
+    ("models --time-limit=never", "'never' must be a number of seconds"),
+    ("checkpoint gpt3 new", "MODEL 'gpt3' is no embedded model: gpt2-hash, llama-hash"),
+    ("checkpoint gpt2-hash full", "holds something already, but must be empty"),
+    ("checkpoint gpt2-hash full/file", "cannot be made: File exists"),
+    ("checkpoint gpt2-hash new --dtype=int8", "--dtype 'int8' is unknown"),
+    ("demo --slot 2", "--slot"),
+    ("demo --model /no/such/model", "gpt2-random"),
+    ("demo --device abacus", "auto, cpu, cuda"),
+    ("demo --dtype int3", "bfloat16"),
+    ("demo --slots 0", "'0' must be a whole number of at least 1"),
+    ("demo --slots x", "'x' must be a whole number"),
+    ("demo --slots 27", "1 to 26"),
+    ("demo --prompt ''", "at least one character"),
+    ("demo" + " --prompt a" * 27, "26 letters"),
+    ("demo --prompt \udc80", "UTF-8"),
+    ("demo --prompt " + "a" * 300, "the context holds 256"),
+    ("demo --prompt a --max-new-tokens -1", "'-1' must be a whole"),
+    ("demo --max-new-tokens 5", "--prompt"),
+    ("demo --svg /no/such/place/x.svg", "'/no/such/place'"),
+    ("demo --svg /", "must name a file"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), WRONG_INPUT, ids=ascii)
+def test_wrong_input_is_one_sentence_and_exit_code_2(
+    line: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    arguments = shlex.split(line)
+    if arguments[:1] == ["demo"] and "--model" not in arguments:
+        arguments += ["--model", "gpt2-random"]  # quicker than the default
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
