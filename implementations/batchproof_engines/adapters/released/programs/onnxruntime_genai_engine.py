@@ -135,8 +135,9 @@ class Turn:
         self.tokens.append(token)
         if token in eos:
             return _event(name, token, "stop")
+        # An EOS of none of the request's own ends the library's turn, but not the answer.
         is_full = len(self.tokens) >= self.request["max_new_tokens"]
-        is_last = is_full or (flags & FINISHED and not has_found_eos)
+        is_last = is_full if has_found_eos else bool(flags & FINISHED)
         return _event(name, token, "length" if is_last else None)
 
 
