@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchproof.api import FinishReason
+from batchproof.api import Capability, Engine, FinishReason
 from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
-from batchproof.generators.crossing import Feature, crossed
+from batchproof.generators.crossing import Feature, crossed, features_of
 from batchproof.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
 
 pytestmark = pytest.mark.one_model
 
@@ -85,3 +86,29 @@ def test_an_abort_amid_other_features_changes_no_one_elses_tokens(
             SEEN[each](trace) for each in features if each in SEEN
         )
         trial.must_show(" and ".join(features), have_met)
+
+
+@pytest.mark.promise(id="P8")
+@pytest.mark.shows("preemption")
+@pytest.mark.long_model
+@settings(max_examples=max(2, settings().max_examples // 2))
+@given(data=st.data())
+def test_features_that_meet_in_large_blocks_change_no_token(trial: Trial, data: st.DataObject) -> None:
+    """Combines what the engine can in blocks of 32 tokens: an engine may have no smaller ones, and
+    round a small pool up to a single block. Requests arrive while others are fed."""
+    can_step = Capability.STEPPING in trial.capabilities
+    features = data.draw(st.sets(st.sampled_from(features_of(trial.capabilities)), min_size=1))
+    shape = {"block_sizes": (32,), "growth": 2, "latest": 8 * can_step}
+    workload = data.draw(crossed(trial.oracle, features, False, **shape))
+    with trial.engine(workload.config) as engine:
+        run = check_run_with_aborts if workload.aborts else _checked
+        with blame(Promise.P8, "amid others in large blocks"):
+            run(trial, workload, engine)
+            trial.check(replace(workload, aborts=()), engine)
+        trace = trial.trace_of(engine)
+        for each in features & SEEN.keys():
+            trial.must_show(each, SEEN[each](trace))
+
+
+def _checked(trial: Trial, workload: Workload, engine: Engine) -> None:
+    trial.check(workload, engine)

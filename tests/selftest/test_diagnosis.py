@@ -213,6 +213,13 @@ def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(
     assert (found.cause, words in found.text) == (cause, True), found
 
 
+def test_what_comes_after_a_cancelled_run_is_within_its_limits(laboratory: Laboratory) -> None:
+    trial = trial_of(laboratory, resolve_engine("ragged"))
+    config = EngineConfig(max_model_len=2, block_size=2, num_blocks=1)
+    cancelled = Workload((Request("a", (1,), 1),), config, (0,), (("a", 0),))
+    check_run_with_aborts(trial, cancelled, trial.build(config))
+
+
 def test_what_a_long_context_alone_shows_is_not_low_precision(laboratory: Laboratory) -> None:
     trial = trial_of(laboratory, EngineSpec("noisy", _NoisyWhenLong))
     found = diagnosed(trial, workload(cap=3, lengths=(30,)), seconds=300.0)

@@ -405,7 +405,7 @@ def test_a_folder_has_the_name_of_the_release() -> None:
 def test_a_failure_without_a_promise_is_no_success() -> None:
     verdict = judged([PASSED, CRASH])
     assert verdict.defects
-    assert "1 more failures name no promise" in verdict_page(verdict)
+    assert "1 more failure names no promise" in verdict_page(verdict)
 
 
 def test_wrong_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_cases
-from batchproof.judgement.index import index_table
+from batchproof.judgement.index import findings_table, index_table
 from batchproof.promises import Promise
 from batchproof.run.registry import BY_DEFAULT, faults, oddities
 
@@ -112,4 +112,6 @@ def test_the_index_of_verdicts_is_that_of_the_files_and_the_readme_counts_them()
     table = list(index_table(engines))
     index = (engines / "README.md").read_text(encoding="utf-8")
     assert index.endswith("\n".join(table) + "\n")
+    found = (engines / "findings.md").read_text(encoding="utf-8")
+    assert found.endswith("\n".join(findings_table(engines)) + "\n")
     assert f"{NUMBERS[len(table) - 2]} released configurations" in README

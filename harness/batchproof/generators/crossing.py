@@ -6,7 +6,7 @@ an aborted one leaves in the prefix cache when half of its prompt was fed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from math import ceil
@@ -98,29 +98,45 @@ class Feature(StrEnum):
         }[self]
 
 
+def features_of(capabilities: AbstractSet[Capability]) -> list[Feature]:
+    """Returns what an engine can be asked for. One without a trace need not show these that a config
+    alone asks for."""
+    is_shown = Capability.TRACING in capabilities
+    asked = () if is_shown else (Feature.PREEMPTION, Feature.PREFIXES)
+    return [each for each in Feature if each in asked or each.capability in capabilities]
+
+
 @st.composite
 def crossed(
-    draw: st.DrawFn, oracle: Oracle, features: Collection[Feature], has_logits: bool
+    draw: st.DrawFn,
+    oracle: Oracle,
+    features: Collection[Feature],
+    has_logits: bool,
+    block_sizes: Sequence[int] = (3, 4),
+    growth: int = 3,
+    latest: int = 0,
 ) -> Workload:
     """Draws three requests that share a block, if they may; run twice, an honest engine reaches each of
     the features in any order of admission.
 
     All three fit the pool when they are admitted, and two of them outgrow it, so one must be preempted
-    even if the third is aborted. Every prompt is longer than the budget.
+    even if the third is aborted: each grows by `growth` blocks. Every prompt is longer than the budget.
+    Requests arrive in one of the steps up to `latest`; 0: at once, unless one of them is aborted.
     """
     vocab_size = oracle.subject.vocab_size
-    block_size = draw(st.sampled_from([3, 4]), label="block_size")
+    block_size = draw(st.sampled_from(block_sizes), label="block_size")
     shared = text_tokens(CONTENTS[0], vocab_size)[:block_size]
     own = draw(st.lists(st.integers(1, block_size - 1), min_size=3, max_size=3), label="own tokens")
     prompts = [(*shared, *text_tokens(i + 1, vocab_size)[:length]) for i, length in enumerate(own)]
-    growth = 3  # blocks
     wanted = tuple(Request(f"r{i}", each, growth * block_size + 1) for i, each in enumerate(prompts))
     num_blocks = 2 * len(wanted)
     assert growth + 2 <= num_blocks < 2 * (growth + 2) - 1, "one life fits, two that share do not"
     arrivals: tuple[int, ...] | None = None
     aborts: tuple[tuple[str, int], ...] = ()
+    if latest:
+        arrivals = (0, *draw(st.tuples(*[st.integers(0, latest)] * 2), label="arrivals"))
     if Feature.ABORTS in features:
-        arrivals = (0, 0, 2)
+        arrivals = arrivals or (0, 0, 2)
         victim = draw(st.integers(0, 2), label="cancelled")
         after = draw(st.integers(1, 4), label="steps after its arrival")
         aborts = ((f"r{victim}", arrivals[victim] + after),)

@@ -20,7 +20,7 @@ from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import entries
 
 ASKED = "asked.json"
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_LOOKS = 2.0  # each reads the whole journal
 TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
 
 

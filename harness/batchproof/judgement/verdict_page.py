@@ -44,7 +44,8 @@ def _summary(verdict: EngineVerdict) -> Iterator[str]:
     num_silent = sum(group.num_tests for group in verdict.groups if not group.promises)
     if num_silent:
         yield ""
-        yield f"**{num_silent} more failures name no promise**: the process ended, or gave no answer."
+        names = "failure names" if num_silent == 1 else "failures name"
+        yield f"**{num_silent} more {names} no promise**: the process ended, or gave no answer."
     if verdict.precision:
         yield ""
         yield (

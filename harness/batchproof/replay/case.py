@@ -13,7 +13,7 @@ from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
 from batchproof.replay.right_answers import is_bad, right_answer
-from batchproof.run.cancelling import AFTERWARDS
+from batchproof.run.cancelling import afterwards
 from batchproof.run.trial import Trial
 from batchproof.workload.paste import Expectations, Pasted, in_quotes
 from batchproof.workload.workloads import Workload
@@ -69,7 +69,9 @@ def _with_one_more(workload: Workload) -> Workload:
     """
     arrivals = workload.arrivals or (0,) * len(workload.requests)
     end = max((*arrivals, *(step for _, step in workload.aborts))) + 1
-    return replace(workload, requests=(*workload.requests, AFTERWARDS), arrivals=(*arrivals, end))
+    return replace(
+        workload, requests=(*workload.requests, afterwards(workload)), arrivals=(*arrivals, end)
+    )
 
 
 def _expectations(trial: Trial, failure: Failure, workloads: Sequence[Workload]) -> Expectations:

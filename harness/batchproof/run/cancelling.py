@@ -15,8 +15,6 @@ from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 
-AFTERWARDS = Request("afterwards", (2, 7, 1), 2)
-
 
 def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> Outcome:
     """Runs the workload, then one more request on the same engine; judges survivors and leftovers.
@@ -30,7 +28,7 @@ def check_run_with_aborts(trial: Trial, workload: Workload, engine: Engine) -> O
             _judge(trial, workload, outcome)
             if has_trace:
                 require_not_fed(workload, outcome, trial.trace_of(engine))
-        trial.check(Workload((AFTERWARDS,), workload.config, arrivals=(0,)), engine)
+        trial.check(Workload((afterwards(workload),), workload.config, arrivals=(0,)), engine)
         if has_trace:
             final = trial.trace_of(engine)[-1]
             with trial.reporting(workload):
@@ -54,3 +52,11 @@ def _judge(trial: Trial, workload: Workload, outcome: Outcome) -> None:
             trial.judge([request], Outcome((got,)))
         elif trial.oracle.is_exact:
             require_beginning(request, got.token_ids, right)
+
+
+def afterwards(workload: Workload) -> Request:
+    """Returns a request that is within all limits, because it asks for no more than one of the
+    workload's own."""
+    known = max(workload.requests, key=lambda each: len(each.prompt_token_ids))
+    prompt = (2, 7, 1)[: len(known.prompt_token_ids)]
+    return Request("afterwards", prompt, min(2, known.max_new_tokens))

@@ -28,8 +28,6 @@ PROTOCOLS = {
 # Capabilities that can only be seen through others.
 NEEDS = {
     Capability.SCHEDULING: {Capability.STEPPING, Capability.TRACING},
-    Capability.CHUNKED_PREFILL: {Capability.TRACING},
-    Capability.PREEMPTION: {Capability.TRACING},
     Capability.PREFIX_CACHING: {Capability.TRACING},
 }
 DELAYS = (0, 1)  # steps; no known engine reads later

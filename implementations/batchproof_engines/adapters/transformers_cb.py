@@ -51,7 +51,8 @@ def transformers_cb(
     * `page_size`, `max_batch_tokens` and `prefix_sharing` override `block_size`,
       `max_num_batched_tokens` and `prefix_caching`.
     * `stepping`: the engine can be stepped, see `transformers_stepping.py`.
-    * `guarded`: bad requests are refused before the library sees them.
+    * `guarded`: bad requests are refused before the library sees them, and torch's generators are left
+      as they were.
 
     The other options are passed to the library as they are; None leaves the decision to it.
 

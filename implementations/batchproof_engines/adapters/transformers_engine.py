@@ -67,7 +67,7 @@ class NoGuard(PoolLimits):
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What `EngineConfig` leaves open; with `is_guarded`, bad requests are refused before the
-    library sees them."""
+    library sees them, and torch's generators are left as they were."""
 
     attention: str
     page_size: int  # tokens
@@ -115,16 +115,16 @@ class TransformersEngine:
     def notes(self) -> tuple[str, ...]:
         """Returns its conventions and settings in sentences, for a report."""
         guard = (
-            "Bad requests are refused by the adapter, for one of them would end the library's thread"
+            "Bad requests are refused by the adapter, for one of them would end the library's thread; "
+            "it also undoes that the library seeds torch's generators when it makes a manager"
             if self._tuning.is_guarded
-            else "Bad requests are given to the library as they are"
+            else "Bad requests are given to the library as they are, and what it seeds stays seeded"
         )
         return (
             f"{self.peer}; keys and values are kept in the dtype of the model.",
             "An EOS is in the output; caps and EOS ids are per request. The library gives no finish "
             "reason: it is derived from the last token.",
             f"{guard}; an id that is live is refused by the adapter, which names requests itself.",
-            "The library seeds torch's generators when it makes a manager; the adapter undoes that.",
         )
 
     @property
@@ -216,7 +216,13 @@ class TransformersEngine:
             num_slots = self._config.max_num_seqs
             sizes = Sizes(tuning.page_size, num_pages, tuning.max_batch_tokens, num_slots, longest)
             try:
-                manager = manager_for(self._model, tuning.attention, sizes, tuning.switches)
+                manager = manager_for(
+                    self._model,
+                    tuning.attention,
+                    sizes,
+                    tuning.switches,
+                    undoes_seeding=tuning.is_guarded,
+                )
                 self._pool = _Pool(manager, num_asked, num_pages, longest, torch.get_num_threads())
             except MemoryError:
                 if num_pages <= least:

@@ -78,11 +78,12 @@ def attention_of(model: PreTrainedModel, asked: str | None) -> str:
 
 
 def manager_for(
-    model: PreTrainedModel, attention: str, sizes: Sizes, switches: Switches
+    model: PreTrainedModel, attention: str, sizes: Sizes, switches: Switches, *, undoes_seeding: bool
 ) -> ContinuousBatchingManager:
     """Returns a running manager whose pool is made and whose graphs are captured and compiled.
 
-    Raises `MemoryError` if so many pages do not fit, and `UsageError` if it cannot see the memory.
+    The library seeds torch's generators for that. Raises `MemoryError` if so many pages do not fit,
+    and `UsageError` if it cannot see the memory.
     """
     values: dict[str, Any] = {
         _PAGE_FIELD: sizes.page_size,
@@ -96,7 +97,7 @@ def manager_for(
         "scheduler_type": switches.scheduler,
     }
     hints = WorkloadHints(sizes.longest, 0, sizes.max_num_seqs)
-    with _unaltered(model), attending(model, attention):
+    with _unaltered(model, undoes_seeding=undoes_seeding), attending(model, attention):
         manager = _manager(model, _config(may_change=False, **values), hints)
         try:
             manager.warmup()
@@ -158,12 +159,12 @@ def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
 
 
 @contextmanager
-def _unaltered(model: PreTrainedModel) -> Iterator[None]:
+def _unaltered(model: PreTrainedModel, *, undoes_seeding: bool = True) -> Iterator[None]:
     """Undoes what making a manager does: it seeds the generators and switches the model to
     evaluation."""
     before, was_training = model.config._attn_implementation, model.training
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices, enabled=undoes_seeding):
         try:
             yield
         finally:

@@ -58,8 +58,6 @@ def factory_of(program: Program) -> EngineFactory:
 class PipedEngine:
     """An engine in a running program; `number` identifies it in the messages."""
 
-    capabilities = frozenset({Capability.CLOSING})
-
     def __init__(self, running: Running, number: int) -> None:
         self._running = running
         self._number = number
@@ -67,6 +65,11 @@ class PipedEngine:
         # waiting for an answer. The next build closes it.
         self._finalizer = weakref.finalize(self, running.process.abandoned.append, number)
         self._finalizer.atexit = False
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Returns what the program declares, and that its engines can be closed."""
+        return frozenset(map(Capability, self._running.hello.capabilities)) | {Capability.CLOSING}
 
     @property
     def release(self) -> str:
@@ -98,8 +101,6 @@ class SteppingPipedEngine(PipedEngine):
 
     Every method raises `RuntimeError` if the program or its engine fails.
     """
-
-    capabilities = PipedEngine.capabilities | {Capability.STEPPING}
 
     @property
     def has_unfinished(self) -> bool:

@@ -9,7 +9,7 @@ from itertools import count
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.piped.messages import Hello, read_hello
 from batchproof_engines.adapters.piped.process import Process
-from batchproof_engines.adapters.piped.protocol import STEPPING, VERSION
+from batchproof_engines.adapters.piped.protocol import CAPABILITIES, STEPPING, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Program:
 
     def _require_known(self, hello: Hello) -> None:
         for name in hello.capabilities:
-            if name != STEPPING:
+            if name not in CAPABILITIES:
                 raise UsageError(
                     f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
-                    f"protocol {VERSION} knows only {STEPPING!r}"
+                    f"protocol {VERSION} knows only {', '.join(CAPABILITIES)}"
                 )

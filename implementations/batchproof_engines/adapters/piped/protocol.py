@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 VERSION = 1
-STEPPING = "stepping"  # the one capability that a program can declare
+STEPPING = "stepping"  # the one capability that has operations of its own
+CAPABILITIES = (STEPPING, "chunked_prefill", "preemption")  # what a program can declare
 
 Operation = Literal[
     "hello",

@@ -91,9 +91,7 @@ class CTranslate2:
             yield "include_prompt_in_result is off, so prompts are fed at once as far as the shortest."
         if self.has_static_prompt:
             yield "What all prompts of a call begin with is its static_prompt, whose state is cached."
-        yield (
-            "An error fails a whole sub-batch and names no request: each of those is asked again alone."
-        )
+        yield "An error fails a whole sub-batch and names no request: each of those is told of it."
         yield "A token id outside of the vocabulary is an unknown word, and there is no unknown token."
         yield Length.note
         yield "There is no finish reason: it is derived from the last token."
@@ -136,7 +134,7 @@ class GeneratorEngine:
             index for index, each in enumerate(ids) if each not in ids[:index] and index not in answers
         ]
         for call in self._calls(requests, asked):
-            answers.update(zip(call, self._asked([requests[index] for index in call]), strict=True))
+            answers.update(zip(call, self._answers([requests[index] for index in call]), strict=True))
         return [
             _completion(request, answers.get(index, ValueError(_duplicate(request))))
             for index, request in enumerate(requests)
@@ -155,15 +153,6 @@ class GeneratorEngine:
 
         for _, call in groupby(sorted(asked, key=shared_settings), shared_settings):
             yield list(call)
-
-    def _asked(self, requests: Sequence[Request]) -> list[Answer]:
-        answers = self._answers(requests)
-        if len(requests) == 1:
-            return answers
-        return [
-            self._answers([request])[0] if isinstance(answer, Exception) else answer
-            for request, answer in zip(requests, answers, strict=True)
-        ]
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer]:
         """Returns the answers of one `generate_batch`; an error belongs to a sub-batch or to the whole

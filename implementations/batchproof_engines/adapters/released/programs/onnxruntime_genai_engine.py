@@ -93,7 +93,7 @@ class OnnxRuntimeGenAI:
         yield "There is no finish reason: it is derived from the last token."
         yield "pad_token_id is an id that no prompt of the batch has: the caller pads, on the right."
         yield "A request with a cap below 1 is a batch of its own, since max_length belongs to a batch."
-        yield "An error names no request: each of its batch is asked again alone."
+        yield "An error names no request: each of its batch is told of it."
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> RequestEngine | BatchEngine:
@@ -135,8 +135,9 @@ class Turn:
         self.tokens.append(token)
         if token in eos:
             return _event(name, token, "stop")
+        # An EOS of none of the request's own ends the library's turn, but not the answer.
         is_full = len(self.tokens) >= self.request["max_new_tokens"]
-        is_last = is_full or (flags & FINISHED and not has_found_eos)
+        is_last = is_full if has_found_eos else bool(flags & FINISHED)
         return _event(name, token, "length" if is_last else None)
 
 
@@ -297,9 +298,7 @@ class BatchEngine:
         try:
             return list(self._answers(requests))
         except REFUSALS as error:
-            if len(requests) == 1:
-                return [error]
-        return [self._asked([request])[0] for request in requests]
+            return [error] * len(requests)
 
     def _answers(self, requests: Sequence[Request]) -> list[list[int]]:
         rows = [Row(request) for request in requests]

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -42,7 +42,6 @@ class OpenVinoGenAI:
     """
 
     name = "openvino-genai"
-    capabilities: ClassVar[Sequence[str]] = ["stepping"]
 
     def __init__(
         self,
@@ -69,6 +68,7 @@ class OpenVinoGenAI:
         }
         self._abort = abort
         self.version = version("openvino-genai")
+        self.capabilities = ["stepping", "preemption", *["chunked_prefill"] * dynamic_split_fuse]
         given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
         self.notes = [
             f"precision of the computation: {precision}, of the keys and values: {kv_cache}",

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 
 def _load_protocol() -> Any:
@@ -60,7 +60,7 @@ class Library(Protocol):
     name: str
     version: str
     notes: Sequence[str]
-    capabilities: ClassVar[Sequence[str]]
+    capabilities: Sequence[str]
 
     def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Any:
         """Returns an engine for the checkpoint in `folder`; `config` has the fields of `EngineConfig`.
