@@ -36,6 +36,7 @@ COMMAND = "batchproof.campaign.mutation.mutants_command"
         ("x = True", ["False"]),
         ("f(-a)", ["pass", "a"]),
         ("min(a, b)", ["pass", "max(a, b)"]),
+        ("x = zip(a, b, strict=True)", []),
         ("x = a[1:]", ["a[:]", "2", "0"]),
         ("if a:\n    f = b", ["(not a)"]),
         ("self.a = b", ["pass"]),
