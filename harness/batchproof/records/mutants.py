@@ -27,8 +27,8 @@ class MutantRecord:
 
 @dataclass(frozen=True)
 class MutantsRecord:
-    """The mutants of the engines of one run. `num_passed` are the tests that each unchanged engine
-    passes, `num_points` all mutants that the sources have."""
+    """The mutants of the engines of one run. `models`: those of `--model`, if any. `num_passed` are
+    the tests that each unchanged engine passes, `num_points` all mutants that the sources have."""
 
     made: Provenance
     engines: tuple[str, ...]
@@ -38,6 +38,7 @@ class MutantsRecord:
     num_points: int
     num_unreached: int
     mutants: tuple[MutantRecord, ...]
+    models: tuple[str, ...] = ()
 
 
 MUTANTS = FileKind("table of mutants", "batchproof.mutants", 2, MutantsRecord)

@@ -56,6 +56,7 @@ def drawn(task: BaselineTask, num_mutants: int) -> MutantsRecord:
         len(points),
         len(points) - len(reached),
         tuple(sorted(rows, key=lambda row: (row.path, row.line, row.name))),
+        task.models,
     )
 
 

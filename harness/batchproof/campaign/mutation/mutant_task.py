@@ -33,12 +33,13 @@ QUICK_TESTS = (
 
 @dataclass(frozen=True, slots=True)
 class BaselineTask:
-    """Runs the suite on each engine as `pytest --engine=ENGINE` does. `sources` are their files and
-    folders."""
+    """Runs the suite on each engine as `pytest --engine=ENGINE` does, with `--model` if there are
+    models. `sources` are the engines' files and folders."""
 
     engines: tuple[str, ...]
     sources: tuple[Path, ...]
     seed: int
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,14 @@ class MutantFate:
 def judge_mutant(task: MutantTask) -> MutantFate:
     """Runs the suite on one mutant."""
     began, fate = time.monotonic(), MutantFate()
-    few = (f"--model={QUICK_MODEL}", "-k", " or ".join(QUICK_TESTS)) if task.is_quick else ()
-    for engine, num_expected in zip(task.suite.engines, task.num_passed, strict=True):
+    suite, few = task.suite, ()
+    if task.is_quick:
+        suite = replace(suite, models=(task.suite.models or (QUICK_MODEL,))[:1])
+        few = ("-k", " or ".join(QUICK_TESTS))
+    for engine, num_expected in zip(suite.engines, task.num_passed, strict=True):
         if fate.killed_by is None:
-            with mutated(task.mutant, task.suite.sources):
-                found = _suite(engine, task.suite.seed, few, task.first)
+            with mutated(task.mutant, suite.sources):
+                found = _suite(engine, suite, few, task.first)
             fate = _fate(found, 0 if task.is_quick else num_expected)
     return replace(fate, seconds=round(time.monotonic() - began, 1))
 
@@ -110,7 +114,7 @@ class Baseline:
 def judge_baseline(task: BaselineTask) -> Baseline:
     """Runs the suite on each engine."""
     with statements_noted(task.sources) as statements:
-        found = [_suite(engine, task.seed) for engine in task.engines]
+        found = [_suite(engine, task) for engine in task.engines]
     failures = [_fate(each, 0) for each in found if each.exit_status]
     return Baseline(
         tuple(each.num_passed for each in found),
@@ -120,8 +124,9 @@ def judge_baseline(task: BaselineTask) -> Baseline:
 
 
 def _suite(
-    engine: str, seed: int, few: tuple[str, ...] = (), first: tuple[str, ...] = ()
+    engine: str, suite: BaselineTask, few: tuple[str, ...] = (), first: tuple[str, ...] = ()
 ) -> SuiteOutcome:
-    arguments = ["-x", f"--hypothesis-seed={seed}", "--diagnose-for=0", *few]
+    arguments = ["-x", f"--hypothesis-seed={suite.seed}", "--diagnose-for=0", *few]
+    arguments += (f"--model={each}" for each in suite.models)
     laboratory = process_laboratory("float32", CALL_LIMIT_S)
     return run_suite(engine, arguments, laboratory, Effort(profile="default", first=first))

@@ -25,6 +25,7 @@ from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
+from batchproof.models.catalogue import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord
@@ -53,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=100,
         metavar="N",
         help="how many, drawn at random among the points that the suite reaches (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME", help="default: as without --model"
     )
     parser.add_argument(
         "--resume",
@@ -97,7 +101,10 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
     """Tries the mutants, each by a few quick tests and then, if these miss it, by all. Writes the run
     after each."""
     path, engines = folder / f"{arguments.name}.json", tuple(arguments.engines)
-    task = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed)
+    models = tuple(
+        choices.chosen(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
+    )
+    task = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
     record = _resumed(path, task, folder) if arguments.resume else drawn(task, arguments.mutants)
     points = points_of(task.sources)
     gone = [row.name for row in record.mutants if row.outcome == "waiting" and row.name not in points]
@@ -121,9 +128,11 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
 
 def _resumed(path: Path, task: BaselineTask, folder: Path) -> MutantsRecord:
     record = MUTANTS.read(path)
-    before, now = (record.engines, record.seed), (task.engines, task.seed)
+    before = (record.engines, record.models, record.seed)
+    now = (task.engines, task.models, task.seed)
     if before != now:
-        raise UsageError(f"--resume: '{path}' is of engines and seed {before}, but this run of {now}")
+        what = "engines, models and seed"
+        raise UsageError(f"--resume: '{path}' is of {what} {before}, but this run of {now}")
     holes = {name for name, each in judgements(folder).items() if each.judgement == "hole"}
     again = tuple(
         replace(row, outcome="waiting") if row.outcome == "survived" and row.name in holes else row
