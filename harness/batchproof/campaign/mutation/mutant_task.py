@@ -15,7 +15,8 @@ from batchproof.campaign.suite_outcome import Effort, SuiteOutcome
 from batchproof.campaign.suite_run import run_suite
 
 CALL_LIMIT_S = 20.0  # an honest call takes a fraction of a second, on a busy machine several
-# These kill most mutants in a few seconds, where the whole suite takes minutes for each survivor.
+# These kill most mutants in a second or two, where the whole suite takes minutes for each survivor.
+QUICK_EXAMPLES = 3  # of each of these tests
 QUICK_MODEL = "gpt2-random"
 QUICK_TESTS = (
     "test_features_that_meet_change_no_token",
@@ -128,5 +129,5 @@ def _suite(
 ) -> SuiteOutcome:
     arguments = ["-x", f"--hypothesis-seed={suite.seed}", "--diagnose-for=0", *few]
     arguments += (f"--model={each}" for each in suite.models)
-    laboratory = process_laboratory("float32", CALL_LIMIT_S)
-    return run_suite(engine, arguments, laboratory, Effort(profile="default", first=first))
+    effort = Effort(profile="default", max_examples=QUICK_EXAMPLES if few else None, first=first)
+    return run_suite(engine, arguments, process_laboratory("float32", CALL_LIMIT_S), effort)
