@@ -110,10 +110,11 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
     gone = [row.name for row in record.mutants if row.outcome == "waiting" and row.name not in points]
     if gone:
         raise UsageError(f"--resume: the source has changed, {gone[0]!r} is no mutant of it any more")
-    rows = {row.name: row for row in record.mutants}
+    rows, judged = {row.name: row for row in record.mutants}, judgements(folder)
     for is_quick in (True, False):
         MUTANTS.write(replace(record, mutants=tuple(rows.values())), path)
         waiting = [row for row in rows.values() if row.outcome == "waiting"]
+        waiting.sort(key=lambda row: row.name in judged)  # first those of which nothing is known
         killers = Counter(row.killed_by for row in rows.values() if row.killed_by)
         tasks = (
             MutantTask(points[row.name], task, record.num_passed, _by_number(killers), is_quick)
