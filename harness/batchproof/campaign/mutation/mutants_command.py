@@ -30,6 +30,8 @@ from batchproof.places import ROOT
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord
 
+QUICK_PASS = "the quick tests pass"  # of a mutant that waits for all others
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof mutants`."""
@@ -114,6 +116,7 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
     for is_quick in (True, False):
         MUTANTS.write(replace(record, mutants=tuple(rows.values())), path)
         waiting = [row for row in rows.values() if row.outcome == "waiting"]
+        waiting = [row for row in waiting if not (is_quick and row.report == QUICK_PASS)]
         waiting.sort(key=lambda row: row.name in judged)  # first those of which nothing is known
         killers = Counter(row.killed_by for row in rows.values() if row.killed_by)
         tasks = (
@@ -121,10 +124,12 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
             for row in waiting
         )
         for name, fate in _judged(tasks, len(waiting), arguments):
-            if not (is_quick and isinstance(fate, MutantFate) and fate.killed_by is None):
+            if is_quick and isinstance(fate, MutantFate) and fate.killed_by is None:
+                rows[name] = replace(rows[name], report=QUICK_PASS)
+            else:
                 rows[name] = _row(rows[name], fate)
                 killers.update(filter(None, [rows[name].killed_by]))
-                MUTANTS.write(replace(record, mutants=tuple(rows.values())), path)
+            MUTANTS.write(replace(record, mutants=tuple(rows.values())), path)
 
 
 def _resumed(path: Path, task: BaselineTask, folder: Path) -> MutantsRecord:
