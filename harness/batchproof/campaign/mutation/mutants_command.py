@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.mutation.drawing import drawn, points_of, sources_of
 from batchproof.campaign.mutation.judged import judgements, open_survivors
 from batchproof.campaign.mutation.mutant_task import (
+    QUICK_TESTS,
     BaselineTask,
     MutantFate,
     MutantTask,
@@ -120,7 +122,7 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
         waiting.sort(key=lambda row: row.name in judged)  # first those of which nothing is known
         killers = Counter(row.killed_by for row in rows.values() if row.killed_by)
         tasks = (
-            MutantTask(points[row.name], task, record.num_passed, _by_number(killers), is_quick)
+            MutantTask(points[row.name], task, record.num_passed, _order(killers, is_quick), is_quick)
             for row in waiting
         )
         for name, fate in _judged(tasks, len(waiting), arguments):
@@ -162,8 +164,14 @@ def _judged(
         progress.close()
 
 
-def _by_number(killers: Counter[str]) -> tuple[str, ...]:
-    return tuple(name for name, _ in killers.most_common())
+def _order(killers: Counter[str], is_quick: bool) -> tuple[str, ...]:
+    """Returns the test functions that run first: those that have killed most; in a whole run the quick
+    ones, which the mutant has passed already, come last."""
+    by_number = [name for name, _ in killers.most_common()]
+    if is_quick:
+        return tuple(by_number)
+    names = dict.fromkeys((*by_number, *conformance_functions()))
+    return tuple(name for name in names if not name.endswith(QUICK_TESTS))
 
 
 def _row(row: MutantRecord, fate: MutantFate | LostTask) -> MutantRecord:
