@@ -75,7 +75,8 @@ def test_a_request_that_fills_the_context_exactly_is_served(trial: Trial) -> Non
     prompt = tuple(range(1, 33)) * (length // 32)
     whole = Request("whole", prompt[: length - 3], 3)
     beyond = Request("beyond", prompt[: length - 2], 3)
-    with_neighbour = (whole, Request("neighbour", (5, 6), 4))
+    # It goes on for long: a row that has ended and keeps its place must not run out of positions.
+    with_neighbour = (whole, Request("neighbour", (5, 6), 9))
     trial.check(Workload(with_neighbour, config))
     mixed = Workload((beyond, *with_neighbour), config)
     completions = trial.run(mixed).completions

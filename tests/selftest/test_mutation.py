@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from batchproof.__main__ import main
+from batchproof.campaign.mutation.judged import judgements, open_survivors
 from batchproof.campaign.mutation.mutant_task import Baseline, MutantFate, MutantTask
+from batchproof.campaign.mutation.mutants_command import recorded
+from batchproof.campaign.mutation.mutants_page import mutants_page
 from batchproof.campaign.mutation.mutated_import import mutated
 from batchproof.campaign.mutation.operators import mutants_of
 from batchproof.campaign.mutation.reach import statements_noted
 from batchproof.places import ROOT
+from batchproof.records.mutants import MUTANTS
 from tests.selftest.one_process import OneProcess
 
 STATIC = ROOT / "implementations" / "batchproof_engines" / "static.py"
@@ -32,6 +36,7 @@ COMMAND = "batchproof.campaign.mutation.mutants_command"
         ("x = True", ["False"]),
         ("f(-a)", ["pass", "a"]),
         ("min(a, b)", ["pass", "max(a, b)"]),
+        ("x = zip(a, b, strict=True)", []),
         ("x = a[1:]", ["a[:]", "2", "0"]),
         ("if a:\n    f = b", ["(not a)"]),
         ("self.a = b", ["pass"]),
@@ -68,37 +73,59 @@ def test_the_engine_is_imported_with_the_change_and_afterwards_without(
     del sys.modules["mutable_engine"]
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str) -> int:
+def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str, stops: bool = False) -> int:
     def judge_mutant(task: MutantTask) -> MutantFate:
+        if stops:
+            raise KeyboardInterrupt
         return MutantFate("tests/a.py::test", "P1", "wrong") if task.mutant.line % 2 else MutantFate()
 
     statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
+    monkeypatch.setattr("batchproof.campaign.mutation.drawing.WorkerPool", OneProcess)
     monkeypatch.setattr(f"{COMMAND}.WorkerPool", OneProcess)
-    monkeypatch.setattr(f"{COMMAND}.judge_baseline", lambda _: Baseline((9,), (), statements))
+    monkeypatch.setattr(
+        "batchproof.campaign.mutation.drawing.judge_baseline", lambda _: Baseline((9,), (), statements)
+    )
     monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)
-    return main(["mutants", "static", "--jobs=1", f"--output={tmp_path}", *options])
+    return main(["mutants", "--jobs=1", f"--output={tmp_path}", *options])
 
 
-def test_a_survivor_is_named_until_it_is_judged(
+def test_a_survivor_is_named_until_it_is_judged_and_a_hole_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(monkeypatch, tmp_path, "--mutants=8") == 1
+    assert _run(monkeypatch, tmp_path, "static", "--mutants=8", "--name=static") == 1
     survivors = [
         line.removeprefix("survived, not judged: ") for line in capsys.readouterr().out.splitlines()
     ]
-    written = json.loads((tmp_path / "mutants.json").read_text())
-    assert [each["name"] for each in written["mutants"] if each["outcome"] == "survived"] == survivors
+    path = tmp_path / "mutants" / "static.json"
+    record = MUTANTS.read(path)
+    assert [each.name for each in record.mutants if each.outcome == "survived"] == survivors
     judged = {name: ["equivalent", "It changes nothing."] for name in survivors}
-    (tmp_path / "mutants_judged.yaml").write_text(json.dumps(judged))
-    assert _run(monkeypatch, tmp_path, "--mutants=8") == 0
-    assert "It changes nothing." in (tmp_path / "mutants.md").read_text()
+    (tmp_path / "mutants" / "judged.yaml").write_text(json.dumps(judged))
+    assert _run(monkeypatch, tmp_path) == 0
+    assert "It changes nothing." in (tmp_path / "mutants" / "README.md").read_text()
+    hole = {survivors[0]: ["hole", "No test looks."]}
+    (tmp_path / "mutants" / "judged.yaml").write_text(json.dumps(judged | hole))
+    again = ("static", "--name=static", "--resume")
+    assert _run(monkeypatch, tmp_path, *again, stops=True) == 130
+    assert [each.name for each in MUTANTS.read(path).mutants if each.outcome == "waiting"] == [*hole]
+    assert _run(monkeypatch, tmp_path, *again) == 1
+    assert f"survived, hole: {survivors[0]}" in capsys.readouterr().out
+    assert MUTANTS.read(path) == record
+
+
+def test_the_written_page_is_made_of_the_written_runs_and_no_survivor_is_open() -> None:
+    folder = ROOT / "results" / "mutants"
+    runs, judged = recorded(folder), judgements(folder)
+    assert (folder / "README.md").read_text(encoding="utf-8") == mutants_page(runs, judged)
+    assert list(open_survivors(runs.values(), judged)) == []
 
 
 @pytest.mark.parametrize(
     ("options", "judged", "message"),
     [
-        (["--source=nowhere"], "", "nowhere' is neither a Python file nor a folder with one"),
-        (["--mutants=0"], "", "'0' must be a whole number of at least 1"),
+        (["static", "--source=nowhere"], "", "nowhere' is neither a Python file nor a folder with one"),
+        (["static", "--mutants=0"], "", "'0' must be a whole number of at least 1"),
+        (["static", "--resume"], "", "there is no result file"),
         ([], "a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
         ([], "[a]", "must map names of mutants to [judgement, why]"),
     ],
@@ -111,6 +138,7 @@ def test_wrong_input_is_one_sentence(
     judged: str,
     message: str,
 ) -> None:
-    (tmp_path / "mutants_judged.yaml").write_text(judged)
+    (tmp_path / "mutants").mkdir()
+    (tmp_path / "mutants" / "judged.yaml").write_text(judged)
     assert _run(monkeypatch, tmp_path, *options) == 2
     assert message in capsys.readouterr().err

@@ -34,7 +34,7 @@ from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.masks import brute_force_mask, require_mask
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
 from batchproof.checks.scheduling import check_limits, check_scheduling
-from batchproof.checks.trace import check_accounting, check_ends, check_positions
+from batchproof.checks.trace import check_accounting, check_ends, check_positions, check_queues
 from batchproof.findings.finding import Rule
 from batchproof.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload
@@ -78,6 +78,7 @@ COMPLETIONS = tuple(
 CHECKS: tuple[Callable[[Sequence[StepRecord]], None], ...] = (
     lambda trace: check_positions(trace, WORKLOAD),
     lambda trace: check_limits(trace, WORKLOAD, has_token_budget=True),
+    lambda trace: check_queues(trace, WORKLOAD),
     lambda trace: check_scheduling(trace, WORKLOAD, can_chunk=True),
     lambda trace: check_accounting(trace, WORKLOAD),
     lambda trace: check_ends(trace, WORKLOAD, COMPLETIONS),
@@ -115,6 +116,21 @@ BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
         Promise.P7,
         lambda: replaced(0, step([("z", 0, 2)], "abc", "z")),
         "the trace names 'z', which was not requested",
+    ),
+    "one that runs waits": (
+        Promise.P9,
+        lambda: replaced(0, step([("a", 0, 3), ("b", 0, 2)], "ac", "ab", "b", free=6)),
+        "'a' waits, but has a slot",
+    ),
+    "one that has ended waits": (
+        Promise.P9,
+        lambda: replaced(1, step([("a", 3, 1), ("c", 0, 2)], "b", "c", "a", free=7)),
+        "'b' waits, but has ended",
+    ),
+    "one that runs is admitted": (
+        Promise.P9,
+        lambda: replaced(1, step([("a", 3, 1), ("c", 0, 2)], "", "ac", "a", free=7)),
+        "'a' was admitted, but runs already",
     ),
     "three rows in two slots": (
         Promise.P9,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.campaign.conformance_modules import function_of
+from batchproof.campaign.conformance_modules import conformance_functions, function_of
 from batchproof.campaign.shared_laboratory import process_laboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.run.registry import faults
 
 # Generated workloads first: a written case that fits says little about what seeds would find.
-FIRST_CATCH = Effort(profile="default", generated_first=True)
+GENERATED = tuple(name for name, facts in conformance_functions().items() if facts.is_generated)
+FIRST_CATCH = Effort(profile="default", first=GENERATED)
 
 
 @dataclass(frozen=True, slots=True)

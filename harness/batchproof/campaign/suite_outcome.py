@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from batchproof.campaign.conformance_modules import conformance_functions, function_of
+from batchproof.campaign.conformance_modules import function_of
 from batchproof.plugin.promise_table import record_of
 from batchproof.plugin.selection import LAB
 from batchproof.records.trial_record import TrialRecord
@@ -23,7 +23,7 @@ class Effort:
     profile: str | None = None  # None: the current one
     max_examples: int | None = None  # None: the profile's
     shrinks: bool = False
-    generated_first: bool = False  # before the tests with written workloads
+    first: tuple[str, ...] = ()  # the test functions that run before all others, in this order
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,9 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Puts tests with generated workloads first if the effort asks for it."""
-        if self.effort.generated_first:
-            known = conformance_functions()
-            generated = {name for name, facts in known.items() if facts.is_generated}
-            items.sort(key=lambda item: function_of(item.nodeid) not in generated)
+        """Puts tests first that the effort asks for."""
+        rank = {name: place for place, name in enumerate(self.effort.first)}
+        items.sort(key=lambda item: rank.get(function_of(item.nodeid), len(rank)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.scheduling import check_limits, check_scheduling
-from batchproof.checks.trace import check_accounting, check_ends, check_positions
+from batchproof.checks.trace import check_accounting, check_ends, check_positions, check_queues
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -59,6 +59,7 @@ def check_trace(
     ends = LateEnds.of(records, workload, completions, delay)
     check_positions(records, workload, prefixes)
     check_limits(records, workload, has_scheduling)
+    check_queues(records, workload)
     if has_scheduling:
         check_scheduling(records, workload, Capability.CHUNKED_PREFILL in capabilities, ends)
     check_accounting(records, workload)

@@ -71,6 +71,7 @@ class Rule(Enum):
     SAMPLED = ("sampled", Promise.P7)
     PREFIX = ("prefix", Promise.P7, Cause.STALE)
     TWO_ROWS = ("two-rows", Promise.P9)
+    QUEUES = ("queues", Promise.P9)
     SLOTS = ("slots", Promise.P9)
     TOKEN_BUDGET = ("token-budget", Promise.P9)
     FIRST_COME = ("first-come", Promise.P9)

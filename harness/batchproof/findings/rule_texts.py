@@ -128,6 +128,7 @@ TRACE: dict[Rule, tuple[str, ...]] = {
         "step {step}, " + REQUEST + ": it begins behind {num_tokens} tokens that were never computed",
     ),
     Rule.TWO_ROWS: ("step {step}: a request has two rows: {ids}",),
+    Rule.QUEUES: ("step {step}: {request_id!r} {what}",),
     Rule.SLOTS: ("step {step}: {num_rows} rows, but max_num_seqs is {max_num_seqs}",),
     Rule.TOKEN_BUDGET: (
         "step {step}: {num_fed} tokens were fed, but max_num_batched_tokens is "

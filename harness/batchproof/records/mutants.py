@@ -10,38 +10,35 @@ from batchproof.records.provenance import Provenance
 
 @dataclass(frozen=True)
 class MutantRecord:
-    """One mutant. `outcome` is `killed`, `hung`, `died`, `survived` or `unreached`.
-
-    `unreached`: the suite never executes its line, so it was not run. `judgement` and `why` are a
-    person's word on a survivor: `equivalent`, `speed`, `beyond` (no promise speaks of it) or `hole`.
-    """
+    """One mutant. `outcome` is `waiting`, `killed`, `hung`, `died` or `survived`; `seconds` are those
+    that it took."""
 
     name: str
     path: str
     line: int
     before: str
     after: str
-    outcome: str
+    outcome: str = "waiting"
     killed_by: str | None = None
     promise: str | None = None
     report: str = ""
-    judgement: str | None = None
-    why: str | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class MutantsRecord:
-    """The mutants of the engines of one run. `num_points` are all that their sources have."""
+    """The mutants of the engines of one run. `models`: those of `--model`, if any. `num_passed` are
+    the tests that each unchanged engine passes, `num_points` all mutants that the sources have."""
 
     made: Provenance
-    is_complete: bool
     engines: tuple[str, ...]
     sources: tuple[str, ...]
-    models: tuple[str, ...]
     seed: int
+    num_passed: tuple[int, ...]
     num_points: int
     num_unreached: int
     mutants: tuple[MutantRecord, ...]
+    models: tuple[str, ...] = ()
 
 
-MUTANTS = FileKind("table of mutants", "batchproof.mutants", 1, MutantsRecord)
+MUTANTS = FileKind("table of mutants", "batchproof.mutants", 2, MutantsRecord)

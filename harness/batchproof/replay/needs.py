@@ -12,7 +12,8 @@ from batchproof.findings.finding import Rule
 BY_CAPABILITY: Mapping[Capability, AbstractSet[Rule]] = {
     Capability.TRACING: {
         *(Rule.NAMES, Rule.POSITIONS, Rule.QUERY_LEN, Rule.SAMPLED, Rule.PREFIX),
-        *(Rule.TWO_ROWS, Rule.SLOTS, Rule.STEP_BOUND, Rule.IDLE_STEP, Rule.FINISHED_ONCE),
+        *(Rule.TWO_ROWS, Rule.QUEUES, Rule.SLOTS),
+        *(Rule.STEP_BOUND, Rule.IDLE_STEP, Rule.FINISHED_ONCE),
         *(Rule.POOL, Rule.ACCOUNTING, Rule.LEFTOVER_BLOCKS, Rule.NUM_SAMPLED),
         *(Rule.CANCELLED_FED, Rule.CANCELLED_ROW, Rule.CANCELLED_BLOCKS, Rule.FREED_TWICE),
     },

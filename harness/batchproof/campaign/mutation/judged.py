@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from batchproof.errors import UsageError
+from batchproof.records.mutants import MutantsRecord
 
 JUDGEMENTS = ("equivalent", "speed", "beyond", "hole")
 
@@ -21,10 +23,11 @@ class Judgement:
     why: str
 
 
-def judgements(path: Path) -> dict[str, Judgement]:
-    """Returns the judgements in a YAML file, `name: [judgement, why]`, by the mutant's name; none if
+def judgements(folder: Path) -> dict[str, Judgement]:
+    """Returns the judgements in `judged.yaml`, `name: [judgement, why]`, by the mutant's name; none if
     there is no file. Raises `UsageError` naming what is wrong in it.
     """
+    path = folder / "judged.yaml"
     if not path.exists():
         return {}
     try:
@@ -44,3 +47,18 @@ def judgements(path: Path) -> dict[str, Judgement]:
                     f"with one of {', '.join(JUDGEMENTS)}"
                 )
     return found
+
+
+def open_survivors(runs: Iterable[MutantsRecord], judged: Mapping[str, Judgement]) -> Iterator[str]:
+    """Yields a line for each survivor that is a hole or not judged, each mutant that waits, and each
+    judgement of a mutant that does not survive."""
+    outcomes = {row.name: row.outcome for each in runs for row in each.mutants}
+    for name, outcome in outcomes.items():
+        judgement = judged[name].judgement if name in judged else "not judged"
+        if outcome == "survived" and judgement in ("hole", "not judged"):
+            yield f"survived, {judgement}: {name}"
+        if outcome == "waiting":
+            yield f"not tried: {name}"
+    for name in judged:
+        if outcomes.get(name) not in ("survived", "waiting"):
+            yield f"judged, but {outcomes.get(name, 'in no run')}: {name}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batchproof.campaign.conformance_modules import function_of
@@ -14,32 +14,49 @@ from batchproof.campaign.shared_laboratory import process_laboratory
 from batchproof.campaign.suite_outcome import Effort, SuiteOutcome
 from batchproof.campaign.suite_run import run_suite
 
-CALL_LIMIT_S = 5.0  # an honest call takes a fraction of a second
-EFFORT = Effort(profile="default")
+CALL_LIMIT_S = 20.0  # an honest call takes a fraction of a second, on a busy machine several
+# These kill most mutants in a second or two, where the whole suite takes minutes for each survivor.
+QUICK_EXAMPLES = 3  # of each of these tests
+QUICK_MODEL = "gpt2-random"
+QUICK_TESTS = (
+    "test_features_that_meet_change_no_token",
+    "test_neighbours_may_come_and_go",
+    "test_slots_and_token_budget_are_never_exceeded",
+    "test_rewriting_the_neighbours_moves_no_bit",
+    "test_a_request_may_be_cancelled_at_any_step",
+    "test_a_used_engine_answers_as_a_fresh_one",
+    "test_the_first_eos_ends_each_request_alone",
+    "test_free_and_used_blocks_add_up_under_preemption",
+    "test_events_add_up_to_the_completion",
+    "test_a_refusal_names_a_value_or_a_limit",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineTask:
-    """Runs the suite on the engines, each on each group of models. `sources` are their files and
-    folders."""
+    """Runs the suite on each engine as `pytest --engine=ENGINE` does, with `--model` if there are
+    models. `sources` are the engines' files and folders."""
 
     engines: tuple[str, ...]
-    model_groups: tuple[tuple[str, ...], ...]
     sources: tuple[Path, ...]
     seed: int
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MutantTask:
     """Does the same with one mutant, until a test fails.
 
-    `num_passed` are the tests that the unchanged engines pass, run by run; a mutant that passes fewer
-    has lost a capability or a model, which the table of a run shows.
+    `num_passed` are the tests that each unchanged engine passes; a mutant that passes fewer has lost a
+    capability or a model, which the table of a run shows. The test functions `first` run first.
+    `is_quick`: only `QUICK_TESTS` run, on one model.
     """
 
     mutant: Mutant
     suite: BaselineTask
     num_passed: tuple[int, ...]
+    first: tuple[str, ...] = ()
+    is_quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +66,22 @@ class MutantFate:
     killed_by: str | None = None
     promise: str | None = None  # that the failure names
     report: str = ""  # the first line
+    seconds: float = 0.0
 
 
 def judge_mutant(task: MutantTask) -> MutantFate:
     """Runs the suite on one mutant."""
-    for (engine, models), num_expected in zip(_runs(task.suite), task.num_passed, strict=True):
-        with mutated(task.mutant, task.suite.sources):
-            found = _suite(engine, models, task.suite.seed)
-        fate = _fate(found, num_expected)
-        if fate.killed_by is not None:
-            return fate
-    return MutantFate()
+    began, fate = time.monotonic(), MutantFate()
+    suite, few = task.suite, tuple[str, ...]()
+    if task.is_quick:
+        suite = replace(suite, models=(task.suite.models or (QUICK_MODEL,))[:1])
+        few = ("-k", " or ".join(QUICK_TESTS))
+    for engine, num_expected in zip(suite.engines, task.num_passed, strict=True):
+        if fate.killed_by is None:
+            with mutated(task.mutant, suite.sources):
+                found = _suite(engine, suite, few, task.first)
+            fate = _fate(found, 0 if task.is_quick else num_expected)
+    return replace(fate, seconds=round(time.monotonic() - began, 1))
 
 
 def _fate(found: SuiteOutcome, num_expected: int) -> MutantFate:
@@ -83,19 +105,18 @@ def _last_line(report: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the unchanged engines do: tests passed, run by run, failures, and statements executed."""
+    """What the unchanged engines do: tests that each passes, failures, and statements executed."""
 
     num_passed: tuple[int, ...]
-    failures: tuple[str, ...]
-    statements: Statements
+    failures: tuple[str, ...] = ()
+    statements: Statements = field(default_factory=set)
 
 
 def judge_baseline(task: BaselineTask) -> Baseline:
-    """Runs the suite on each engine and group of models."""
+    """Runs the suite on each engine."""
     with statements_noted(task.sources) as statements:
-        runs = _runs(task)
-        found = [_suite(*run, task.seed) for run in runs]
-    failures = tuple(_fate(each, 0) for each in found if each.exit_status)
+        found = [_suite(engine, task) for engine in task.engines]
+    failures = [_fate(each, 0) for each in found if each.exit_status]
     return Baseline(
         tuple(each.num_passed for each in found),
         tuple(f"{each.killed_by}: {each.report}" for each in failures),
@@ -103,13 +124,10 @@ def judge_baseline(task: BaselineTask) -> Baseline:
     )
 
 
-def _runs(task: BaselineTask) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for models in task.model_groups:  # all engines on the quick models first
-        for engine in task.engines:
-            yield engine, models
-
-
-def _suite(engine: str, models: tuple[str, ...], seed: int) -> SuiteOutcome:
-    on = (f"--model={each}" for each in models)
-    arguments = ["-x", f"--hypothesis-seed={seed}", "--diagnose-for=0", *on]
-    return run_suite(engine, arguments, process_laboratory("float32", CALL_LIMIT_S), EFFORT)
+def _suite(
+    engine: str, suite: BaselineTask, few: tuple[str, ...] = (), first: tuple[str, ...] = ()
+) -> SuiteOutcome:
+    arguments = ["-x", f"--hypothesis-seed={suite.seed}", "--diagnose-for=0", *few]
+    arguments += (f"--model={each}" for each in suite.models)
+    effort = Effort(profile="default", max_examples=QUICK_EXAMPLES if few else None, first=first)
+    return run_suite(engine, arguments, process_laboratory("float32", CALL_LIMIT_S), effort)

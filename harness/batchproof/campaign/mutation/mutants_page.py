@@ -1,68 +1,82 @@
-"""The table of mutants as Markdown."""
+"""The mutants of all runs as a Markdown page."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from batchproof.campaign.mutation.judged import Judgement
 from batchproof.records.markdown import header, line
 from batchproof.records.mutants import MutantRecord, MutantsRecord
 
 NOTICED = ("killed", "hung", "died")
+COLUMNS = (*NOTICED, "survived", "waiting")
 NO_FAULT = ("equivalent", "speed", "beyond")
 
 
-def mutants_page(record: MutantsRecord) -> str:
+def mutants_page(runs: Mapping[str, MutantsRecord], judged: Mapping[str, Judgement]) -> str:
     """Returns the page in Markdown."""
-    lines = [f"# Mutants of {', '.join(record.engines)}", ""]
-    lines += record.made.lines()
-    lines += [f"* seed {record.seed}; models {', '.join(record.models)}", ""]
-    lines += [*_verdict(record), "", "## Files", "", *_files(record), ""]
-    survivors = [each for each in record.mutants if each.outcome == "survived"]
-    if survivors:
-        lines += ["## Survivors", "", *_survivors(survivors), ""]
-    lines += ["## Killed", "", *_killed(record), ""]
+    rows = [row for record in runs.values() for row in record.mutants]
+    lines = ["# Mutants: engines changed at one point, before the conformance suite", ""]
+    lines += [*_verdict(rows, judged), "", "## Runs", ""]
+    for name, record in runs.items():
+        lines += [f"`{name}.json`: {', '.join(f'`{each}`' for each in record.engines)}", ""]
+        lines += [*record.made.lines(), *_reach(record), ""]
+    lines += ["## Files", "", *_files(rows), "", "## Survivors", "", *_survivors(rows, judged), ""]
+    lines += ["## Killed", "", *_killed(rows), ""]
     return "\n".join(lines)
 
 
-def _verdict(record: MutantsRecord) -> Iterator[str]:
-    if not record.is_complete:
-        yield "INCOMPLETE: it was stopped before all mutants were judged."
-        yield ""
-    outcomes = Counter(each.outcome for each in record.mutants)
-    told = Counter(
-        each.judgement or "not judged" for each in record.mutants if each.outcome == "survived"
-    )
-    total = len(record.mutants)
+def _verdict(rows: list[MutantRecord], judged: Mapping[str, Judgement]) -> Iterator[str]:
+    outcomes = Counter(row.outcome for row in rows)
+    told = Counter(_told(row, judged)[0] for row in rows if row.outcome == "survived")
+    tried = len(rows) - outcomes["waiting"]
     noticed = sum(outcomes[each] for each in NOTICED)
     harmless = sum(told[each] for each in NO_FAULT)
-    counts = ", ".join(f"{outcomes[each]} {each}" for each in (*NOTICED, "survived"))
-    yield f"{total} of {record.num_points} mutants: {counts}."
+    yield f"{tried} mutants: {', '.join(f'{outcomes[each]} {each}' for each in COLUMNS[:-1])}."
     if told:
         yield f"Of the survivors, {', '.join(f'{n} {what}' for what, n in sorted(told.items()))}."
-    if total:
-        yield f"Noticed, or of no effect on any answer: {(noticed + harmless) / total:.1%}."
-    yield f"{record.num_unreached} points lie on lines that the suite does not execute here."
+    if tried:
+        yield f"Noticed, or of no effect on any answer: {(noticed + harmless) / tried:.1%}."
+    if outcomes["waiting"]:
+        yield f"INCOMPLETE: {outcomes['waiting']} more were drawn and not tried yet."
 
 
-def _files(record: MutantsRecord) -> Iterator[str]:
-    yield from header("file", "killed", "hung", "died", "survived")
+def _reach(record: MutantsRecord) -> Iterator[str]:
+    seconds = sorted(row.seconds for row in record.mutants if row.outcome == "killed")
+    yield (
+        f"* {len(record.mutants)} drawn of {record.num_points - record.num_unreached} points, seed "
+        f"{record.seed}; {record.num_unreached} more lie on lines that the suite does not execute here"
+    )
+    if seconds:
+        yield f"* a kill takes {seconds[len(seconds) // 2]:.0f} s in the median"
+
+
+def _told(row: MutantRecord, judged: Mapping[str, Judgement]) -> tuple[str, str]:
+    found = judged.get(row.name)
+    return (found.judgement, found.why) if found else ("not judged", "")
+
+
+def _files(rows: Iterable[MutantRecord]) -> Iterator[str]:
+    yield from header("file", *COLUMNS)
     by_file: dict[str, Counter[str]] = {}
-    for each in record.mutants:
-        by_file.setdefault(each.path, Counter())[each.outcome] += 1
+    for row in rows:
+        by_file.setdefault(row.path, Counter())[row.outcome] += 1
     for path, counts in sorted(by_file.items()):
-        yield line(path, *(str(counts[each]) for each in (*NOTICED, "survived")))
+        yield line(path, *(str(counts[each]) for each in COLUMNS))
 
 
-def _survivors(survivors: list[MutantRecord]) -> Iterator[str]:
-    for each in survivors:
-        yield f"* `{each.name}` (line {each.line})"
-        yield f"  {each.judgement or 'not judged'}{f': {each.why}' if each.why else ''}"
+def _survivors(rows: Iterable[MutantRecord], judged: Mapping[str, Judgement]) -> Iterator[str]:
+    for row in rows:
+        if row.outcome == "survived":
+            judgement, why = _told(row, judged)
+            yield f"* `{row.name}` (line {row.line})"
+            yield f"  {judgement}{f': {why}' if why else ''}"
 
 
-def _killed(record: MutantsRecord) -> Iterator[str]:
+def _killed(rows: Iterable[MutantRecord]) -> Iterator[str]:
     yield from header("mutant", "by", "what was said")
-    for each in record.mutants:
-        if each.outcome in NOTICED:
-            by = (each.killed_by or each.outcome).rpartition("/")[2]
-            yield line(f"`{each.name.rpartition('/')[2]}`", by, each.report)
+    for row in rows:
+        if row.outcome in NOTICED:
+            by = (row.killed_by or row.outcome).rpartition("/")[2]
+            yield line(f"`{row.name.rpartition('/')[2]}`", by, row.report)

@@ -7,6 +7,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -70,4 +71,9 @@ def _modules_of(folders: Iterable[Path]) -> dict[str, ModuleType]:
 
 def _lies_in(module: ModuleType, folders: Iterable[Path]) -> bool:
     file = getattr(module, "__file__", None)
-    return file is not None and any(Path(file).resolve().is_relative_to(each) for each in folders)
+    return file is not None and any(_resolved(file).is_relative_to(each) for each in folders)
+
+
+@cache  # of thousands of modules, for each mutant twice
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()

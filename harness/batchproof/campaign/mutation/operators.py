@@ -2,7 +2,8 @@
 
 The operators are the common ones of mutation testing (DeMillo, Lipton and Sayward 1978): comparisons,
 arithmetic, constants, conditions, slices, calls and statements. What an engine does not compute with
-is left alone: annotations, docstrings, decorators, assertions and the texts of errors.
+is left alone: annotations, docstrings, decorators, assertions, `strict` of `zip` among them, and the
+texts of errors.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     skipped = {"annotation", "returns", "decorator_list", "bases", "type_comment"}
     for field, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if field not in skipped and isinstance(child, ast.AST) and not isinstance(child, UNTOUCHED):
+            is_strict = isinstance(child, ast.keyword) and child.arg == "strict"
+            if field in skipped or is_strict or isinstance(child, UNTOUCHED):
+                continue
+            if isinstance(child, ast.AST):
                 yield child
 
 
