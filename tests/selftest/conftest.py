@@ -7,10 +7,15 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
+
+from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.run.laboratory import Laboratory
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 
@@ -28,6 +33,17 @@ class Session:
 
 
 RunSuite = Callable[..., Session]
+LaboratoryFor = Callable[[float], SharedLaboratory]
+
+
+@pytest.fixture(scope="session")
+def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
+    """`laboratory_for(time_limit_s)` is a laboratory on the CPU for engines that may damage a model.
+    It has the models and right answers of this session, unless that is about something else."""
+    usual = Laboratory(torch.device("cpu"), torch.float32, 1.0)
+    is_usual = (laboratory.device, laboratory.dtype) == (usual.device, usual.dtype)
+    is_usual = is_usual and laboratory.precision == usual.precision
+    return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
 
 
 @pytest.fixture

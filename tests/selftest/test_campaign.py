@@ -20,7 +20,6 @@ from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable
 from batchproof.campaign.kill_table_problems import problems
-from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask
@@ -31,6 +30,7 @@ from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
+from tests.selftest.conftest import LaboratoryFor
 from tests.selftest.one_process import OneProcess
 
 KNOWN = faults()
@@ -113,8 +113,8 @@ def test_a_lost_attempt_is_a_problem_and_not_the_end(
 @pytest.mark.parametrize(
     "name", ["attention_implementation_not_restored", "deterministic_mode_stays_on"]
 )
-def test_a_hunt_leaves_the_process_as_it_was(name: str) -> None:
-    lab = SharedLaboratory(torch.device("cpu"), torch.float32, 5.0)
+def test_a_hunt_leaves_the_process_as_it_was(name: str, laboratory_for: LaboratoryFor) -> None:
+    lab = laboratory_for(5.0)
     lab.subject("gpt2-random")
     findings = run_suite(f"fault:{name}", ["-x", "--model=gpt2-random", "-k", "curated and alone"], lab)
     assert findings.first or findings.num_passed

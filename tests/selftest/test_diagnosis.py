@@ -43,6 +43,7 @@ from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged.scheduler import Sequence as RaggedSequence
 from batchproof_engines.substitution import engine_with
+from tests.selftest.conftest import LaboratoryFor
 
 LENGTHS = (9, 4, 14, 6)
 
@@ -54,14 +55,14 @@ def workload(cap: int = 5, lengths: Sequence[int] = LENGTHS, **limits: int) -> W
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return Laboratory(torch.device("cpu"), torch.float32, 5.0)
+def lab(laboratory_for: LaboratoryFor) -> Laboratory:
+    return laboratory_for(5.0)
 
 
-def trial_of(laboratory: Laboratory, spec: EngineSpec, model: str = "gpt2-random") -> Trial:
-    oracle = laboratory.oracle(model)
-    capabilities = laboratory.capabilities(spec, oracle.subject)
-    return Trial(laboratory, spec, oracle, capabilities, Promise.P1)
+def trial_of(lab: Laboratory, spec: EngineSpec, model: str = "gpt2-random") -> Trial:
+    oracle = lab.oracle(model)
+    capabilities = lab.capabilities(spec, oracle.subject)
+    return Trial(lab, spec, oracle, capabilities, Promise.P1)
 
 
 def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis:
@@ -119,9 +120,9 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
     ids=lambda value: value if str(value) in faults() else "",
 )
 def test_the_mistake_is_named(
-    laboratory: Laboratory, fault: str, asked: Workload, model: str, cause: Cause, words: str
+    lab: Laboratory, fault: str, asked: Workload, model: str, cause: Cause, words: str
 ) -> None:
-    found = diagnosed(trial_of(laboratory, resolve_engine(f"fault:{fault}"), model), asked)
+    found = diagnosed(trial_of(lab, resolve_engine(f"fault:{fault}"), model), asked)
     assert found.cause is cause, found
     assert words in found.text
     assert found.evidence or cause in (Cause.CHUNK, Cause.PREEMPTION), "the trace itself shows those"
@@ -137,15 +138,15 @@ class _Gibberish(RaggedEngine):
         ]
 
 
-def test_where_no_mistake_fits_it_says_so(laboratory: Laboratory) -> None:
-    found = diagnosed(trial_of(laboratory, EngineSpec("gibberish", _Gibberish)), workload())
+def test_where_no_mistake_fits_it_says_so(lab: Laboratory) -> None:
+    found = diagnosed(trial_of(lab, EngineSpec("gibberish", _Gibberish)), workload())
     assert found.cause is Cause.UNKNOWN
     assert "no mistake of the list" in found.text
     assert any("alone on a fresh engine: wrong as well" in line for line in found.evidence)
 
 
-def test_it_ends_when_its_time_is_up(laboratory: Laboratory) -> None:
-    trial = trial_of(laboratory, resolve_engine("fault:mask_ignores_sequence"))
+def test_it_ends_when_its_time_is_up(lab: Laboratory) -> None:
+    trial = trial_of(lab, resolve_engine("fault:mask_ignores_sequence"))
     found = diagnosed(trial, workload(), seconds=0.0)
     assert (found.cause, found.text) == (Cause.UNKNOWN, "no cause was found within 0 s")
 
@@ -195,14 +196,14 @@ class _NoisyWhenLong(RaggedEngine):
     ],
 )
 def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(
-    laboratory: Laboratory, engine: str, asked: str, cause: Cause, words: str
+    lab: Laboratory, engine: str, asked: str, cause: Cause, words: str
 ) -> None:
     factory = engine_with(_MissesTheFirstEos) if engine == "first EOS" else _EventTwice
-    trial = trial_of(laboratory, EngineSpec(engine, factory))
+    trial = trial_of(lab, EngineSpec(engine, factory))
     if asked == "a small pool":
         found = diagnosed(trial, workload(cap=10, lengths=(8, 8, 8), num_blocks=6))
     else:
-        (eos,) = laboratory.oracle("gpt2-random").right_tokens((3, 1, 4), 1)
+        (eos,) = lab.oracle("gpt2-random").right_tokens((3, 1, 4), 1)
         stopped = Request("stopped", (3, 1, 4), 4, frozenset({eos}))
         both = (Request("gone", (1, 2), 4), stopped)
         cancelled = Workload(both, arrivals=(0, 0), aborts=(("gone", 1),))
@@ -213,22 +214,22 @@ def test_a_cause_is_the_evidence_and_not_what_the_test_is_about(
     assert (found.cause, words in found.text) == (cause, True), found
 
 
-def test_what_comes_after_a_cancelled_run_is_within_its_limits(laboratory: Laboratory) -> None:
-    trial = trial_of(laboratory, resolve_engine("ragged"))
+def test_what_comes_after_a_cancelled_run_is_within_its_limits(lab: Laboratory) -> None:
+    trial = trial_of(lab, resolve_engine("ragged"))
     config = EngineConfig(max_model_len=2, block_size=2, num_blocks=1)
     cancelled = Workload((Request("a", (1,), 1),), config, (0,), (("a", 0),))
     check_run_with_aborts(trial, cancelled, trial.build(config))
 
 
-def test_what_a_long_context_alone_shows_is_not_low_precision(laboratory: Laboratory) -> None:
-    trial = trial_of(laboratory, EngineSpec("noisy", _NoisyWhenLong))
+def test_what_a_long_context_alone_shows_is_not_low_precision(lab: Laboratory) -> None:
+    trial = trial_of(lab, EngineSpec("noisy", _NoisyWhenLong))
     found = diagnosed(trial, workload(cap=3, lengths=(30,)), seconds=300.0)
     assert found.cause is Cause.UNKNOWN, found
     assert "alone with half of its context: right" in found.evidence
 
 
-def test_a_hang_says_which_request_waits(laboratory: Laboratory) -> None:
-    trial = trial_of(laboratory, resolve_engine("fault:only_slot_waits_for_itself"))
+def test_a_hang_says_which_request_waits(lab: Laboratory) -> None:
+    trial = trial_of(lab, resolve_engine("fault:only_slot_waits_for_itself"))
     trial.lab.time_limit_s = 1.0
     found = diagnosed(trial, workload(max_num_seqs=1, max_num_batched_tokens=8))
     trial.lab.time_limit_s = 5.0
@@ -238,11 +239,9 @@ def test_a_hang_says_which_request_waits(laboratory: Laboratory) -> None:
 
 
 @pytest.mark.parametrize("model", EMBEDDED)
-def test_the_counterfactual_without_a_mistake_is_the_reference(
-    laboratory: Laboratory, model: str
-) -> None:
+def test_the_counterfactual_without_a_mistake_is_the_reference(lab: Laboratory, model: str) -> None:
     """Chunks, two rows a step and former tenants included."""
-    trial = trial_of(laboratory, resolve_engine("ragged"), model)
+    trial = trial_of(lab, resolve_engine("ragged"), model)
     asked = workload(max_num_batched_tokens=4)
     with trial.engine(asked.config) as engine:
         outcome = trial.check(asked, engine)
@@ -259,8 +258,8 @@ def test_the_counterfactual_without_a_mistake_is_the_reference(
         assert (found - exact).abs().max() < 1e-9
 
 
-def test_the_counterfactual_is_the_reference_behind_reused_prefixes(laboratory: Laboratory) -> None:
-    trial = trial_of(laboratory, resolve_engine("paged"))
+def test_the_counterfactual_is_the_reference_behind_reused_prefixes(lab: Laboratory) -> None:
+    trial = trial_of(lab, resolve_engine("paged"))
     asked = workload(max_num_batched_tokens=5, prefix_caching=True)
     calls = []
     with trial.engine(asked.config) as engine:
@@ -313,7 +312,7 @@ class KnownByTheirOwnTokens(BlockManager):
     ],
 )
 def test_whose_prefix_was_taken_over_is_named(
-    laboratory: Laboratory, blocks: type[BlockManager], prompts: list[tuple[int, ...]], words: str
+    lab: Laboratory, blocks: type[BlockManager], prompts: list[tuple[int, ...]], words: str
 ) -> None:
     class WithTheseBlocks(Scheduler):
         block_manager_class = blocks
@@ -323,7 +322,7 @@ def test_whose_prefix_was_taken_over_is_named(
         options = PagedOptions().resolved(model.device)
         return build_unprobed(model, config, options, engine_class)
 
-    trial = trial_of(laboratory, EngineSpec(blocks.__name__, factory))
+    trial = trial_of(lab, EngineSpec(blocks.__name__, factory))
     limits = {"max_num_seqs": 1, "block_size": 4, "num_blocks": 16}
     config = EngineConfig(**limits, return_logits=True, prefix_caching=True)
     asked = Workload(tuple(Request(f"r{i}", each, 2) for i, each in enumerate(prompts)), config)
@@ -332,8 +331,8 @@ def test_whose_prefix_was_taken_over_is_named(
     assert "with prefix caching off: right" in found.evidence
 
 
-def test_without_a_trace_the_plainest_schedule_is_assumed(laboratory: Laboratory) -> None:
-    trial = trial_of(laboratory, resolve_engine("reference"))
+def test_without_a_trace_the_plainest_schedule_is_assumed(lab: Laboratory) -> None:
+    trial = trial_of(lab, resolve_engine("reference"))
     asked = workload()
     assert Capability.TRACING not in trial.capabilities
     completions = trial.run(asked).completions

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
@@ -22,6 +21,7 @@ from batchproof.campaign.suite_run import run_suite
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
+from tests.selftest.conftest import LaboratoryFor
 
 FAULTS = faults()
 KILLS = json.loads((ROOT / "results" / "faults.json").read_text())["faults"]
@@ -54,8 +54,8 @@ HUNTED = [
 
 
 @pytest.fixture(scope="module")
-def shared() -> SharedLaboratory:
-    return SharedLaboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
+def shared(laboratory_for: LaboratoryFor) -> SharedLaboratory:
+    return laboratory_for(TIME_LIMIT_S)
 
 
 @pytest.mark.parametrize("name", HUNTED)

@@ -22,7 +22,6 @@ from batchproof.findings.finding import Rule
 from batchproof.plugin import diagnosing, watching
 from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.promise_table import record_of
-from batchproof.records.journal import entries
 from batchproof.run import time_limit
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.workload.workloads import Workload
@@ -40,7 +39,7 @@ def test_it(trial, name):
     trial.check(Workload((Request(name, (1, 2), 2),)))
 """
 ENGINE = """
-import asyncio, ctypes, json, os, pytest, signal, time
+import asyncio, json, os, pytest, signal, time
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
 
@@ -60,10 +59,6 @@ class Endless:
         while Endless.num_built < 2:  # a second one would be an engine
             time.sleep(0.01)
         self.generate = None
-
-class Leaving:
-    def __init__(self, model, config):
-        os._exit(3)
 
 class Records(RaggedEngine):
     trace = [{{}}]
@@ -172,29 +167,6 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(
     run = bad("raise KeyError", "--no-isolate")
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"
-
-
-def test_a_process_that_ends_or_hangs_costs_its_own_test_alone(
-    bad: Callable[..., Any], tmp_path: Path
-) -> None:
-    """One engine ends its process when it is built, the other holds the interpreter for ever: both
-    cost one process, and each test has its entry."""
-    journal = tmp_path / "journal.jsonl"
-    engines = ("--engine=mine.py:Engine", "--engine=mine.py:Leaving", "--engine=static")
-    arguments = (*engines, "--engine-time-limit=4", f"--journal={journal}", "--diagnose-for=0")
-    deaf = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); ctypes.PyDLL(None).sleep(600)"
-    run = bad(deaf, *arguments, names="['a', 'bad', 'b']")
-    outcomes = {each.test.partition("[")[2]: each.outcome for each in entries(journal)}
-    failed = {name for name, outcome in outcomes.items() if outcome == "failed"}
-    leaving = {f"mine.py:Leaving-gpt2-random-{name}]" for name in ("a", "bad", "b")}
-    assert failed == {"mine.py:Engine-gpt2-random-bad]", *leaving}, run.output
-    assert list(outcomes.values()).count("passed") == 5
-    assert "generate did not return within 4 s, nor when it was interrupted" in run.output
-    assert "mine.py:13 in misbehave" in run.output
-    assert "P10 liveness is broken: the process ended with status 3 in building" in run.output
-    assert all(
-        each.record and each.record.failure for each in entries(journal) if each.outcome == "failed"
-    )
 
 
 def left_by_a_child(path: Path, misbehave: Callable[[], object]) -> tuple[CallNote, Ending]:

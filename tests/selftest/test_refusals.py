@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request
-from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
@@ -14,6 +13,7 @@ from batchproof.checks.refusals import require_words
 from batchproof.models.catalogue import load_model
 from batchproof.records.trial_record import Ledger
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
+from tests.selftest.conftest import LaboratoryFor
 
 CPU, DTYPE = torch.device("cpu"), torch.float32
 SUBJECT = load_model("gpt2-random", CPU, DTYPE)  # 256 positions
@@ -81,8 +81,8 @@ def test_words_that_a_terminal_cannot_show_are_escaped() -> None:
     assert "half \\ud83d and \\x00, but \u00fc\nas it is" in text
 
 
-def test_refusals_that_say_nothing_are_told_once() -> None:
-    lab = SharedLaboratory(CPU, DTYPE, DEFAULT_TIME_LIMIT_S)
+def test_refusals_that_say_nothing_are_told_once(laboratory_for: LaboratoryFor) -> None:
+    lab = laboratory_for(DEFAULT_TIME_LIMIT_S)
     arguments = ["-m", "promise(id='P12') or promise(id='P10')", "--model=gpt2-random"]
     effort = Effort(profile="quick", max_examples=1)
     engine = "fault:refusal_says_nothing"

@@ -34,6 +34,7 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
+from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"
 TIME_LIMIT_S = 2
@@ -56,9 +57,9 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def lab() -> SharedLaboratory:
+def lab(laboratory_for: LaboratoryFor) -> SharedLaboratory:
     """Models and right answers for the hunts and, where a test passes it on, for the command."""
-    return SharedLaboratory(torch.device("cpu"), torch.float32, TIME_LIMIT_S)
+    return laboratory_for(TIME_LIMIT_S)
 
 
 @pytest.fixture(autouse=True)

@@ -105,6 +105,13 @@ def test_the_plugin_knows_its_options_before_it_registers_them(pytestconfig: pyt
     assert {name for group in groups for option in group.options for name in option.names()} == OPTIONS
 
 
+def test_what_a_controller_of_workers_needs_imports_no_torch() -> None:
+    """Its workers would wait for it."""
+    heavy = "{'torch', 'transformers', 'numpy', 'hypothesis'}"
+    code = f"import sys, batchproof.plugin.active; print({heavy} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goes to the folder of another project, which has a `--device` and a `trial` of its own."""

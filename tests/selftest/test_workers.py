@@ -1,5 +1,5 @@
 """A session with workers: what they find reaches the journal, the table and the list of known failures,
-and a worker that dies costs its own test alone.
+and a worker that dies or hangs costs its own test alone.
 
 One session shows all of it, for each start of a worker takes longer than the rest.
 """
@@ -13,23 +13,26 @@ from typing import Any
 
 import pytest
 
-from batchproof.records.journal import entries
+from batchproof.records.journal import JournalEntry, entries
 
 RunSuite = Callable[..., Any]
 
-CRASHING = """
-import os
-from batchproof_engines.static import static
+ENGINES = """
+import ctypes, os, signal
+from batchproof_engines.static import StaticEngine
 
-def crashing(model, config):
-    engine = static(model, config)
-    generate = engine.generate
-    def or_crash(requests):
-        if any(request.request_id == "crash" for request in requests):
-            os._exit(7)
-        return generate(requests)
-    engine.generate = or_crash
-    return engine
+class Deaf(StaticEngine):
+    def generate(self, requests):
+        if any(request.request_id == "bad" for request in requests):
+            self.misbehave()
+        return super().generate(requests)
+
+    def misbehave(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); ctypes.PyDLL(None).sleep(600)
+
+class Leaving:
+    def __init__(self, model, config):
+        os._exit(3)
 """
 SUITE = """
 import pytest
@@ -39,7 +42,7 @@ from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload
 
 @pytest.mark.promise(id="P1")
-@pytest.mark.parametrize("name", ["a", "crash", "b", "c"])
+@pytest.mark.parametrize("name", ["a", "bad", "b"])
 def test_it(trial, name):
     trial.check(Workload((Request(name, (1, 2), 2),)))
 
@@ -52,29 +55,49 @@ def test_wrong(trial):
 def test_lacking(trial):
     raise AssertionError
 """
-ENGINE = "mine.py:crashing"
+DEAF, LEAVING = "mine.py:Deaf", "mine.py:Leaving"
 
 
 def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_path: Path) -> None:
+    """One engine holds the interpreter for ever in a call, another ends its process when it is built:
+    both cost one worker, and each test has its entry."""
     (tmp_path / "test_mini.py").write_text(SUITE)
-    (tmp_path / "mine.py").write_text(CRASHING)
+    (tmp_path / "mine.py").write_text(ENGINES)
     (tmp_path / "known.txt").write_text(
-        f"test_mini.py::test_wrong[{ENGINE}-gpt2-random] # slow fix # http://x/#1\n"
+        "".join(
+            f"test_mini.py::test_wrong[{engine}-gpt2-random] # slow fix # http://x/#1\n"
+            for engine in (DEAF, "static")
+        )
     )
     journal = tmp_path / "journal.jsonl"
     files = [f"--journal={journal}", "--xfails=known.txt", "--table=table.json"]
-    session = run_suite(f"--engine={ENGINE}", *files, "-n1")
+    engines = (f"--engine={DEAF}", f"--engine={LEAVING}", "--engine=static")
+    session = run_suite(*engines, *files, "--engine-time-limit=4", "--diagnose-for=0")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    kept = {each.test.rpartition("-")[2]: each.outcome for each in entries(journal)}
-    assert {name: kept[f"{name}]"] for name in ("a", "crash", "b", "c")} == {
-        "a": "passed",
-        "crash": "failed",
-        "b": "passed",
-        "c": "passed",
-    }
-    assert len(list(entries(journal))) == 6, "each test once, though a second worker took over"
+    _require_entries(list(entries(journal)), session.output)
     table = json.loads((tmp_path / "table.json").read_text())
-    cells = {promise: cell["text"] for promise, cell in table["cells"][ENGINE].items()}
-    assert cells == {"P1": "3 known 1", "P10": "FAIL 1", "P14": "no cap"}
-    assert session.cell("P1 parity") == cells["P1"]
+    cells = {
+        engine: {promise: cell["text"] for promise, cell in table["cells"][engine].items()}
+        for engine in (DEAF, LEAVING, "static")
+    }
+    assert cells == {
+        DEAF: {"P1": "2 known 1", "P10": "FAIL 1", "P14": "no cap"},
+        LEAVING: {"P10": "FAIL 5"},
+        "static": {"P1": "3 known 1", "P14": "no cap"},
+    }
+    assert session.cell("P1 parity").startswith(cells[DEAF]["P1"])
     assert (table["exit_status"], table["is_complete"]) == (1, True)
+    assert "generate did not return within 4 s, nor when it was interrupted" in session.output
+    assert "mine.py:12 in misbehave" in session.output
+    assert "P10 liveness is broken: the process ended with status 3 in building" in session.output
+
+
+def _require_entries(kept: list[JournalEntry], output: str) -> None:
+    """Each test is there once, though other workers took over; a failure says what is broken."""
+    assert len({each.test for each in kept}) == len(kept) == 15, output
+    failed = {each.test.partition("::")[2] for each in kept if each.outcome == "failed"}
+    tests = [*(f"test_it[{{}}-gpt2-random-{name}]" for name in ("a", "bad", "b"))]
+    tests += ["test_wrong[{}-gpt2-random]", "test_lacking[{}-gpt2-random]"]
+    assert failed == {tests[1].format(DEAF), *(each.format(LEAVING) for each in tests)}, output
+    assert [each.outcome for each in kept].count("passed") == 5
+    assert all(each.record and each.record.failure for each in kept if each.outcome == "failed")

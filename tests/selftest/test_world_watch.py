@@ -6,10 +6,10 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
+from tests.selftest.conftest import LaboratoryFor
 
 ONCE = """
 import os
@@ -51,8 +51,8 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def lab() -> SharedLaboratory:
-    return SharedLaboratory(torch.device("cpu"), torch.float32, 10.0)
+def lab(laboratory_for: LaboratoryFor) -> SharedLaboratory:
+    return laboratory_for(10.0)
 
 
 @pytest.mark.parametrize(

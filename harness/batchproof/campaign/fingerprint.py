@@ -31,18 +31,26 @@ def fingerprint(fault: type, tests: Iterable[str | None]) -> str:
 def code_of(path: Path, name: str) -> str:
     """Returns the syntax trees of a definition and of all that it uses of its file, as text."""
     known = _definitions(path) if path.is_file() else {}
-    wanted, found = [name], set[str]()
+    wanted, found = [name], dict[str, str]()
     while wanted:
         if (each := wanted.pop()) in known and each not in found:
-            found.add(each)
-            wanted += (node.id for node in ast.walk(known[each]) if isinstance(node, ast.Name))
-    return "\n".join(ast.dump(known[each]) for each in sorted(found))
+            found[each], used = _read(path, each)
+            wanted += used
+    return "\n".join(found[each] for each in sorted(found))
 
 
 @cache
 def _definitions(path: Path) -> Definitions:
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    return {name: _without_docstrings(node) for node in body for name in _names(node)}
+    return {name: node for node in body for name in _names(node)}
+
+
+@cache
+def _read(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
+    """Returns the syntax tree of a definition, and the names that it uses."""
+    node = _without_docstrings(_definitions(path)[name])
+    used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return ast.dump(node), tuple(used)
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

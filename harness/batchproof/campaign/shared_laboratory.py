@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Self
 
 import torch
 
@@ -20,6 +21,20 @@ from batchproof.run.laboratory import Laboratory
 @dataclass
 class SharedLaboratory(Laboratory):
     """Keeps models and right answers from run to run, unless an engine has damaged a model."""
+
+    @classmethod
+    def beside(cls, lab: Laboratory, time_limit_s: float) -> Self:
+        """Returns one that shares models and right answers with the laboratory of this process."""
+        return cls(
+            lab.device,
+            lab.dtype,
+            time_limit_s,
+            lab.precision,
+            watch=lab.watch.beside(),
+            _subjects=lab._subjects,
+            _oracles=lab._oracles,
+            _adequacy=lab._adequacy,
+        )
 
     @property
     def arguments(self) -> list[str]:

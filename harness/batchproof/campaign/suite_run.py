@@ -33,6 +33,7 @@ SUITE_PROFILE = "suite-run"  # the nested session loads it; registered anew for 
 PYTEST_OPTIONS = (
     *("-p", "no:cacheprovider", "-p", "no:xdist"),
     *("-p", "no:unraisableexception"),  # collects garbage twice a session, longer than many a run
+    *("-p", "no:logging"),  # puts handlers on each of torch's loggers at each test
     "--assert=plain",  # pytest warns of modules that are imported already and so not rewritten
 )
 

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Mapping
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,22 +31,25 @@ def settings_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def model_of(model: PreTrainedModel) -> dict[str, Any]:
-    """Returns what belongs to the model, sums over all weights included."""
+    """Returns what belongs to the model, sums over all weights included. It is looked at after each
+    test, so one walk has to do."""
+    weights, num_hooks = dict[int, tuple[str, torch.Tensor]](), 0
+    for prefix, module in model.named_modules():
+        num_hooks += len(module._forward_hooks)
+        for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+            if tensor is not None:  # one that several modules share counts once
+                weights.setdefault(id(tensor), (f"{prefix}.{name}".lstrip("."), tensor))
     return {
-        "weights and buffers": {
-            name: (
-                tensor.dtype,
-                tensor.device,
-                tuple(tensor.shape),
-                _sum_of_bits(tensor),
-                tensor._version,
-            )
-            for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        },
-        "model config": deepcopy(model.config.to_dict()),
-        "generation config": deepcopy(model.generation_config.to_dict()),
-        "forward hooks": sum(len(module._forward_hooks) for module in model.modules()),
+        "weights and buffers": {name: _print_of(tensor) for name, tensor in weights.values()},
+        "model config": model.config.to_dict(),
+        "generation config": model.generation_config.to_dict(),
+        "forward hooks": num_hooks,
     }
+
+
+def _print_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    shape = tuple(tensor.shape)
+    return tensor.dtype, tensor.device, shape, _sum_of_bits(tensor), tensor._version
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
@@ -77,7 +81,7 @@ def _directory() -> str | None:
 def shared_of(model: PreTrainedModel) -> dict[str, Any]:
     """Returns what all engines on one model share, except the number of threads, which a run chooses
     after it has loaded the model."""
-    found = model_of(model) | settings_of(model)
+    found = deepcopy(model_of(model)) | settings_of(model)  # a config may hand out parts of itself
     del found["number of threads"]
     return found
 
@@ -85,7 +89,7 @@ def shared_of(model: PreTrainedModel) -> dict[str, Any]:
 def world_of(model: PreTrainedModel) -> dict[str, Any]:
     """Returns the model, the settings, and the states of all random generators."""
     return (
-        model_of(model)
+        deepcopy(model_of(model))
         | {
             "torch RNG": torch.get_rng_state().tolist(),
             "CUDA RNG": [state.tolist() for state in torch.cuda.get_rng_state_all()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -57,7 +58,12 @@ class Switch:
 
 
 def _at(path: str) -> Any:
-    return attrgetter(path.removeprefix("torch."))(torch)
+    return _getter(path)(torch)
+
+
+@cache
+def _getter(path: str) -> attrgetter[Any]:
+    return attrgetter(path.removeprefix("torch."))
 
 
 def _usual() -> Iterator[Switch]:

@@ -51,9 +51,15 @@ def add_option(group: pytest.OptionGroup) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Asks xdist for one worker if the run is isolated, before xdist reads its options."""
+    """Asks xdist for one worker if the run is isolated, before xdist reads its options.
+
+    With -n, workers steal from each other unless they are told how to share the tests out: each begins
+    with tests in a row, which need the same right answers and fixtures.
+    """
     if _is_isolated(config):
         config.option.numprocesses = 1
+    elif config.getoption("numprocesses", None) and config.getoption("dist") == "no":
+        config.option.dist = "worksteal"
     if config.getoption("numprocesses", None) and config.getoption("maxworkerrestart") is None:
         config.option.maxworkerrestart = str(MANY)
 

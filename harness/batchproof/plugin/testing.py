@@ -19,12 +19,24 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.plugin import WOKEN_LATE, isolation
 from batchproof.plugin.profiles import register_profiles
 from batchproof.plugin.selection import LAB, Selection
-from batchproof.plugin.trials import laboratory, pytest_generate_tests, trial
+from batchproof.plugin.trials import (
+    laboratory,
+    pytest_collection_modifyitems,
+    pytest_generate_tests,
+    trial,
+)
 from batchproof.plugin.verdicts import pytest_runtest_makereport
 from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
 
-__all__ = ["begin", "laboratory", "pytest_generate_tests", "pytest_runtest_makereport", "trial"]
+__all__ = [
+    "begin",
+    "laboratory",
+    "pytest_collection_modifyitems",
+    "pytest_generate_tests",
+    "pytest_runtest_makereport",
+    "trial",
+]
 
 register_profiles()
 # Once in a process: torch and transformers stay, and each collection that walks them, of which pytest

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 
 import pytest
 
@@ -92,6 +93,29 @@ def _first_served(config: pytest.Config, spec: EngineSpec, names: tuple[str, ...
             return name
         return name
     return names[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets the engines take turns within each test function, model by model and case by case: they need
+    the same right answers, which each worker computes for what it is given."""
+    blocks = groupby(items, lambda item: item.nodeid.partition("[")[0])
+    items[:] = chain.from_iterable(_in_turns(block) for _, block in blocks)
+
+
+def _in_turns(block: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    turns: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in block:
+        turns.setdefault(_answers_of(item), []).append(item)
+    return chain.from_iterable(turns.values())
+
+
+def _answers_of(item: pytest.Item) -> tuple[str, str]:
+    """Returns the model and the other parameters; nothing for a test without a `trial`."""
+    test = getattr(item, "callspec", None)
+    match test and test.params.get("trial"):
+        case EngineSpec(name=engine), str(model_name):
+            return model_name, test.id.replace(f"{engine}-{model_name}", "", 1)
+    return "", ""
 
 
 @pytest.fixture

@@ -33,6 +33,10 @@ class WorldWatch:
     _loaded: dict[str, World] = field(default_factory=dict)
     _changes: list[tuple[EngineSpec, str, Finding]] = field(default_factory=list)
 
+    def beside(self) -> WorldWatch:
+        """Returns one that knows the same models, and nothing of engines."""
+        return WorldWatch(self._loaded)
+
     def begin(self, subject: ModelUnderTest) -> None:
         """Notes what the model is like, before any engine uses it."""
         self._loaded[subject.name] = shared_of(subject.model)

@@ -16,6 +16,8 @@ from batchproof.errors import CaseError
 from batchproof.validation import values
 from batchproof.validation.values import InvalidValueError
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has it
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
@@ -157,7 +159,7 @@ def read_yaml(path: Path, what: str, content: str) -> YamlNode:
     YAML, or is empty and so lacks `content`."""
     shown = shown_path(path)
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = SourceLine(shown, mark.line + 1 if mark else 1)

@@ -6,13 +6,12 @@ import json
 import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
-
-pytest.importorskip("matplotlib", reason="the report draws with it")
 
 from batchproof.__main__ import main
 from batchproof.drawing.picture import Picture
@@ -20,7 +19,6 @@ from batchproof.drawing.theme import THEME, in_page
 from batchproof.drawing.timeline_svg import LEFT, timeline_picture
 from batchproof.report import words
 from batchproof.report.campaigns import Faults
-from batchproof.report.comparisons import Benchmark
 from batchproof.report.conformance_tables import Conformance
 from batchproof.report.file_origins import INCOMPLETE
 from batchproof.report.inputs import sources
@@ -28,6 +26,12 @@ from batchproof.report.page import Page, page
 from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
 from tests.selftest.bench import samples
+
+if TYPE_CHECKING:  # else every session that collects this file imports matplotlib
+    from batchproof.report.comparisons import Benchmark
+    from batchproof.report.page import Page
+
+pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="the report draws with it")
 
 ROOT = Path(__file__).parents[3]
 VOID = {"meta", "link", "br"}
@@ -83,14 +87,21 @@ class Html(HTMLParser):
 
 def page_of(tmp_path: Path, *results: Result) -> Page:
     """The values of the page, without drawing a picture."""
+
     paths = [samples.saved(tmp_path / f"{index}.json", each) for index, each in enumerate(results)]
     return page(sources(paths))
 
 
-def benchmark_of(tmp_path: Path, result: Result) -> Benchmark:
-    content = page_of(tmp_path, result).sections[0].content
+def benchmark_in(shown: Page) -> Benchmark:
+    from batchproof.report.comparisons import Benchmark
+
+    content = shown.sections[0].content
     assert isinstance(content, Benchmark)
     return content
+
+
+def benchmark_of(tmp_path: Path, result: Result) -> Benchmark:
+    return benchmark_in(page_of(tmp_path, result))
 
 
 def column(table: Table, engine: str) -> dict[str, str]:
@@ -190,8 +201,7 @@ def test_an_invalid_row_has_no_figure(tmp_path: Path) -> None:
     shown = page_of(tmp_path, one_comparison(verdict="INVALID", reason="too short", metrics=None))
     assert shown.verdicts[0].chips[0] == Chip("INVALID", "bad")
     assert shown.verdicts[0].text == "1 comparison: 1 of 2 rows VALID, 1 INVALID"
-    content = shown.sections[0].content
-    assert isinstance(content, Benchmark)
+    content = benchmark_in(shown)
     (comparison,) = content.comparisons
     figures = column(comparison.figures, "ragged")
     assert comparison.figures.rows[0].cells[1].chip == Chip("INVALID", "bad")
@@ -206,8 +216,7 @@ def test_an_invalid_row_has_no_figure(tmp_path: Path) -> None:
 def test_an_unverified_row_says_so(tmp_path: Path) -> None:
     shown = page_of(tmp_path, one_comparison(verdict="UNVERIFIED", reason="no token was checked"))
     assert shown.verdicts[0].chips == (Chip("UNVERIFIED", "warn"),)
-    content = shown.sections[0].content
-    assert isinstance(content, Benchmark)
+    content = benchmark_in(shown)
     assert content.comparisons[0].unwell == {"ragged": "UNVERIFIED: no token was checked"}
 
 

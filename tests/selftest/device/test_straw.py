@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -38,13 +36,6 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C++ comp
 class Ran:
     status: int
     output: str
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[ProcessPoolExecutor]:
-    """One process for all sessions: starting it takes longer than most of them."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        yield pool
 
 
 def run_on_straw(elsewhere: ProcessPoolExecutor, *arguments: str) -> Ran:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM
 
 from batchproof.api import EngineConfig, Request
 from batchproof.models.shapes import SHAPES
@@ -44,7 +44,7 @@ def dry_run(
     error ends the run and is reported as a problem.
     """
     kind = SHAPES[shape]
-    name = "n_layer" if kind.kind is GPT2Config else "num_hidden_layers"
+    name = "n_layer" if kind.kind == "GPT2Config" else "num_hidden_layers"
     model_config = kind.config(**({} if num_layers is None else {name: num_layers}))
     config = EngineConfig(
         max_num_seqs=num_seqs, max_num_batched_tokens=budget, max_model_len=2 * budget

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, GPT2Config, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
 from batchproof.models.shaped import build_model
@@ -77,7 +77,7 @@ def _answered(step: Callable[[], Any]) -> Callable[[], Any]:
 def eager_time(shape: str) -> EagerTime:
     """Measures a pass over 8 tokens: the shape's layers, tiny widths, attention that does nothing."""
     kind = SHAPES[shape]
-    if kind.kind is GPT2Config:
+    if kind.kind == "GPT2Config":
         config = kind.config(n_embd=32, n_head=2, vocab_size=512)
     else:
         config = kind.config(**NARROW)
