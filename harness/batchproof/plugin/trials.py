@@ -111,10 +111,10 @@ def _in_turns(block: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 
 def _answers_of(item: pytest.Item) -> tuple[str, str]:
     """Returns the model and the other parameters; nothing for a test without a `trial`."""
-    test = getattr(item, "callspec", None)
-    match test and test.params.get("trial"):
-        case EngineSpec(name=engine), str(model_name):
-            return model_name, test.id.replace(f"{engine}-{model_name}", "", 1)
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        match item.callspec.params.get("trial"):
+            case EngineSpec(name=engine), str(model_name):
+                return model_name, item.callspec.id.replace(f"{engine}-{model_name}", "", 1)
     return "", ""
 
 
