@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
+from batchproof.models.embedded import EMBEDDED
 from batchproof.promises import Promise
 from batchproof.records.decode import decode
 from batchproof.records.table import PromiseCell, Totals
@@ -34,6 +35,16 @@ def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
         record = record_of(report) if is_last_word else None
         if record is not None:
             yield "known" if hasattr(report, "wasxfail") else report.outcome, record
+
+
+def in_order(
+    outcomes: Iterable[Outcome], engines: Sequence[str], models: Sequence[str]
+) -> list[Outcome]:
+    """Returns the outcomes as one process would report them: workers report in any order. Models that
+    the run did not ask for come last."""
+    engine_at = {name: at for at, name in enumerate(engines)}
+    model_at = {name: at for at, name in enumerate(dict.fromkeys((*models, *EMBEDDED)))}
+    return sorted(outcomes, key=lambda each: (engine_at[each[1].engine], model_at[each[1].model]))
 
 
 def num_compared(outcomes: Iterable[Outcome]) -> int:

@@ -12,11 +12,13 @@ from batchproof.plugin.promise_table import (
     Outcome,
     adequacies,
     error_units,
+    in_order,
     notes,
     num_compared,
     outcomes_of,
     table,
 )
+from batchproof.plugin.selection import SELECTION
 
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
@@ -26,7 +28,9 @@ def _session_outcomes(config: pytest.Config) -> list[Outcome]:
     if reporter is None:
         return []
     kinds = ("passed", "failed", "error", "skipped", "xfailed")
-    return list(outcomes_of(report for kind in kinds for report in reporter.stats.get(kind, ())))
+    found = outcomes_of(report for kind in kinds for report in reporter.stats.get(kind, ()))
+    selection = config.stash[SELECTION]
+    return in_order(found, [spec.name for spec in selection.engines], selection.model_names)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

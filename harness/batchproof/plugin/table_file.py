@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.plugin.promise_table import Outcome, cells_of, notes, outcomes_of, totals_of
+from batchproof.plugin.promise_table import Outcome, cells_of, in_order, notes, outcomes_of, totals_of
 from batchproof.plugin.selection import SELECTION
 from batchproof.promises import Promise
 from batchproof.records.made import made_now
@@ -63,6 +63,8 @@ def conformance(
 ) -> ConformanceTable:
     """Returns the content of the file. `is_complete` states that no chosen test is missing."""
     selection = config.stash[SELECTION]
+    names = [spec.name for spec in selection.engines]
+    outcomes = in_order(outcomes, names, selection.model_names)
     engines = tuple(dict.fromkeys(record.engine for _, record in outcomes))
     return ConformanceTable(
         made=made_now(shlex.join(["pytest", *map(str, config.invocation_params.args)])),
