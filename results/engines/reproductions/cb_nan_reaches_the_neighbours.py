@@ -1,0 +1,46 @@
+"""Continuous batching of transformers lets one request's NaN reach all others of its step.
+
+All sequences of a step are one packed row, and a dense mask keeps them apart. With sdpa on a CPU a masked key
+has weight 0, and 0 times a value that is NaN is NaN: each query of the step gets it. Here the embedding of one
+token is infinite, as an overflow in a 16-bit model would make it; the prompts that do not hold that token are
+right alone and wrong beside the one that does. Exit status 1: reproduced.
+"""
+
+import torch
+import transformers
+from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+torch.manual_seed(0)
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )
+).eval()
+model.model.embed_tokens.weight.data[95] = torch.inf
+good = {"good 1": [61, 7, 33, 90], "good 2": [8, 52, 17]}
+
+
+def served(asked: dict[str, list[int]]) -> dict[str, list[int]]:
+    manager = model.init_continuous_batching(
+        GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
+    )
+    for name, prompt in asked.items():  # before the thread starts, so that they share its first step
+        manager.add_request(prompt, request_id=name, max_new_tokens=4)
+    manager.start()
+    given = {}
+    while len(given) < len(asked) and manager.is_running():
+        output = manager.get_result(timeout=1)
+        if output is not None:
+            given[output.request_id] = output.generated_tokens
+    manager.stop()
+    return given
+
+
+alone, beside = served(good), served({**good, "bad": [5, 95, 6]})
+print("transformers", transformers.__version__, "attention", model.config._attn_implementation)
+for name in good:
+    print(f"  {name}: alone {alone[name]}, beside a request with NaN {beside[name]}")
+is_broken = any(alone[name] != beside[name] for name in good)
+print("REPRODUCED: they are answered from NaN" if is_broken else "not reproduced")
+raise SystemExit(is_broken)

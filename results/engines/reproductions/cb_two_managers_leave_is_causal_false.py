@@ -1,0 +1,49 @@
+"""Two managers of transformers' continuous batching on one model leave `is_causal=False` in its config.
+
+Each step of a manager passes is_causal to the model. A wrapper of the forward pass (utils/generic.py) writes that
+into the shared config for the time of the call and then restores what it found. The managers' threads interleave:
+one finds the other's value and restores that. Whoever uses the model afterwards gets attention that sees the
+future. Exit status 1: reproduced; the threads may need some rounds.
+"""
+
+import time
+
+import torch
+import transformers
+from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )
+).eval()
+before = getattr(model.config, "is_causal", "not there")
+managers = [
+    model.init_continuous_batching(
+        GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64)
+    )
+    for _ in range(2)
+]
+for manager in managers:
+    manager.start()
+after, rounds, deadline = before, 0, time.monotonic() + 60
+while after == before and time.monotonic() < deadline:
+    rounds += 1
+    for manager in managers:
+        manager.add_request([61, 7, 33, 90], request_id=f"r{rounds}", max_new_tokens=40)
+    for manager in managers:
+        while manager.get_result(timeout=1) is None and manager.is_running():
+            pass
+    time.sleep(0.05)  # both are idle now
+    after = getattr(model.config, "is_causal", "not there")
+for manager in managers:
+    manager.stop()
+
+print("transformers", transformers.__version__)
+print(f"  config.is_causal: {before} before, {after} after {rounds} rounds of two requests")
+is_broken = after != before
+print("REPRODUCED: the model's config is changed" if is_broken else "not reproduced")
+raise SystemExit(is_broken)
