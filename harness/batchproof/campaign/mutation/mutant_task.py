@@ -72,7 +72,7 @@ class MutantFate:
 def judge_mutant(task: MutantTask) -> MutantFate:
     """Runs the suite on one mutant."""
     began, fate = time.monotonic(), MutantFate()
-    suite, few = task.suite, ()
+    suite, few = task.suite, tuple[str, ...]()
     if task.is_quick:
         suite = replace(suite, models=(task.suite.models or (QUICK_MODEL,))[:1])
         few = ("-k", " or ".join(QUICK_TESTS))
