@@ -1,7 +1,7 @@
 """Campaigns that test the suite itself, spread over worker processes.
 
 `faults_command.py` runs the suite against every planted fault and writes the kill table.
-`honest_command.py` runs it against honest engines and expects no failure. `model_sweep/` tries one
-engine on every causal LM of transformers. A task is one or two calls of `run_suite`, in a laboratory
-that lives as long as its process.
+`honest_command.py` runs it against honest engines and expects no failure. `mutation/` runs it against
+an engine changed at one point. `model_sweep/` tries one engine on every causal LM of transformers. A
+task is one or two calls of `run_suite`, in a laboratory that lives as long as its process.
 """

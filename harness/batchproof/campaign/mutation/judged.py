@@ -58,7 +58,7 @@ def open_survivors(runs: Iterable[MutantsRecord], judged: Mapping[str, Judgement
         if outcome == "survived" and judgement in ("hole", "not judged"):
             yield f"survived, {judgement}: {name}"
         if outcome == "waiting":
-            yield f"not tried: {name}"
+            yield f"not tried to the end: {name}"
     for name in judged:
         if outcomes.get(name) not in ("survived", "waiting"):
             yield f"judged, but {outcomes.get(name, 'in no run')}: {name}"

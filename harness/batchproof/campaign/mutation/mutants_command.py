@@ -73,9 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit",
         type=choices.seconds,
-        default=600.0,
+        default=3600.0,
         metavar="S",
-        help="seconds for one mutant; one that needs more is hung (default: %(default)g)",
+        help="seconds for one mutant; one that needs more is hung. A call of the engine has a limit of "
+        "its own, so this one is far beyond any run of the suite (default: %(default)g)",
     )
     parser.add_argument("--name", default="mutants", help="of the run's file (default: %(default)s)")
     choices.add_common(parser)

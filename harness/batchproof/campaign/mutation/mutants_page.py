@@ -39,7 +39,7 @@ def _verdict(rows: list[MutantRecord], judged: Mapping[str, Judgement]) -> Itera
     if tried:
         yield f"Noticed, or of no effect on any answer: {(noticed + harmless) / tried:.1%}."
     if outcomes["waiting"]:
-        yield f"INCOMPLETE: {outcomes['waiting']} more were drawn and not tried yet."
+        yield f"INCOMPLETE: {outcomes['waiting']} more have not met the whole suite yet."
 
 
 def _reach(record: MutantsRecord) -> Iterator[str]:
