@@ -20,7 +20,8 @@ from batchproof.bench.axes import (
     requests_axis,
     sequences_axis,
 )
-from batchproof.models.shapes import SHAPES, build_model
+from batchproof.models.shaped import build_model
+from batchproof.models.shapes import SHAPES
 from batchproof_engines.paged import (
     build_unprobed,
     capture,
