@@ -5,6 +5,7 @@ This module imports no torch: a wrong option is told at once, and a controller o
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -107,6 +108,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _configure(config: pytest.Config) -> None:
     _check_limits(config)
     _check_profile(config.getoption("--hypothesis-profile"))
+    if not isolation.has_workers(config) and not gc.get_freeze_count():
+        gc.disable()  # what is imported and collected stays; `testing` enables it afterwards
     config.stash[SELECTION] = selection = select(config)
     known_failures = read_known_failures(config.getoption("--xfails"))
     if not isolation.has_workers(config):

@@ -32,6 +32,7 @@ from batchproof.run.laboratory import Laboratory
 __all__ = [
     "begin",
     "laboratory",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_generate_tests",
     "pytest_runtest_makereport",
@@ -39,9 +40,14 @@ __all__ = [
 ]
 
 register_profiles()
-# Once in a process: torch and transformers stay, and each collection that walks them, of which pytest
-# makes several at the end of a session, takes half a second.
-gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Takes modules and tests out of sight of the garbage collector, once in a process: they stay, and
+    each collection that walks them takes half a second."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def begin(config: pytest.Config, selection: Selection) -> None:
