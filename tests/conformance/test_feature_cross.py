@@ -107,7 +107,7 @@ def test_features_that_meet_in_large_blocks_change_no_token(trial: Trial, data: 
             trial.check(replace(workload, aborts=()), engine)
         trace = trial.trace_of(engine)
         for each in features & SEEN.keys():
-            trial.must_show(each, SEEN[each](trace))
+            trial.must_show(each.value, SEEN[each](trace))
 
 
 def _checked(trial: Trial, workload: Workload, engine: Engine) -> None:

@@ -27,6 +27,7 @@ class LostTask:
     """Takes the place of a result: the task raised, hung, or ended its process."""
 
     why: str
+    has_raised: bool = False
 
 
 class WorkerPool:
@@ -136,5 +137,5 @@ def _serve(connection: Connection) -> None:
             try:
                 result = function(task)
             except Exception as error:
-                result = LostTask(f"it raised {type(error).__name__}: {error}")
+                result = LostTask(f"it raised {type(error).__name__}: {error}", has_raised=True)
             connection.send(result)

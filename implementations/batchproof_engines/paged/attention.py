@@ -119,7 +119,7 @@ def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # 
 
 
 _LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")  # the same for all devices
-torch.library.register_fake("batchproof::attend", _shape)
+torch.library.register_fake("batchproof::attend", _shape, lib=_LIBRARY)
 
 
 def _attention(

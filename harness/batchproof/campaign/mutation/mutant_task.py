@@ -8,12 +8,14 @@ from pathlib import Path
 
 from batchproof.campaign.conformance_modules import function_of
 from batchproof.campaign.mutation.mutant import Mutant
-from batchproof.campaign.mutation.mutated_import import mutated
+from batchproof.campaign.mutation.mutated_import import compiled_otherwise, mutated
 from batchproof.campaign.mutation.reach import Statements, statements_noted
 from batchproof.campaign.shared_laboratory import process_laboratory
 from batchproof.campaign.suite_outcome import Effort, SuiteOutcome
 from batchproof.campaign.suite_run import run_suite
+from batchproof.run.registry import resolve_engine
 
+BEFORE = "before the first test"
 CALL_LIMIT_S = 20.0  # an honest call takes a fraction of a second, on a busy machine several
 # These kill most mutants in a second or two, where the whole suite takes minutes for each survivor.
 QUICK_EXAMPLES = 3  # of each of these tests
@@ -81,7 +83,16 @@ def judge_mutant(task: MutantTask) -> MutantFate:
             with mutated(task.mutant, suite.sources):
                 found = _suite(engine, suite, few, task.first)
             fate = _fate(found, 0 if task.is_quick else num_expected)
+            if fate.killed_by == BEFORE:
+                _require_loadable(engine, suite)
     return replace(fate, seconds=round(time.monotonic() - began, 1))
+
+
+def _require_loadable(engine: str, suite: BaselineTask) -> None:
+    """Raises what the unchanged engine raises when it is imported again. A process in which that fails
+    would count every mutant as killed."""
+    with compiled_otherwise(suite.sources, lambda _: None):
+        resolve_engine(engine)
 
 
 def _fate(found: SuiteOutcome, num_expected: int) -> MutantFate:
@@ -92,7 +103,7 @@ def _fate(found: SuiteOutcome, num_expected: int) -> MutantFate:
     if found.num_skipped and not found.num_passed:
         return MutantFate("the table of the run", None, "no test runs: the engine refuses its models")
     if found.exit_status:
-        return MutantFate("before the first test", None, _last_line(found.output))
+        return MutantFate(BEFORE, None, _last_line(found.output))
     if found.num_passed < num_expected:
         lost = f"{num_expected - found.num_passed} of {num_expected} tests do not run"
         return MutantFate("the table of the run", None, lost)

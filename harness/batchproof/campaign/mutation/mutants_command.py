@@ -26,7 +26,7 @@ from batchproof.campaign.mutation.mutants_page import mutants_page
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
-from batchproof.errors import UsageError
+from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
 from batchproof.records.file_kinds import replace_text
@@ -177,6 +177,8 @@ def _order(killers: Counter[str], is_quick: bool) -> tuple[str, ...]:
 
 def _row(row: MutantRecord, fate: MutantFate | LostTask) -> MutantRecord:
     if isinstance(fate, LostTask):
+        if fate.has_raised:  # a suite run reports what a mutant raises, so this is none of its doing
+            raise BatchproofError(f"{row.name}: {fate.why}")
         outcome = "hung" if fate.why.startswith("no result") else "died"
         return replace(row, outcome=outcome, report=fate.why)
     return replace(

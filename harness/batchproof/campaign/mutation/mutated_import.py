@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from unittest import mock
 
+import torch
+
 from batchproof.campaign.mutation.mutant import Mutant
 
 ENGINES = "batchproof_engines"  # one may import another's files
@@ -56,9 +58,17 @@ def compiled_otherwise(
         with mock.patch.object(SourceFileLoader, "get_code", get_code):
             yield
     finally:
-        for name in _modules_of(folders):
+        for name, module in _modules_of(folders).items():
+            _release_operators(module)
             del sys.modules[name]
         sys.modules.update(outer)
+
+
+def _release_operators(module: ModuleType) -> None:
+    """Takes back the torch operators that a module has defined: no name can be defined twice."""
+    for value in vars(module).values():
+        if isinstance(value, torch.library.Library):
+            value._destroy()
 
 
 def _modules_of(folders: Iterable[Path]) -> dict[str, ModuleType]:
