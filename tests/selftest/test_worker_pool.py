@@ -40,7 +40,9 @@ def test_a_task_that_crashes_hangs_or_raises_is_lost_alone() -> None:
         crashed = dict(pool.run(os._exit, [3, 4]))
         assert crashed == {code: LostTask(f"the process died with exit code {code}") for code in (3, 4)}
         ((_, lost),) = pool.run(operator.index, ["one"])
-        assert lost == LostTask("it raised TypeError: 'str' object cannot be interpreted as an integer")
+        assert lost == LostTask(
+            "it raised TypeError: 'str' object cannot be interpreted as an integer", has_raised=True
+        )
     with WorkerPool(2, time_limit_s=3.0) as pool:
         slept = dict(pool.run(time.sleep, [0.0, 60.0]))
         assert slept == {0.0: None, 60.0: LostTask("no result within 3 s")}
