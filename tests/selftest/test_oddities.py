@@ -1,6 +1,6 @@
 """The suite proves itself from the other side: who keeps the contract, however oddly, is not blamed.
 
-A quick look at each oddity, the same each time, on one model and at two of the promises that its kind
+A quick look at each oddity, the same each time, on one model and at one of the promises that its kind
 seems to strain; those of a kind share the promises out. `python -m batchproof honest` looks longer, and
 at all of them.
 """
@@ -30,17 +30,16 @@ from tests.selftest.conftest import LaboratoryFor
 ODDITIES = oddities()
 # Where an oddity of each kind might look guilty.
 STRAINED = {
-    "admission": ("P1", "P9", "P10", "P13"),
+    "admission": ("P1", "P10", "P13"),  # what is odd about them is that P9 is not for them
     "blocks": ("P1", "P9", "P10", "P11"),
     "computing": ("P1", "P15", "P5", "P6"),
-    # Each with P1: some cannot be stepped, and P13 and P14 have nothing for those.
-    "delivery": ("P1", "P4", "P1", "P13", "P1", "P14"),
+    "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "waves": ("P1", "P4"),
     "wording": ("P12",),
 }
 EFFORT = Effort(profile="quick", max_examples=1)
-FEWEST_TESTS, FEWEST_TOKENS = 6, 80
+FEWEST_TESTS, FEWEST_TOKENS = 2, 20
 QUICK_MODELS = ("gpt2-random", "llama-random", "mistral-window")
 # In turn. The constructed models are slow and come first in the catalogue: they meet waves only.
 MODELS = {
@@ -50,19 +49,18 @@ MODELS = {
 
 
 def shared_out() -> dict[str, list[str]]:
-    """The promises at which each oddity is looked at: two, or more where a kind has few oddities."""
+    """The promises at which each oddity is looked at: one, or more where a kind has few oddities."""
     shares: dict[str, list[str]] = {}
     for kind, promises in STRAINED.items():
         names = [name for name, oddity in ODDITIES.items() if oddity.kind == kind]
-        size, turns = max(2, -(-len(promises) // len(names))), cycle(promises)
+        size, turns = -(-len(promises) // len(names)), cycle(promises)
         shares |= {name: list(islice(turns, size)) for name in names}
     return shares
 
 
 PROMISES = shared_out()
-# The long and wide workloads take longer than all others: one of each kind meets those of a promise.
-LAST = {(oddity.kind, each): name for name, oddity in ODDITIES.items() for each in PROMISES[name]}
-SCALED = set(LAST.values())
+# The long and wide workloads take longer than all others: the last oddity of each kind meets them.
+SCALED = {oddity.kind: name for name, oddity in ODDITIES.items()}.values()
 
 
 @pytest.mark.parametrize("name", ODDITIES)
