@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from batchproof.campaign.conformance_modules import conformance_functions, function_of
 from batchproof.campaign.shared_laboratory import process_laboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import own_failures, run_suite
 from batchproof.run.registry import faults
-
-# Generated workloads first: a written case that fits says little about what seeds would find.
-GENERATED = tuple(name for name, facts in conformance_functions().items() if facts.is_generated)
-FIRST_CATCH = Effort(profile="default", first=GENERATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def make_attempt(attempt: Attempt, time_limit_s: float) -> Kill:
 
 def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
     lab = process_laboratory("float32", time_limit_s)
-    findings = run_suite(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, FIRST_CATCH)
+    findings = run_suite(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, _effort())
     first = findings.first
     caught = (function_of(each.test) for each in findings.catches if each.broken is not None)
     return Kill(
@@ -92,3 +89,11 @@ def _after(miss: Kill, other: Kill) -> Kill:
         other.functions,
         other.own_failures,
     )
+
+
+@cache
+def _effort() -> Effort:
+    """Returns the effort of a hunt. Generated workloads come first: a written case that fits says
+    little about what seeds would find."""
+    generated = (name for name, facts in conformance_functions().items() if facts.is_generated)
+    return Effort(profile="default", first=tuple(generated))

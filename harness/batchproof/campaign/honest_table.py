@@ -46,8 +46,8 @@ class HonestTable:
         enough was judged in every dtype; how many of the last tasks that takes depends on timing.
         """
         rng = random.Random(self.seed)
-        marks = {name: facts.marks for name, facts in conformance_functions().items()}
-        properties = [name for name, facts in conformance_functions().items() if _sweeps(facts)]
+        facts_of = conformance_functions()
+        properties = [name for name, facts in facts_of.items() if _sweeps(facts)]
         decks = {
             each: cycle(rng.sample(properties, len(properties)))
             for each in product(self.engines, self.dtypes)
@@ -58,9 +58,10 @@ class HonestTable:
             rng.shuffle(meetings)
             for engine, model, dtype in meetings:
                 function, seed = next(decks[engine, dtype]), seed + 1
-                is_large = "long_model" in marks[function] and rng.random() < LARGE_SHARE
+                marks = facts_of[function].marks
+                is_large = "long_model" in marks and rng.random() < LARGE_SHARE
                 examples = LARGE_EXAMPLES if is_large else self.num_examples
-                on = NAN_MODEL if "nan_model" in marks[function] else model
+                on = NAN_MODEL if "nan_model" in marks else model
                 if self.totals[dtype] < self.wanted:
                     yield HonestTask(engine, on, dtype, function, seed, examples)
                 elif all(self.totals[each] >= self.wanted for each in self.dtypes):
