@@ -33,8 +33,8 @@ from batchproof.checks.happened import (
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.masks import brute_force_mask, require_mask
 from batchproof.checks.prefixes import Computed, ComputedPrefixes
-from batchproof.checks.scheduling import check_limits, check_scheduling
-from batchproof.checks.trace import check_accounting, check_ends, check_positions, check_queues
+from batchproof.checks.scheduling import check_limits, check_queues, check_scheduling
+from batchproof.checks.trace import check_accounting, check_ends, check_positions
 from batchproof.findings.finding import Rule
 from batchproof.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload

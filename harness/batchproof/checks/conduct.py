@@ -14,8 +14,8 @@ from batchproof.api import Capability, Completion, FinishReason, StepRecord
 from batchproof.checks.broken import broken
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
-from batchproof.checks.scheduling import check_limits, check_scheduling
-from batchproof.checks.trace import check_accounting, check_ends, check_positions, check_queues
+from batchproof.checks.scheduling import check_limits, check_queues, check_scheduling
+from batchproof.checks.trace import check_accounting, check_ends, check_positions
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Outcome, Workload
 

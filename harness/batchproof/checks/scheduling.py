@@ -33,6 +33,25 @@ def check_limits(trace: Sequence[StepRecord], workload: Workload, has_token_budg
             raise broken(Rule.TOKEN_BUDGET, step=step, num_fed=fed, max_num_batched_tokens=limit)
 
 
+def check_queues(trace: Sequence[StepRecord], workload: Workload) -> None:
+    """Checks P9: at any time a request waits, runs or is gone, and only one that waits is admitted.
+    Raises `BrokenPromise`."""
+    replay = TraceReplay(workload)
+    gone: set[str] = set()
+    for step, record in enumerate(trace):
+        for name in record.admitted:
+            if name in gone or (name in replay.running and name not in record.preempted):
+                what = f"was admitted, but {'has ended' if name in gone else 'runs'} already"
+                raise broken(Rule.QUEUES, name, step, what=what)
+        replay.begin(step, record)
+        for name in record.waiting:
+            if name in gone or name in replay.running:
+                what = f"waits, but {'has ended' if name in gone else 'has a slot'}"
+                raise broken(Rule.QUEUES, name, step, what=what)
+        replay.end(record)
+        gone.update(record.finished)
+
+
 def check_scheduling(
     trace: Sequence[StepRecord], workload: Workload, can_chunk: bool, ends: LateEnds = IN_TIME
 ) -> None:

@@ -64,25 +64,6 @@ def _check_hit(step: int, row: RowRecord, prefixes: ComputedPrefixes) -> None:
         raise broken(Rule.PREFIX, row.request_id, step, num_tokens=row.context_len)
 
 
-def check_queues(trace: Sequence[StepRecord], workload: Workload) -> None:
-    """Checks P9: at any time a request waits, runs or is gone, and only one that waits is admitted.
-    Raises `BrokenPromise`."""
-    replay = TraceReplay(workload)
-    gone: set[str] = set()
-    for step, record in enumerate(trace):
-        for name in record.admitted:
-            if name in gone or (name in replay.running and name not in record.preempted):
-                what = f"was admitted, but {'has ended' if name in gone else 'runs'} already"
-                raise broken(Rule.QUEUES, name, step, what=what)
-        replay.begin(step, record)
-        for name in record.waiting:
-            if name in gone or name in replay.running:
-                what = f"waits, but {'has ended' if name in gone else 'has a slot'}"
-                raise broken(Rule.QUEUES, name, step, what=what)
-        replay.end(record)
-        gone.update(record.finished)
-
-
 def check_accounting(
     trace: Sequence[StepRecord], workload: Workload, is_idle_at_end: bool = True
 ) -> None:
