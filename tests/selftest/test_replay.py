@@ -33,11 +33,11 @@ from batchproof.replay.record import FailureFile, read_failure
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
 from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"
-TIME_LIMIT_S = 2
+HANG_LIMIT_S = 2
 
 # Fault -> the test that finds it, the rule, and whether a stand-alone script shows it.
 FAULTS = {
@@ -59,7 +59,7 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def lab(laboratory_for: LaboratoryFor) -> SharedLaboratory:
     """Models and right answers for the hunts and, where a test passes it on, for the command."""
-    return laboratory_for(TIME_LIMIT_S)
+    return laboratory_for(DEFAULT_TIME_LIMIT_S)
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +124,8 @@ def test_a_failure_is_reproduced_by_its_file_and_its_case_and_gone_on_an_honest_
     assert (kept.script is None) == (kept.no_script is not None) != has_script
 
 
-def test_a_hang_is_reproduced(tmp_path: Path, lab: SharedLaboratory) -> None:
-    fault = "oversized_request_blocks_the_queue"
+def test_a_hang_is_reproduced(tmp_path: Path, laboratory_for: LaboratoryFor) -> None:
+    fault, lab = "oversized_request_blocks_the_queue", laboratory_for(HANG_LIMIT_S)
     path = written(f"fault:{fault}", "larger_than_the_pool", tmp_path, lab)
     assert read_failure(path).failure.rule is Rule.HANG
     assert replay(path) == 1

@@ -376,18 +376,22 @@ def test_an_engine_that_works_elsewhere_is_not_timed_by_this_process(compare: Co
 @pytest.mark.parametrize(
     ("shares", "clock"),
     [
-        ((1.0, 0.98), "process"),
-        ((0.4, 0.35), "process"),  # a busy machine: all of them wait for a core
-        ((1.0, 0.02), "wall"),  # the second one's work is done elsewhere
-        ((0.05,), "wall"),
-        ((), "process"),
+        ([[1.0], [0.98]], "process"),
+        ([[0.4], [0.35]], "process"),  # a busy machine: all of them wait for a core
+        ([[0.3, 0.9], [1.0, 1.0]], "process"),  # for a while
+        ([[1.0], [0.02]], "wall"),  # the second one's work is done elsewhere
+        ([[0.05]], "wall"),
+        ([], "process"),
     ],
 )
 def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
-    shares: tuple[float, ...], clock: str
+    shares: list[list[float]], clock: str
 ) -> None:
-    rounds = [SimpleNamespace(rounds=[Round((), 2.0, 2.0 * share)], problem=None) for share in shares]
-    assert clock_for(cast(Any, [*rounds, SimpleNamespace(rounds=[], problem=None)]), "process") == clock
+    engines = [
+        SimpleNamespace(rounds=[Round((), 2.0, 2.0 * share) for share in each], problem=None)
+        for each in [*shares, []]
+    ]
+    assert clock_for(cast(Any, engines), "process") == clock
 
 
 class Greedy(Wrapper):
