@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from importlib import import_module
 
 import pytest
 from hypothesis import Phase, core, settings
@@ -31,11 +32,13 @@ BROKEN_OFF = (
 )
 SUITE_PROFILE = "suite-run"  # the nested session loads it; registered anew for each run
 PYTEST_OPTIONS = (
-    *("-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-o", "addopts=", "--disable-plugin-autoload"),  # those of others cost more than many a run
+    *("--import-mode=importlib", "-p", "no:cacheprovider"),
     *("-p", "no:unraisableexception"),  # collects garbage twice a session, longer than many a run
     *("-p", "no:logging"),  # puts handlers on each of torch's loggers at each test
     "--assert=plain",  # pytest warns of modules that are imported already and so not rewritten
 )
+PLUGINS = tuple(import_module(name) for name in ("_hypothesis_pytestplugin", "batchproof.plugin"))
 
 
 def run_suite(
@@ -64,7 +67,7 @@ def run_suite(
         redirect_stderr(output),
     ):
         recorder = Recorder(findings, effort, lab)
-        findings.exit_status = int(pytest.main(command, plugins=[recorder]))
+        findings.exit_status = int(pytest.main(command, plugins=[*PLUGINS, recorder]))
         findings.output = output.getvalue()
     return findings
 

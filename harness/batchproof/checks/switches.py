@@ -41,11 +41,23 @@ class Switch:
 
     def write(self, value: Any) -> None:
         """Sets the switch."""
-        if self.setter is not None and callable(setter := _at(self.setter)):
-            setter(value)
+        if self._is_call:
+            _at(self._where)(value)
         else:
-            owner, _, name = (self.setter or self.place).rpartition(".")
+            owner, _, name = self._where.rpartition(".")
             setattr(_at(owner), name, value)
+
+    def statement(self, value: Any) -> str:
+        """Returns the line of Python that sets the switch."""
+        return f"{self._where}({value!r})" if self._is_call else f"{self._where} = {value!r}"
+
+    @property
+    def _where(self) -> str:
+        return self.setter or self.place
+
+    @property
+    def _is_call(self) -> bool:
+        return self.setter is not None and callable(_at(self.setter))
 
     @property
     def is_here(self) -> bool:

@@ -24,6 +24,7 @@ from batchproof.run.registry import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 DIAGNOSE_FOR_S = 20.0
+TESTING = "batchproof.plugin.testing"  # imports torch
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -108,12 +109,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def _configure(config: pytest.Config) -> None:
     _check_limits(config)
     _check_profile(config.getoption("--hypothesis-profile"))
-    if not isolation.has_workers(config) and not gc.get_freeze_count():
+    if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
         gc.disable()  # what is imported and collected stays; `testing` enables it afterwards
     config.stash[SELECTION] = selection = select(config)
     known_failures = read_known_failures(config.getoption("--xfails"))
     if not isolation.has_workers(config):
-        import_module("batchproof.plugin.testing").begin(config, selection)
+        import_module(TESTING).begin(config, selection)
         if selection.bench is not None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
@@ -137,7 +138,7 @@ def _check_profile(name: str | None) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves benchmarks out unless they are asked for, in which case only they run."""
-    wants_benchmarks = bool(config.getoption("--benchmark-only"))
+    wants_benchmarks = bool(config.getoption("--benchmark-only", default=False))
     is_left_out = {item: _is_left_out(item, wants_benchmarks) for item in items}
     if any(is_left_out.values()):
         config.hook.pytest_deselected(items=[item for item in items if is_left_out[item]])

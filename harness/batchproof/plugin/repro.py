@@ -41,8 +41,10 @@ def replay_file(item: pytest.Item, trial: Trial, failure: Failure) -> Replay | N
         return Replay(None, f"replay: none, because writing it raised {what}")
     words = f"replay: python -m batchproof replay {quote(str(path))}"
     file, suffix, rest = trial.spec.name.partition(".py:")
-    if suffix and not trial.spec.name.startswith(COMMAND_PREFIX):  # its path is relative to this folder
+    if suffix and not trial.spec.name.startswith(COMMAND_PREFIX):  # relative to this folder
         words += f" --engine={quote(f'{Path(file).resolve()}{suffix}{rest}')}"
+    if not trial.subject.is_embedded and (model := Path(trial.subject.name)).exists():
+        words += f" --model={quote(str(model.resolve()))}"
     return Replay(str(path), words)
 
 

@@ -99,7 +99,7 @@ def _device(name: str) -> str:
 
 
 def _bench(config: pytest.Config, device: str) -> BenchSelection | None:
-    if not config.getoption("--benchmark-only"):
+    if not config.getoption("--benchmark-only", default=False):
         bench_options.require_none(config)
         return None
     found: BenchSelection = import_module("batchproof.plugin.bench_selection").bench_selection(

@@ -89,7 +89,7 @@ def register(config: pytest.Config) -> None:
     if asked is None or hasattr(config, "workerinput"):
         return
     path = Path(asked)
-    problem = _problem(path, bool(config.getoption("--benchmark-only")))
+    problem = _problem(path, bool(config.getoption("--benchmark-only", default=False)))
     if problem is not None:
         raise pytest.UsageError(f"{OPTION} {asked!r} {problem}")
     config.pluginmanager.register(TableFile(path.resolve(), config), "batchproof-table")

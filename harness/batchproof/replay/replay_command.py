@@ -33,13 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof replay`."""
     parser.add_argument("failure", metavar="FAILURE.json", help="written by `pytest --repro`")
     parser.add_argument("--engine", metavar="ENGINE", help=f"another engine: {FORMS}")
+    parser.add_argument("--model", metavar="MODEL", help="where the model lies now")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns the exit code. Raises `UsageError` if nothing can be run."""
     file = read_failure(Path(arguments.failure))
     engine = arguments.engine or file.failure.subject.engine
-    trial = _trial(file, engine)
+    trial = _trial(file, engine, arguments.model or file.failure.subject.model)
     outcome, words = replayed(trial, file.failure)
     if outcome is ReplayResult.GONE and file.is_shown_again is False:
         outcome, words = (
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(outcome)
 
 
-def _trial(file: FailureFile, engine: str) -> Trial:
+def _trial(file: FailureFile, engine: str, model: str) -> Trial:
     """Returns the trial that the file describes. Raises `UsageError` if engine, model or device are
     missing.
     """
@@ -58,12 +59,12 @@ def _trial(file: FailureFile, engine: str) -> Trial:
     device = resolve_device(subject.device)
     make_current(device)
     compute_exactly()
-    if subject.model in EMBEDDED:
+    if model in EMBEDDED:
         torch.set_num_threads(1)  # as in the suite: the embedded models are too small to share out
     precision = resolve_precision(file.compute_dtype, file.kv_cache_dtype)
     lab = Laboratory(device, resolve_dtype(subject.dtype), file.time_limit_s, precision)
     spec = resolve_engine(engine)
-    oracle = lab.oracle(subject.model)
+    oracle = lab.oracle(model)
     try:
         capabilities = lab.capabilities(spec, oracle.subject)
     except BatchproofError:

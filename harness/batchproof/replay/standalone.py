@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from batchproof.api import Completion
+from batchproof.checks.switches import EXACT
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import evidence, first_line
@@ -47,6 +48,7 @@ def script_text(trial: Trial, failure: Failure, directory: Path, name: str) -> s
         dtype=failure.subject.dtype,
         attention=trial.subject.model.config._attn_implementation,
         device=str(trial.subject.model.device),
+        exactly=[each.statement(each.exact) for each in EXACT],
     )
 
 
