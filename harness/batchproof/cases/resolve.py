@@ -94,7 +94,10 @@ def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
         finish, num_tokens = spec.expect.finish, spec.expect.num_tokens
         if finish in (FinishReason.ERROR, FinishReason.ABORTED):
             continue
-        token_ids, reason = oracle.expected(request_of(spec, oracle, case.config))
+        request = request_of(spec, oracle, case.config)
+        if not oracle.subject.has_answer(request.prompt_token_ids):
+            continue
+        token_ids, reason = oracle.expected(request)
         if finish not in (None, reason) or num_tokens not in (None, len(token_ids)):
             found.append((spec, f"{len(token_ids)} tokens, and finish {reason}"))
     return found

@@ -35,13 +35,19 @@ def check_completions(
     oracle: Oracle,
     ledger: Ledger,
 ) -> None:
-    """Checks the answers to good requests, and counts them in the ledger.
+    """Checks the answers to good requests, and counts them in the ledger. Where the model gives NaN,
+    any answer will do.
 
     Raises `BrokenPromise` at the first wrong answer, and `OracleError` if there is no right one.
     """
     check_order(requests, completions)
-    _score_together(requests, completions, oracle)
-    for request, completion in zip(requests, completions, strict=True):
+    pairs = [
+        (request, completion)
+        for request, completion in zip(requests, completions, strict=True)
+        if oracle.subject.has_answer(request.prompt_token_ids)
+    ]
+    _score_together(pairs, oracle)
+    for request, completion in pairs:
         check_structure(request, completion)
         check_tokens(request, completion, oracle, ledger)
         check_logits(request, completion, oracle)
@@ -54,11 +60,8 @@ def check_completions(
         ledger.error_unit = oracle.error.max_abs
 
 
-def _score_together(
-    requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle
-) -> None:
+def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
     """Scores the whole batch in one float64 pass; the oracle keeps the results for the checks below."""
-    pairs = zip(requests, completions, strict=True)
     vocab_size = oracle.subject.vocab_size
     oracle.score_all(
         [

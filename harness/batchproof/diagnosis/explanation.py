@@ -66,7 +66,9 @@ class Observed:
 
     def share(self, predicted: Tensor, is_rounding: bool) -> float | None:
         """Returns the error of the prediction `(n, vocab)` as a share of the reference's error; None if
-        it is too large for an explanation."""
+        it is too large for an explanation. NaN explains nothing: its argmax is any token."""
+        if predicted.isnan().any():
+            return None
         if self.logits is None:
             fits = torch.equal(predicted.argmax(-1), self.tokens)
             return 0.0 if fits else None

@@ -24,7 +24,7 @@ class Symptom:
 
 
 def is_bad(request: Request, oracle: Oracle) -> bool:
-    """Returns whether the request has no right answer and must be refused."""
+    """Returns whether the request must be refused."""
     return Limits.of(oracle.subject.model, EngineConfig()).refusal(request) is not None
 
 
@@ -42,7 +42,8 @@ def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
 
 
 def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle) -> Symptom | None:
-    if completion.finish_reason is FinishReason.ERROR or is_bad(request, oracle):
+    has_answer = oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, oracle)
+    if completion.finish_reason is FinishReason.ERROR or not has_answer:
         return None
     wrong = _first_wrong(request, completion, oracle)
     if wrong is not None:

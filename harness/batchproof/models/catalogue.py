@@ -30,6 +30,11 @@ class ModelUnderTest:
     model: PreTrainedModel
     oracle: IntegerOracle | None = None
     tokenizer: PreTrainedTokenizerBase | None = None
+    nan_token: int | None = None
+
+    def has_answer(self, prompt: Sequence[int]) -> bool:
+        """Returns whether a good request with this prompt has a right answer: no NaN in its logits."""
+        return self.nan_token not in prompt
 
     @property
     def is_embedded(self) -> bool:
@@ -97,7 +102,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
     """
     if name in EMBEDDED:
         entry = EMBEDDED[name]
-        return ModelUnderTest(name, moved(entry.build(), device, dtype), entry.oracle)
+        model = moved(entry.build(), device, dtype)
+        return ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
     if name in SHAPES:
         return ModelUnderTest(name, build_model(SHAPES[name].config(), device, dtype))
     try:

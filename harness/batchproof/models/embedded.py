@@ -26,6 +26,7 @@ class EmbeddedModel:
 
     builder: str
     oracle: IntegerOracle | None = None  # its greedy answer in integer arithmetic, if constructed
+    nan_token: int | None = None  # a prompt that holds it has no right answer: its logits are NaN
 
     def build(self) -> PreTrainedModel:
         """Returns the model in float32 on the CPU, in eval mode."""
@@ -44,7 +45,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-long": EmbeddedModel("gpt2_long:build_gpt2_long", gpt2_long_oracle.generate),
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),
-    "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate),
+    "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate, nan_token=256),
 }
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 LONG_MODEL = "gpt2-long"

@@ -11,9 +11,12 @@ from batchproof.workload.workloads import Workload
 
 
 def right_answers(trial: Trial, workload: Workload) -> tuple[Completion | None, ...]:
-    """Returns one answer per request, in order; None for a request that must be refused."""
+    """Returns one answer per request, in order; None for a request that has none, because it must be
+    refused or its logits are NaN."""
     return tuple(
-        None if is_bad(trial, workload, index) else right_answer(trial, request)
+        right_answer(trial, request)
+        if trial.subject.has_answer(request.prompt_token_ids) and not is_bad(trial, workload, index)
+        else None
         for index, request in enumerate(workload.requests)
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from batchproof.api import Completion
+from batchproof.api import Completion, Request
 from batchproof.checks.switches import EXACT
 from batchproof.findings.failure import Failure, Run
 from batchproof.findings.finding import Rule
@@ -69,17 +69,20 @@ def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
 
 
 def _compared(trial: Trial, run: Run) -> list[Answer | None]:
-    """Returns the right answers; None for one that rounding may turn into another right one."""
+    """Returns the right answers; None where another is right as well."""
     return [
-        None if right is not None and may_tie(trial, request) else _right(request.request_id, right)
+        _right(trial, request, right)
         for request, right in zip(
             run.workload.requests, right_answers(trial, run.workload), strict=True
         )
     ]
 
 
-def _right(request_id: str, completion: Completion | None) -> Answer:
-    return (request_id, [], "error") if completion is None else _answer(completion)
+def _right(trial: Trial, request: Request, right: Completion | None) -> Answer | None:
+    if right is not None:
+        return None if may_tie(trial, request) else _answer(right)
+    is_refused = trial.subject.has_answer(request.prompt_token_ids)  # else its logits are NaN
+    return (request.request_id, [], "error") if is_refused else None
 
 
 def _answer(completion: Completion) -> Answer:
