@@ -37,7 +37,10 @@ RUNS = [
 ]
 SMALL = (1, 2)  # layers, slots: few passes, and all that there is to meet
 SMALLEST = (1, 1)  # half as many captures: a fault in each of them shows in the first
-QUICK = {"options": {"compile": False}, "budget": 64}  # compiling takes seconds, and so do captures
+QUICK = {
+    "options": {"compile": False},
+    "budget": 16,
+}  # compiling takes seconds, and so does each size of a step
 
 
 @pytest.mark.parametrize(("backend", "shape"), RUNS)

@@ -62,7 +62,7 @@ def dry_run(
                 engine = paged.paged(model, config, backend=backend, **(options or {}))
             steps.append(ledger.end_step("build", 0))
             for turn in range(2):  # the second turn uses what the first has captured
-                _serve(engine, ledger, steps, turn, num_seqs)
+                _serve(engine, ledger, steps, turn, config)
         except Exception as error:
             ledger.problem(f"the run ended: {type(error).__name__}: {str(error).splitlines()[0]}")
             steps.append(ledger.end_step("cut short", 0))
@@ -76,10 +76,11 @@ def dry_run(
     )
 
 
-def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, num_seqs: int) -> None:
-    """Returns more requests than there are slots, so that prompts share steps with decodes."""
-    for index in range(3 * num_seqs // 2):
-        prompt = tuple(range(1, 30 + 7 * index))
+def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, config: EngineConfig) -> None:
+    """Serves more requests than there are slots, so that prompts share steps with decodes."""
+    shortest = min(29, config.max_num_batched_tokens // 2)
+    for index in range(3 * config.max_num_seqs // 2):
+        prompt = tuple(range(shortest + shortest // 4 * index))
         engine.add(Request(f"r{index} of {turn}", prompt, max_new_tokens=6 + 3 * (index % 3)))
     while engine.has_unfinished:
         num_before = len(engine.trace)
