@@ -49,7 +49,8 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
 @pytest.fixture
 def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
     """`run_suite(*arguments)` runs the tests in `tmp_path` in this process, on `static` and a small
-    model unless others are named."""
+    model unless others are named, and without workers, whose start takes seconds, unless they are
+    asked for."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     outer_profile = settings.get_current_profile_name()
@@ -60,6 +61,8 @@ def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
         for default in ("--engine=static", "--model=gpt2-random"):
             if not any(each.startswith(default.partition("=")[0]) for each in arguments):
                 command.append(default)
+        if "--isolate" not in arguments:
+            command.append("--no-isolate")
         with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
             try:
                 exit_status = int(pytest.main(command))

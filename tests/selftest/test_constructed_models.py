@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from batchproof.models.catalogue import load_model, moved
+from batchproof.models.catalogue import moved
 from batchproof.models.embedded import EMBEDDED
 from batchproof.models.gpt2_hash_oracle import generate as gpt2_hash_tokens
 from batchproof.models.gpt2_long_oracle import generate, sources
@@ -17,8 +17,8 @@ from batchproof.models.random_models import build_mistral_window
 from batchproof.models.window_hash import build_mistral_hash, build_mixtral_hash
 from batchproof.models.window_hash_oracle import WINDOW
 from batchproof.oracle.coarse import ROUNDED_ATTENTION, _register
-from batchproof.oracle.oracle import Oracle
-from batchproof.run.registry import reference_factory
+from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
+from tests.selftest.conftest import LaboratoryFor
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INT8 = "int8"  # keys and values in 8 bits
@@ -63,9 +63,9 @@ def test_every_step_agrees_with_the_integer_oracle(
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_tokens_are_pinned(name: str) -> None:
+def test_golden_tokens_are_pinned(name: str, laboratory_for: LaboratoryFor) -> None:
     """Wide margins, so that no other kernel can flip them."""
-    oracle = Oracle(load_model(name, torch.device("cpu"), torch.float32), reference_factory())
+    oracle = laboratory_for(DEFAULT_TIME_LIMIT_S).oracle(name)
     answer = oracle.answer(PROMPT, 12)
     assert list(answer.token_ids) == list(oracle.right_tokens(PROMPT, 12)) == GOLDEN[name]
     assert min(answer.margin(step) for step in range(12)) > 1000 * oracle.error.max_abs

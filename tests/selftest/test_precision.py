@@ -102,7 +102,7 @@ def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
     (tmp_path / "test_mini.py").write_text(SUITE)
     path = tmp_path / "mine.py"
     path.write_text(ROUNDING)
-    asked = ["--model=llama-random", "--diagnose-for=0"]
+    asked = ["--model=gpt2-random", "--diagnose-for=0"]
     said = ["--compute-dtype=bfloat16", "--kv-cache-dtype=int8"]
     judged = run_suite(*asked, *said, f"--engine={path}:rounding", f"--engine={path}:lying")
     assert "computed in bfloat16, int8 keys and values" in judged.output

@@ -72,7 +72,7 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     journal = tmp_path / "journal.jsonl"
     files = [f"--journal={journal}", "--xfails=known.txt", "--table=table.json"]
     engines = (f"--engine={DEAF}", f"--engine={LEAVING}", "--engine=static")
-    session = run_suite(*engines, *files, "--engine-time-limit=4", "--diagnose-for=0")
+    session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=4", "--diagnose-for=0")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     _require_entries(list(entries(journal)), session.output)
     table = json.loads((tmp_path / "table.json").read_text())

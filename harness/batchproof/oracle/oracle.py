@@ -148,7 +148,10 @@ class Oracle:
             raise OracleError(f"gave token {strangers[0]}, which is none of the vocabulary")
 
     def _rounded(self, prompt: Prompt, max_new_tokens: int) -> int:
-        """Returns slightly more tokens than asked for: the same prompt returns with another cap."""
+        """Returns slightly more tokens than asked for: the same prompt returns with another cap. One
+        that is asked for a single token is mostly a probe."""
+        if max_new_tokens == 1:
+            return 1
         chunks = ceil(max_new_tokens / ANSWER_CHUNK)
         return min(chunks * ANSWER_CHUNK, self.subject.context_len - len(prompt))
 

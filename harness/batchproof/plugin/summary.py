@@ -81,7 +81,7 @@ def _report_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
     chosen = [f"{k} {v!r}" for k, v in (("-k", option.keyword), ("-m", option.markexpr)) if v]
     did_run = any(terminalreporter.stats.get(kind) for kind in ("passed", "failed", "error", "skipped"))
     left_out = terminalreporter.stats.get("deselected", ())
-    if option.benchmark_only and did_run:
+    if getattr(option, "benchmark_only", False) and did_run:
         return
     if terminalreporter.stats.get("error"):  # of a file that could not be collected: it is printed
         return
