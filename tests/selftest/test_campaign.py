@@ -107,7 +107,7 @@ def test_a_lost_attempt_is_a_problem_and_not_the_end(
     assert "21 tasks were lost" in capsys.readouterr().err
     data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
     assert data["alarms"][0]["report"] == "the process died with exit code -9"
-    assert not data["is_complete"]
+    assert not data["runs"][0]["is_complete"]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,29 @@ def test_an_alarm_is_written_out_whole() -> None:
     text = honest_page(made.as_record(MADE, is_complete=True))
     assert "ALARMS: 1" in text
     assert "    P1 parity is broken\n      and more" in text
+
+
+def test_records_of_other_seeds_add_up_and_no_seed_counts_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = WHOLE.with_name("honest.json"), tmp_path / "part.json"
+    first = json.loads(whole.read_text(encoding="utf-8"))
+    seeds = {run.seed for run in HONEST.read(whole).runs}
+    table = HonestTable(["static"], ["float32"], 10, seed=max(seeds) + 1, num_examples=5)
+    task = HonestTask("static", "gpt2-hash", "float32", next(iter(first["tests"])), 7, 5)
+    table.add(task, HonestOutcome(HonestCounts(1, 4, 3, 2, 1)))
+    HONEST.write(table.as_record(MADE, is_complete=False), part)
+    merge = ["merge", f"--output={tmp_path}", str(whole), str(part)]
+    assert main(merge) == 0
+    merged, before = HONEST.read(tmp_path / "honest.json"), HONEST.read(whole)
+    added = HonestCounts(1, 4, 3, 2, 1)
+    assert merged.totals["float32"] == before.totals["float32"] + added
+    assert merged.engines["static"]["float32"] == before.engines["static"]["float32"] + added
+    assert merged.engines["paged"] == before.engines["paged"]
+    assert [run.seed for run in merged.runs] == [*(run.seed for run in before.runs), max(seeds) + 1]
+    assert f"1 of {len(merged.runs)} runs was stopped" in (tmp_path / "honest.md").read_text("utf-8")
+    assert main([*merge, str(tmp_path / "honest.json")]) == 2
+    assert "which must not count twice" in capsys.readouterr().err
 
 
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from batchproof.campaign.honest_page import honest_page
-from batchproof.campaign.honest_table import HonestTable
+from batchproof.campaign.honest_table import HonestTable, honest_engines
 from batchproof.campaign.honest_tasks import judge_honest, lost
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
@@ -18,7 +18,7 @@ from batchproof.errors import BatchproofError
 from batchproof.models.embedded import DTYPES
 from batchproof.records.honest import HONEST
 from batchproof.records.made import made_now
-from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
+from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX
 
 TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
 MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so it might never end
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if there was no alarm, else 1. Partial or interrupted runs are written to
     `honest-partial.*`. Raises `UsageError`.
     """
-    known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
+    known = honest_engines()
     engines = choices.chosen(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
     table = HonestTable(engines, dtypes, arguments.workloads, arguments.seed, arguments.examples)

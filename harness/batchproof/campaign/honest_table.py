@@ -11,8 +11,15 @@ from itertools import cycle, product
 from batchproof.campaign.conformance_modules import Facts, conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
 from batchproof.models.embedded import EMBEDDED, NAN_MODEL
-from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
+from batchproof.records.honest import (
+    CountsByDtype,
+    FalseAlarm,
+    HonestCounts,
+    HonestRecord,
+    HonestRun,
+)
 from batchproof.records.provenance import Provenance
+from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
 
 MOST_SEEDS = 1_000_000  # tasks that one --seed has seeds for
 LARGE_EXAMPLES = 100  # with as many, the tests of scale take the sizes of the profile thorough
@@ -85,12 +92,11 @@ class HonestTable:
 
     def as_record(self, made: Provenance, is_complete: bool) -> HonestRecord:
         """Returns what is known so far."""
+        judged = self.totals.total()
+        run = HonestRun(made, is_complete, self.seed, self.wanted, self.num_examples, judged)
         return HonestRecord(
             made=made,
-            is_complete=is_complete,
-            seed=self.seed,
-            wanted=self.wanted,
-            examples_per_task=self.num_examples,
+            runs=(run,),
             totals={dtype: self._total(dtype) for dtype in self.dtypes},
             engines=_nested(self.by_engine, self.engines),
             models=_nested(self.by_model, EMBEDDED),
@@ -101,6 +107,11 @@ class HonestTable:
     def _total(self, dtype: str) -> HonestCounts:
         found = (counts for (_, each), counts in self.by_engine.items() if each == dtype)
         return sum(found, start=HonestCounts())
+
+
+def honest_engines() -> list[str]:
+    """Returns the names of all engines that keep every promise: the built-in ones and the oddities."""
+    return [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
 
 
 def _sweeps(facts: Facts) -> bool:

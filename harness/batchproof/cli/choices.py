@@ -16,6 +16,7 @@ DEFAULT_OUTPUT = ROOT / "results"
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds `--jobs`, `--output` and `--progress`."""
+    add_output(parser)
     parser.add_argument(
         "--jobs",
         type=positive,
@@ -24,14 +25,18 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help="worker processes (default: one a core, here %(default)s)",
     )
     parser.add_argument(
+        "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds `--output`."""
+    parser.add_argument(
         "--output",
         type=Path,
         default=DEFAULT_OUTPUT,
         metavar="DIR",
         help="where the JSON and the Markdown go (default: results/)",
-    )
-    parser.add_argument(
-        "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
     )
 
 
