@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
@@ -12,6 +14,7 @@ from batchproof.records.made import num_cores
 from batchproof.validation.values import near
 
 DEFAULT_OUTPUT = ROOT / "results"
+Each = TypeVar("Each")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +41,42 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where the JSON and the Markdown go (default: results/)",
     )
+
+
+def add_shard(parser: argparse.ArgumentParser) -> None:
+    """Adds `--shard`."""
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        default=Shard(),
+        metavar="I/N",
+        help="do share I of N alone, on this machine, and write a journal for `batchproof merge`",
+    )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `number` shares of a list of tasks; together they hold each task once."""
+
+    index: int = 1  # from 1
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.number}"
+
+    def of(self, tasks: Sequence[Each]) -> Sequence[Each]:
+        """Returns every task of this share."""
+        return tasks[self.index - 1 :: self.number]
+
+
+def shard(value: str) -> Shard:
+    """Returns the shard `I/N`. Raises `argparse.ArgumentTypeError`."""
+    index, _, number = value.partition("/")
+    if not all(each.isascii() and each.isdigit() for each in (index, number)) or not (
+        1 <= int(index) <= int(number)
+    ):
+        raise argparse.ArgumentTypeError(f"{value!r} must be I/N with I from 1 to N, such as 1/4")
+    return Shard(int(index), int(number))
 
 
 def positive(value: str) -> int:

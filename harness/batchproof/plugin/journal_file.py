@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 import pytest
 
 from batchproof.errors import UsageError
 from batchproof.plugin.promise_table import record_of
-from batchproof.records.journal import JournalEntry, append, cut_to_whole_lines, entries
+from batchproof.records.journal import TESTS, JournalEntry, JournalWriter, NoHead, entries
 
 OPTION = "--journal"
 HELP = "write each finished test to FILE, and leave out those that it holds already"
@@ -31,12 +31,10 @@ class Journal:
     """The plugin that is registered if `--journal` is given."""
 
     def __init__(self, path: Path, is_writer: bool, known: list[str] | None = None) -> None:
-        if is_writer:
-            cut_to_whole_lines(path)
         self._known = {entry.test for entry in entries(path)} if known is None else set(known)
         self._is_writer = is_writer
         self._path = path
-        self._file: TextIO | None = None
+        self._writer: JournalWriter | None = None
         self._open: dict[str, JournalEntry] = {}  # tests under way
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -69,13 +67,13 @@ class Journal:
 
     def pytest_sessionfinish(self) -> None:
         """Closes the file."""
-        if self._file is not None:
-            self._file.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _write(self, entry: JournalEntry) -> None:
-        if self._file is None:
-            self._file = self._path.open("a", encoding="utf-8")
-        append(self._file, entry)
+        if self._writer is None:
+            self._writer = TESTS.append_to(self._path, NoHead())
+        self._writer.append(entry)
 
 
 def _text(report: pytest.TestReport) -> str:
