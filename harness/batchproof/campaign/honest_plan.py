@@ -15,7 +15,7 @@ from itertools import cycle, product
 
 from batchproof.campaign.conformance_modules import Facts, conformance_functions
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.cli.choices import Shard
+from batchproof.cli.choices import WHOLE, Shard
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED, NAN_MODEL
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
@@ -49,7 +49,7 @@ class HonestPlan:
     seed: int
     num_examples: int
     wanted: int
-    shard: Shard = Shard()
+    shard: Shard = WHOLE
 
     @property
     def question(self) -> dict[str, object]:

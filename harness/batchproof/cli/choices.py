@@ -43,17 +43,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_shard(parser: argparse.ArgumentParser) -> None:
-    """Adds `--shard`."""
-    parser.add_argument(
-        "--shard",
-        type=shard,
-        default=Shard(),
-        metavar="I/N",
-        help="do share I of N alone, on this machine, and write a journal for `batchproof merge`",
-    )
-
-
 @dataclass(frozen=True)
 class Shard:
     """One of `number` shares of a list of tasks; together they hold each task once."""
@@ -67,6 +56,20 @@ class Shard:
     def of(self, tasks: Sequence[Each]) -> Sequence[Each]:
         """Returns every task of this share."""
         return tasks[self.index - 1 :: self.number]
+
+
+WHOLE = Shard()
+
+
+def add_shard(parser: argparse.ArgumentParser) -> None:
+    """Adds `--shard`."""
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        default=WHOLE,
+        metavar="I/N",
+        help="do share I of N alone, on this machine, and write a journal for `batchproof merge`",
+    )
 
 
 def shard(value: str) -> Shard:

@@ -13,18 +13,45 @@ from typing import Protocol
 
 import pytest
 
+from batchproof.cli.choices import WHOLE, Shard, shard
 from batchproof.errors import UsageError
 from batchproof.plugin.promise_table import record_of
 from batchproof.records.journal import TESTS, JournalEntry, JournalWriter, NoHead, entries
 
-OPTION = "--journal"
+OPTION, SHARD = "--journal", "--shard"
 HELP = "write each finished test to FILE, and leave out those that it holds already"
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    """Adds `--journal` and `--shard`."""
+    group.addoption(OPTION, metavar="FILE", help=HELP)
+    group.addoption(
+        SHARD,
+        type=shard,
+        default=WHOLE,
+        metavar="I/N",
+        help="run share I of N of all tests alone; together the shares hold each test once",
+    )
 
 
 class WorkerNode(Protocol):
     """What pytest-xdist passes to the process of a worker."""
 
     workerinput: dict[str, object]
+
+
+class Sharding:
+    """The plugin that is registered if `--shard` is given. It sees all tests, in the order of files."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects the tests of other shares."""
+        own = list(self._shard.of(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in {*own}])
+        items[:] = own
 
 
 class Journal:
@@ -84,9 +111,11 @@ def _text(report: pytest.TestReport) -> str:
 
 
 def register(config: pytest.Config) -> None:
-    """Registers the journal. Raises `pytest.UsageError` if the file cannot be written or is no
-    journal.
+    """Registers the shard and the journal. Raises `pytest.UsageError` if the file cannot be written
+    or is no journal.
     """
+    if (share := config.getoption(SHARD)).number > 1:
+        config.pluginmanager.register(Sharding(share), "batchproof-shard")
     asked = config.getoption(OPTION)
     if asked is None:
         return
