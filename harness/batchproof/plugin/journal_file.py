@@ -30,7 +30,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         type=shard,
         default=WHOLE,
         metavar="I/N",
-        help="run share I of N of all tests alone; together the shares hold each test once",
+        help="run share I of N of the tests selected; together the shares hold each once",
     )
 
 
@@ -41,12 +41,14 @@ class WorkerNode(Protocol):
 
 
 class Sharding:
-    """The plugin that is registered if `--shard` is given. It sees all tests, in the order of files."""
+    """The plugin that is registered if `--shard` is given. It sees what -k and -m select, and before
+    the journal takes out any of it.
+    """
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
 
-    @pytest.hookimpl(tryfirst=True)
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests of other shares."""
         own = list(self._shard.of(items))
@@ -64,6 +66,7 @@ class Journal:
         self._writer: JournalWriter | None = None
         self._open: dict[str, JournalEntry] = {}  # tests under way
 
+    @pytest.hookimpl(trylast=True)  # and after the shard's, which is registered before
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests that the journal holds already."""
         done = [item for item in items if item.nodeid in self._known]
