@@ -16,7 +16,7 @@ import pytest
 from batchproof.cli.choices import WHOLE, Shard, shard
 from batchproof.errors import UsageError
 from batchproof.plugin.promise_table import record_of
-from batchproof.records.journal import TESTS, JournalEntry, JournalWriter, NoHead, entries
+from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 
 OPTION, SHARD = "--journal", "--shard"
 HELP = "write each finished test to FILE, and leave out those that it holds already"
@@ -60,10 +60,8 @@ class Journal:
     """The plugin that is registered if `--journal` is given."""
 
     def __init__(self, path: Path, is_writer: bool, known: list[str] | None = None) -> None:
+        self._writer = TESTS.append_to(path, NoHead()) if is_writer else None
         self._known = {entry.test for entry in entries(path)} if known is None else set(known)
-        self._is_writer = is_writer
-        self._path = path
-        self._writer: JournalWriter | None = None
         self._open: dict[str, JournalEntry] = {}  # tests under way
 
     @pytest.hookimpl(trylast=True)  # and after the shard's, which is registered before
@@ -76,7 +74,7 @@ class Journal:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the reports of a test and writes its entry once the test is over."""
-        if not self._is_writer:
+        if self._writer is None:
             return
         before = self._open.get(report.nodeid, JournalEntry(report.nodeid, "passed"))
         entry = replace(
@@ -88,22 +86,17 @@ class Journal:
             entry = replace(entry, outcome=report.outcome, report=_text(report))
         self._open[report.nodeid] = entry
         if report.when in ("teardown", "???"):  # ???: the process of a worker is gone
-            self._write(self._open.pop(report.nodeid))
+            self._writer.append(self._open.pop(report.nodeid))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """Passes the known tests on: a worker that replaces a dead one must see the same tests."""
         node.workerinput["batchproof_journal"] = sorted(self._known)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_unconfigure(self) -> None:
         """Closes the file."""
         if self._writer is not None:
             self._writer.close()
-
-    def _write(self, entry: JournalEntry) -> None:
-        if self._writer is None:
-            self._writer = TESTS.append_to(self._path, NoHead())
-        self._writer.append(entry)
 
 
 def _text(report: pytest.TestReport) -> str:

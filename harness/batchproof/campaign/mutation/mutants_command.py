@@ -1,7 +1,8 @@
 """`batchproof mutants ENGINE...`: random one-point mutants of an engine before the suite.
 
-A run is a file of `results/mutants/`, written after each mutant. People judge the survivors of all
-runs in `judged.yaml` beside them; without an engine the command renews the page alone.
+A run is a file of `results/mutants/`: the mutants that were drawn, and what the journals hold of them.
+People judge the survivors of all runs in `judged.yaml` beside them; without an engine the command
+renews the page alone.
 """
 
 from __future__ import annotations
