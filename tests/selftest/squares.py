@@ -24,12 +24,16 @@ def squared(number: int) -> int:
     return number * number
 
 
-def dies_once(task: tuple[str, int]) -> int:
-    marker = Path(task[0]) / "died"
-    if task[1] == 2 and not marker.exists():
-        marker.touch()
+def killed_at_first(task: tuple[str, int]) -> int:
+    """Returns the number. Its process is killed if that is even or the folder does not exist, until a
+    file in the folder says that it was."""
+    folder, number = Path(task[0]), task[1]
+    marker = folder / "killed"
+    if not folder.exists() or (number % 2 == 0 and not marker.exists()):
+        if folder.exists():
+            marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return task[1]
+    return number
 
 
 def squares(

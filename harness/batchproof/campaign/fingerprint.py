@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.places import CASES, PACKAGE, ROOT, SUITE
-from batchproof.records.made import made_now
+from batchproof.records.made import versions
 
 Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a name to
 
@@ -24,7 +24,7 @@ def code_digest(sources: Iterable[Path] = ()) -> str:
     """
     spec = find_spec("batchproof_engines")
     engines = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
-    digest = hashlib.sha256(repr(sorted(made_now().versions.items())).encode())
+    digest = hashlib.sha256(repr(versions()).encode())
     for place in (PACKAGE, *engines, SUITE, CASES, *sources):
         files = [place] if place.is_file() else place.rglob("*")
         for file in sorted(each for each in files if each.suffix in (".py", ".yaml")):

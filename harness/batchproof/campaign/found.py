@@ -41,7 +41,7 @@ class Found(Generic[Outcome]):
             for line in lines:
                 sitting = line.sitting or sitting
                 self.kills[line.key] += bool(line.killed)
-                if line.outcome is not None and sitting is not None:
+                if line.outcome is not None:
                     self._add(path, line.key, line.outcome, sitting)
 
     def made(self) -> Provenance:
@@ -60,8 +60,10 @@ class Found(Generic[Outcome]):
             for each, count in number.items()
         )
 
-    def _add(self, path: Path, key: str, value: object, sitting: Sitting) -> None:
+    def _add(self, path: Path, key: str, value: object, sitting: Sitting | None) -> None:
         try:
+            if sitting is None:
+                raise DecodeError("no sitting stands before it")
             outcome = decode(self.kind, value)
         except DecodeError as error:
             raise UsageError(f"journal '{path}' is damaged in task {key!r}: {error}") from None

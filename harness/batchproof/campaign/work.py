@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from batchproof.campaign.found import Found, Outcome
-from batchproof.campaign.runners import Runner, runner
-from batchproof.campaign.worker_pool import LostTask
+from batchproof.campaign.runners import runner
+from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.records.campaign import CAMPAIGN, Line, Question, Sitting
@@ -83,7 +83,7 @@ class Work(Generic[Task, Result, Outcome]):
             return exit_code
 
     def _pass(
-        self, pool: Runner, tasks: Iterable[Task | None], journal: JournalWriter, shard: str
+        self, pool: WorkerPool, tasks: Iterable[Task | None], journal: JournalWriter, shard: str
     ) -> bool:
         """Does those that have no outcome; returns whether there were any."""
         is_any, known = False, self.found.outcomes
@@ -106,6 +106,7 @@ class Work(Generic[Task, Result, Outcome]):
             journal.append(Line(key, killed=result.why))
             found.kills[key] += 1
             if found.kills[key] < MOST_KILLS:
+                print(f"{key}: {result.why}; another worker does it", file=sys.stderr)
                 return
         outcome = self.outcome_of(task, result)
         journal.append(Line(key, outcome))

@@ -116,7 +116,7 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
         key=_key,
         function=judge_mutant,
         outcome_of=partial(_row, drawing),
-        progress=Progress("mutants", "try", 0, arguments.progress),
+        progress=Progress("mutants", "attempt", 0, arguments.progress),
     )
 
     def tasks() -> Iterator[MutantTask]:
