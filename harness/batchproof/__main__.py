@@ -60,6 +60,11 @@ COMMANDS = {
         "look for false alarms: honest engines on many workloads",
         needs_checkout=True,
     ),
+    "merge": Command(
+        "batchproof.campaign.merge_command",
+        "make one result out of several that were made apart",
+        needs_checkout=True,
+    ),
     "mutants": Command(
         "batchproof.campaign.mutation.mutants_command",
         "change an engine at one point, many times, and list the changes that no test sees",

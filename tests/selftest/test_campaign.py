@@ -14,18 +14,22 @@ import torch
 from batchproof.__main__ import main
 from batchproof.campaign.attempts import Attempt, Kill
 from batchproof.campaign.conformance_modules import conformance_functions
+from batchproof.campaign.found import Found
+from batchproof.campaign.honest_count import record_of
 from batchproof.campaign.honest_page import honest_page
-from batchproof.campaign.honest_table import MODELS, HonestTable
-from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
+from batchproof.campaign.honest_plan import MODELS, HonestPlan
+from batchproof.campaign.honest_tasks import HonestOutcome
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable
 from batchproof.campaign.kill_table_problems import problems
 from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask
+from batchproof.cli.choices import Shard
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
+from batchproof.records.campaign import Sitting
 from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
@@ -41,20 +45,15 @@ MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.faults_command.WorkerPool", OneProcess)
-    monkeypatch.setattr("batchproof.campaign.honest_command.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
 
 
 @pytest.fixture
 def table() -> KillTable:
     """Two faults, caught on both models and seeds."""
-    made = KillTable(
-        {name: KNOWN[name] for name in SMALL}, ("gpt2-random", "llama-hash"), (1, 2), False
-    )
-    for attempt in made.on_each_model():
-        made.kills[attempt] = killed(attempt)
-    for attempt in made.at_home():
-        made.kills[attempt] = killed(attempt)
+    made = KillTable.of({name: KNOWN[name] for name in SMALL}, ("gpt2-random", "llama-hash"), (1, 2))
+    while todo := made.todo():
+        made.kills.update((attempt, killed(attempt)) for attempt in todo)
     return made
 
 
@@ -65,7 +64,7 @@ def killed(attempt: Attempt) -> Kill:
 
 
 def whole(table: KillTable) -> KillTableRecord:
-    return table.as_record(MADE, is_complete=True)
+    return replace(table.as_record(MADE), is_complete=True)
 
 
 def page(table: KillTable) -> str:
@@ -107,7 +106,7 @@ def test_a_lost_attempt_is_a_problem_and_not_the_end(
     assert "21 tasks were lost" in capsys.readouterr().err
     data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
     assert data["alarms"][0]["report"] == "the process died with exit code -9"
-    assert not data["is_complete"]
+    assert not data["runs"][0]["is_complete"]
 
 
 @pytest.mark.parametrize(
@@ -203,26 +202,72 @@ def test_what_the_suite_itself_broke_on_is_a_problem(table: KillTable) -> None:
     assert problem == f"the suite itself broke on fault {SMALL[0]}: x"
 
 
-def test_honest_tasks_are_spread_and_stop_when_enough_is_judged() -> None:
-    made = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 128, seed=3, num_examples=5)
-    for task in made.tasks():
-        made.add(task, HonestOutcome(HonestCounts(1, 4, 4, 4, 4)))
-    assert made.totals == {"float32": 128, "bfloat16": 128}
-    assert {model for model, _ in made.by_model} >= set(MODELS)
-    assert all(counts.tasks == 16 for counts in made.by_engine.values())
-    again = HonestTable(["static", "ragged"], ["float32", "bfloat16"], 128, seed=3, num_examples=5)
-    first, second = made.tasks(), again.tasks()
-    made.totals.clear()
-    assert [next(first) for _ in range(30)] == [next(second) for _ in range(30)]
+def honest(plan: HonestPlan, workloads: int = 4) -> Found[HonestOutcome]:
+    """Does what the plan asks for, with as many workloads in each task."""
+    made: Found[HonestOutcome] = Found(HonestOutcome)
+    sitting = Sitting("a", "1/1", MADE, plan.wanted)
+    for task in plan.tasks(made.outcomes):
+        assert task is not None
+        assert task.key not in made.outcomes
+        counts = HonestCounts(1, workloads, 3, 2, 1)
+        made.outcomes[task.key], made.sittings[task.key] = HonestOutcome(task, counts), sitting
+    return made
+
+
+def test_honest_tasks_are_spread_over_engines_models_and_shards() -> None:
+    asked = HonestPlan(["static", "ragged"], ["float32", "bfloat16"], 3, 5, 1200)
+    made = honest(asked)
+    record = record_of(asked, made)
+    assert {dtype: counts.workloads for dtype, counts in record.totals.items()} == {
+        "float32": 1200,
+        "bfloat16": 1200,
+    }
+    assert set(record.models) >= set(MODELS)
+    tasks = [each["float32"].tasks for each in record.engines.values()]
+    assert min(tasks) > 0.4 * sum(tasks)
+    assert len({(each.task.seed, each.task.dtype) for each in made.outcomes.values()}) == 600
+    shards = [honest(replace(asked, shard=Shard(index, 4))) for index in (1, 2, 3, 4)]
+    assert sum(len(each.outcomes) for each in shards) == 600
+    assert {key for each in shards for key in each.outcomes} == set(made.outcomes)
+
+
+def test_more_honest_workloads_go_on_where_fewer_stopped() -> None:
+    few = HonestPlan(["static"], ["float32"], 0, 20, 700)
+    more = replace(few, wanted=1300)
+    assert set(honest(few).outcomes) < set(honest(more).outcomes)
+    assert not more.is_complete(honest(few).outcomes)
+    with pytest.raises(UsageError, match="--workloads 500001 is beyond 500000"):
+        honest(replace(few, wanted=500_001))
 
 
 def test_an_alarm_is_written_out_whole() -> None:
-    made = HonestTable(["static"], ["float32"], 10, seed=0, num_examples=5)
-    alarm = HonestOutcome(HonestCounts(tasks=1), ("P1 parity is broken\n  and more",))
-    made.add(HonestTask("static", "gpt2-hash", "float32", "a.py::test_b", 7, 5), alarm)
-    text = honest_page(made.as_record(MADE, is_complete=True))
+    plan = HonestPlan(["static"], ["float32"], 0, 5, 10)
+    made = honest(plan)
+    key, before = made.outcomes.popitem()
+    made.outcomes[key] = replace(before, alarms=("P1 parity is broken\n  and more",))
+    text = honest_page(record_of(plan, made))
     assert "ALARMS: 1" in text
     assert "    P1 parity is broken\n      and more" in text
+
+
+def test_records_of_other_seeds_add_up_and_no_seed_counts_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = WHOLE.with_name("honest.json"), tmp_path / "part.json"
+    seeds = {run.seed for run in HONEST.read(whole).runs}
+    plan = HonestPlan(["static"], ["float32"], max(seeds) + 1, 5, 4)
+    HONEST.write(record_of(replace(plan, wanted=5), honest(plan)), part)
+    merge = ["merge", f"--output={tmp_path}", str(whole), str(part)]
+    assert main(merge) == 0
+    merged, before = HONEST.read(tmp_path / "honest.json"), HONEST.read(whole)
+    added = HonestCounts(1, 4, 3, 2, 1)
+    assert merged.totals["float32"] == before.totals["float32"] + added
+    assert merged.engines["static"]["float32"] == before.engines["static"]["float32"] + added
+    assert merged.engines["paged"] == before.engines["paged"]
+    assert [run.seed for run in merged.runs] == [*(run.seed for run in before.runs), max(seeds) + 1]
+    assert f"1 of {len(merged.runs)} runs was stopped" in (tmp_path / "honest.md").read_text("utf-8")
+    assert main([*merge, str(tmp_path / "honest.json")]) == 2
+    assert "which must not count twice" in capsys.readouterr().err
 
 
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
@@ -263,7 +308,7 @@ def test_new_rows_take_the_place_of_old_ones(table: KillTable, tmp_path: Path) -
     path = tmp_path / "faults.json"
     KILL_TABLE.write(old, path)
     assert KILL_TABLE.read(path) == old
-    part = KillTable({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds, False)
+    part = KillTable.of({SMALL[0]: KNOWN[SMALL[0]]}, table.models, table.seeds)
     for attempt in part.on_each_model():
         part.kills[attempt] = Kill("some::test", "P6", "RACE", functions=("some::test",))
     fresh = whole(part)

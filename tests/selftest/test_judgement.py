@@ -351,6 +351,43 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
 
 
+def test_shards_of_a_judgement_add_up_to_one(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, *noted = journal.read_text().splitlines(keepends=True)
+    left: list[int] = []
+
+    def run(self: Session, _progress: object) -> int:
+        if self.shard.number == 1:
+            left.append(len(noted) - len(entries(self.journal)))
+        else:
+            self.journal.write_text("".join([head, *self.shard.of(noted)]))
+        return int(pytest.ExitCode.TESTS_FAILED)
+
+    monkeypatch.setattr(Session, "count", lambda _self: 4)
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(judge_command, "_with_replays", lambda group: group)
+    arguments = ["judge", "static", f"--output={tmp_path / 'engines'}", "--jobs=1"]
+    for index in (1, 2):
+        assert main([*arguments, f"--shard={index}/2"]) == 1
+    assert not (tmp_path / "engines" / "static").exists()
+    assert main([*arguments, "--resume"]) == 1
+    assert left == [0]
+    verdict = VERDICT.read(tmp_path / "engines" / "static" / "verdict.json")
+    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
+
+
+def test_the_shares_of_a_suite_hold_each_test_once(
+    journal: Path, run_suite: RunSuite, tmp_path: Path
+) -> None:
+    shares = [tmp_path / f"{index}.jsonl" for index in (1, 2)]
+    for index, share in enumerate(shares, start=1):
+        run_suite(f"--journal={share}", f"--shard={index}/2", "--diagnose-for=0")
+    tests = [[each.test for each in entries(share)] for share in shares]
+    assert [len(each) for each in tests] == [2, 2]
+    assert {*tests[0], *tests[1]} == {each.test for each in entries(journal)}
+
+
 def in_this_process(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
     """Runs pytest as the command would: `["python", "-m", "pytest", ...]`."""
     with io.StringIO() as out, io.StringIO() as err, redirect_stdout(out), redirect_stderr(err):

@@ -14,7 +14,6 @@ from transformers import Gemma3TextConfig
 
 from batchproof.__main__ import main
 from batchproof.api import EngineConfig
-from batchproof.campaign.model_sweep import sweep_command
 from batchproof.campaign.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
 from batchproof.campaign.model_sweep.sweep_page import models_page
 from batchproof.campaign.model_sweep.toy_check import (
@@ -50,7 +49,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_command, "WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str, stops: 
 
     statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
     monkeypatch.setattr("batchproof.campaign.mutation.drawing.WorkerPool", OneProcess)
-    monkeypatch.setattr(f"{COMMAND}.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
     monkeypatch.setattr(
         "batchproof.campaign.mutation.drawing.judge_baseline", lambda _: Baseline((9,), (), statements)
     )
@@ -106,12 +106,29 @@ def test_a_survivor_is_named_until_it_is_judged_and_a_hole_is_tried_again(
     assert "It changes nothing." in (tmp_path / "mutants" / "README.md").read_text()
     hole = {survivors[0]: ["hole", "No test looks."]}
     (tmp_path / "mutants" / "judged.yaml").write_text(json.dumps(judged | hole))
-    again = ("static", "--name=static", "--resume")
+    again = ("static", "--name=static")
+    assert _run(monkeypatch, tmp_path, *again, stops=True) == 1, "today's suite has tried it"
+    monkeypatch.setattr(f"{COMMAND}.code_digest", lambda _: "another suite")
     assert _run(monkeypatch, tmp_path, *again, stops=True) == 130
-    assert [each.name for each in MUTANTS.read(path).mutants if each.outcome == "waiting"] == [*hole]
     assert _run(monkeypatch, tmp_path, *again) == 1
     assert f"survived, hole: {survivors[0]}" in capsys.readouterr().out
-    assert MUTANTS.read(path) == record
+    assert MUTANTS.read(path).mutants == record.mutants
+    assert len(MUTANTS.read(path).made.sittings) == 2
+
+
+def test_shards_of_mutants_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("static", "--mutants=9")
+    _run(monkeypatch, tmp_path / "whole", *options)
+    for index in (1, 2, 3, 4):
+        _run(monkeypatch, tmp_path / "parts", *options, f"--shard={index}/4")
+    journals = [*map(str, (tmp_path / "parts" / "journals").iterdir())]
+    assert len(journals) == 4
+    main(["merge", f"--output={tmp_path / 'parts'}", *journals])
+    whole, parts = (
+        MUTANTS.read(tmp_path / name / "mutants" / "mutants.json") for name in ("whole", "parts")
+    )
+    assert whole.mutants == parts.mutants
+    assert {row.outcome for row in whole.mutants} == {"killed", "survived"}
 
 
 def test_the_written_page_is_made_of_the_written_runs_and_every_survivor_is_judged() -> None:
@@ -131,7 +148,7 @@ def test_the_quick_tests_exist() -> None:
     [
         (["static", "--source=nowhere"], "", "nowhere' is neither a Python file nor a folder with one"),
         (["static", "--mutants=0"], "", "'0' must be a whole number of at least 1"),
-        (["static", "--resume"], "", "there is no result file"),
+        (["static", "--shard=3/2"], "", "'3/2' must be I/N with I from 1 to N"),
         ([], "a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
         ([], "[a]", "must map names of mutants to [judgement, why]"),
     ],

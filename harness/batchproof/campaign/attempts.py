@@ -27,6 +27,12 @@ class Attempt:
     only: str | None = None
 
     @property
+    def key(self) -> str:
+        """Returns what identifies the attempt within its question."""
+        how = ", by all tests" if self.is_wide else f", by {self.only} alone" if self.only else ""
+        return f"{self.fault} on {'+'.join(self.models)}, seed {self.seed}{how}"
+
+    @property
     def arguments(self) -> list[str]:
         """Returns pytest's arguments for seed and models."""
         return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
@@ -45,6 +51,14 @@ class Kill:
     seconds: float = 0.0
     functions: tuple[str, ...] = ()  # all test functions that caught it
     own_failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """An attempt and what came out."""
+
+    attempt: Attempt
+    kill: Kill
 
 
 def make_attempt(attempt: Attempt, time_limit_s: float) -> Kill:

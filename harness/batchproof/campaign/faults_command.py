@@ -9,26 +9,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
-from batchproof.campaign.attempts import Attempt, Kill, make_attempt
+from batchproof.campaign.attempts import Attempt, Hunt, Kill, make_attempt
+from batchproof.campaign.fingerprint import code_digest
+from batchproof.campaign.found import Found
 from batchproof.campaign.kill_page import kill_page
-from batchproof.campaign.kill_table import KillTable, in_quick_order, is_full
+from batchproof.campaign.kill_table import KillTable
 from batchproof.campaign.kill_table_problems import problems
+from batchproof.campaign.options import add_options
 from batchproof.campaign.update import still_busy, updated, whole_table
-from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.campaign.work import Work
+from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.models.embedded import DEFAULT_MODELS
+from batchproof.records.campaign import Question
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
-from batchproof.records.made import made_now
 from batchproof.run.registry import faults
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
-
-Attempting = Callable[[Attempt], Kill]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,92 +53,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seeds of Hypothesis (default: 1,2,3)",
     )
     parser.add_argument(
-        "--time-limit",
-        type=choices.seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds after which one call of an engine counts as hung (default: %(default)g)",
-    )
-    parser.add_argument(
         "--update",
         action="store_true",
         help="hunt the named faults only, and put their rows into the existing whole table",
     )
-    choices.add_common(parser)
+    add_options(parser, time_limit=(5.0, "one call of an engine counts as hung"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if the table proves the suite, else 1. Partial or interrupted tables are written to
     `faults-partial.*`. Raises `UsageError`.
     """
-    table = _empty_table(arguments)
-    output = choices.writable(arguments.output)
-    whole = whole_table(output / "faults.json", table) if arguments.update else None
-    if whole is not None:
-        table.busy = still_busy(whole, table.faults)
-    total = len(table.faults) * (len(table.models) + len(table.seeds) - 1)
-    progress = Progress("faults", "hunt", total, arguments.progress)
-    is_complete = False
-    try:
-        with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
-            _fill(table, pool, partial(make_attempt, time_limit_s=arguments.time_limit), progress)
-        is_complete = True
-    finally:  # whatever stopped it: hours of work are kept
-        progress.close()
-        record = table.as_record(made_now(), is_complete)
-        if whole is not None and is_complete:
-            record = updated(whole, record)
-        is_whole = record.is_complete and record.is_full
-        write_result(KILL_TABLE, record, kill_page, output, "faults", is_whole)
-    return _conclude(record)
-
-
-def _empty_table(arguments: argparse.Namespace) -> KillTable:
     known = faults()
     names = choices.chosen(arguments.names, known, "planted fault", "results/faults.md")
     models = choices.chosen(arguments.model, DEFAULT_MODELS, "embedded model")
-    return KillTable(
-        faults={name: known[name] for name in names},
-        models=in_quick_order(models),
-        seeds=arguments.seeds,
-        is_full=is_full(names, known, models),
+    output = choices.writable(arguments.output)
+    found: Found[Hunt] = Found(Hunt)
+
+    def table(share: Sequence[str] = names) -> KillTable:
+        planted = {name: known[name] for name in share}
+        return KillTable.of(planted, models, arguments.seeds, found.outcomes.values(), busy)
+
+    def finish() -> int:
+        record = table().as_record(found.made())
+        return written(updated(whole, record) if whole and record.is_complete else record, output)
+
+    busy: frozenset[str] | None = None
+    whole = whole_table(output / "faults.json", table()) if arguments.update else None
+    if whole is not None:
+        busy = still_busy(whole, names)
+    share = arguments.shard.of(names)
+    work = Work(
+        question=_question(names, models, arguments),
+        found=found,
+        key=attrgetter("key"),
+        function=partial(make_attempt, time_limit_s=arguments.time_limit),
+        outcome_of=_hunt,
+        progress=Progress("faults", "hunt", 0, arguments.progress),
     )
 
+    def tasks() -> list[Attempt]:
+        todo = table(share).todo()
+        work.progress.expect(len(todo))
+        return todo
 
-def _fill(table: KillTable, pool: WorkerPool, make: Attempting, progress: Progress) -> None:
-    for attempts in (table.on_each_model, table.on_all_models, table.at_home):
-        _make(table, attempts(), pool, make, progress, is_counted=attempts != table.on_all_models)
-    while idle := table.on_idle_tests():
-        _make(table, idle, pool, make, progress)
-
-
-def _make(
-    table: KillTable,
-    todo: list[Attempt],
-    pool: WorkerPool,
-    make: Attempting,
-    progress: Progress,
-    is_counted: bool = False,
-) -> None:
-    """Makes the attempts. `is_counted` states that the progress includes them already."""
-    if not is_counted:
-        progress.extend(len(todo))
-    for attempt, found in pool.run(make, todo):
-        kill = Kill(own_failures=(found.why,)) if isinstance(found, LostTask) else found
-        table.kills[attempt] = kill
-        progress.step(note=_note(attempt, table))
+    return work.run(arguments, TASK_LIMIT_S, tasks, finish)
 
 
-def _note(attempt: Attempt, table: KillTable) -> str:
-    survivors = sum(kill.caught_by is None for kill in table.kills.values())
-    return f"{attempt.fault} on {'+'.join(attempt.models)}, {survivors} without a catch"
+def merge(asked: Mapping[str, Any], found: Found[Hunt], output: Path) -> int:
+    """Writes what the journals of a question hold. The tests that catch nothing are hunted with the
+    whole table: by the command itself, without `--shard`, where these journals lie."""
+    planted = {name: faults()[name] for name in asked["faults"]}
+    table = KillTable.of(planted, asked["models"], asked["seeds"], found.outcomes.values())
+    return written(table.as_record(found.made()), output)
 
 
-def _conclude(record: KillTableRecord) -> int:
+def written(record: KillTableRecord, output: Path) -> int:
+    """Writes the table and its page, and prints its problems; returns 1 if there are any, else 0."""
+    is_whole = record.is_complete and record.is_full
+    write_result(KILL_TABLE, record, kill_page, output, "faults", is_whole)
     found = problems(record)
-    for text in found:
-        print(text)
+    print(*found, sep="\n", end="\n" if found else "")
     caught = sum(bool(row.home) for row in record.faults.values())
     right, votes = record.diagnosis.right, record.diagnosis.votes
     print(f"{caught} of {len(record.faults)} faults caught; right cause in {right} of {votes} catches")
     return 1 if found else 0
+
+
+def _question(names: list[str], models: list[str], arguments: argparse.Namespace) -> Question:
+    asked = {"faults": names, "models": models, "seeds": arguments.seeds}
+    return Question("faults", asked | {"time_limit": arguments.time_limit}, code_digest())
+
+
+def _hunt(attempt: Attempt, found: Kill | LostTask) -> Hunt:
+    kill = Kill(own_failures=(found.why,)) if isinstance(found, LostTask) else found
+    return Hunt(attempt, kill)

@@ -1,4 +1,6 @@
-"""The code behind a row of the kill table, as a digest: has the fault or its test changed since?"""
+"""Code as a digest: has the fault of a row of the kill table, or its test, changed since? Are two
+journals of the same code?
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,27 @@ import hashlib
 import inspect
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from batchproof.places import ROOT
+from batchproof.places import CASES, PACKAGE, ROOT, SUITE
+from batchproof.records.made import versions
 
 Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a name to
+
+
+def code_digest(sources: Iterable[Path] = ()) -> str:
+    """Returns a digest of all that the outcome of a task depends on: harness, engines, suite, cases,
+    these further files and folders, and the versions of the libraries.
+    """
+    spec = find_spec("batchproof_engines")
+    engines = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
+    digest = hashlib.sha256(repr(versions()).encode())
+    for place in (PACKAGE, *engines, SUITE, CASES, *sources):
+        files = [place] if place.is_file() else place.rglob("*")
+        for file in sorted(each for each in files if each.suffix in (".py", ".yaml")):
+            digest.update(str(file.relative_to(place.parent)).encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def fingerprint(fault: type, tests: Iterable[str | None]) -> str:

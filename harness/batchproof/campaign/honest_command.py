@@ -6,19 +6,29 @@ Honest engines, plain and odd, keep every promise on many thousand generated wor
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
+from batchproof.campaign.fingerprint import code_digest
+from batchproof.campaign.found import Found
+from batchproof.campaign.honest_count import record_of
 from batchproof.campaign.honest_page import honest_page
-from batchproof.campaign.honest_table import HonestTable
-from batchproof.campaign.honest_tasks import judge_honest, lost
-from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.campaign.honest_plan import HonestPlan, honest_engines
+from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask, judge_honest, lost
+from batchproof.campaign.options import add_options
+from batchproof.campaign.work import Work
+from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError
 from batchproof.models.embedded import DTYPES
-from batchproof.records.honest import HONEST
-from batchproof.records.made import made_now
-from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
+from batchproof.records.campaign import Question
+from batchproof.records.honest import HONEST, HonestRecord
+from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX
 
 TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
 MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so it might never end
@@ -46,13 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(DTYPES)} (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed",
-        type=choices.whole,
-        default=0,
-        metavar="S",
-        help="seed of everything drawn (default: %(default)s)",
-    )
-    parser.add_argument(
         "--examples",
         type=choices.positive,
         default=20,
@@ -60,38 +63,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="examples of a property test in one task; with fewer, more engines, models and tests meet "
         "(default: %(default)s)",
     )
-    choices.add_common(parser)
+    add_options(parser, seed=0)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if there was no alarm, else 1. Partial or interrupted runs are written to
-    `honest-partial.*`. Raises `UsageError`.
+    `honest-partial.*`; a shard writes its journal alone. Raises `UsageError`.
     """
-    known = [*BY_DEFAULT, *(f"{ODD_PREFIX}{name}" for name in oddities())]
+    known = honest_engines()
     engines = choices.chosen(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
-    table = HonestTable(engines, dtypes, arguments.workloads, arguments.seed, arguments.examples)
-    output = choices.writable(arguments.output)
-    total = arguments.workloads * len(dtypes)
-    progress = Progress("honest", "workload", total, arguments.progress)
-    is_complete, num_lost = False, 0
-    try:
-        with WorkerPool(arguments.jobs, TASK_LIMIT_S) as pool:
-            for task, found in pool.run(judge_honest, table.tasks()):
-                seen = lost(found.why) if isinstance(found, LostTask) else found
-                num_lost += isinstance(found, LostTask)
-                if num_lost > MOST_LOST:
-                    raise BatchproofError(
-                        f"{num_lost} tasks were lost, the last because {seen.alarms[0]}"
-                    )
-                table.add(task, seen)
-                progress.step(seen.counts.workloads, f"{len(table.alarms)} alarms")
-        is_complete = True
-    finally:  # whatever stopped it: hours of work are kept
-        progress.close()
-        record = table.as_record(made_now(), is_complete)
-        is_whole = is_complete and engines == known
-        write_result(HONEST, record, honest_page, output, "honest", is_whole)
-    if table.alarms:
-        print(f"{len(table.alarms)} alarms:", *(each.report for each in table.alarms), sep="\n\n")
-    return 1 if table.alarms else 0
+    plan = HonestPlan(engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
+    share = replace(plan, shard=arguments.shard)
+    total = sum(each.share for each in share.chains)
+    found: Found[HonestOutcome] = Found(HonestOutcome)
+    work = Work(
+        question=Question("honest", plan.question, code_digest()),
+        found=found,
+        key=attrgetter("key"),
+        function=judge_honest,
+        outcome_of=_Losses().outcome,
+        progress=Progress("honest", "workload", total, arguments.progress),
+        size_of=attrgetter("counts.workloads"),
+        wanted=plan.wanted,
+    )
+
+    return work.run(
+        arguments,
+        TASK_LIMIT_S,
+        lambda: share.tasks(found.outcomes),
+        lambda: written(record_of(plan, found), arguments.output),
+    )
+
+
+def merged(asked: Mapping[str, Any], found: Found[HonestOutcome]) -> HonestRecord:
+    """Returns what the journals of a question hold. Workloads wanted are the most that any wanted."""
+    wanted = max((each.wanted for each in found.sittings.values()), default=1)
+    return record_of(HonestPlan(**asked, wanted=wanted), found)
+
+
+def written(record: HonestRecord, output: Path, is_whole: bool | None = None) -> int:
+    """Writes the record and its page, and prints the alarms; returns 1 if there are any, else 0.
+
+    By default it is whole if no run was stopped and all honest engines were judged.
+    """
+    if is_whole is None:
+        is_whole = record.is_complete and set(record.engines) >= set(honest_engines())
+    write_result(HONEST, record, honest_page, output, "honest", is_whole)
+    if record.alarms:
+        print(f"{len(record.alarms)} alarms:", *(each.report for each in record.alarms), sep="\n\n")
+    return 1 if record.alarms else 0
+
+
+class _Losses:
+    """Counts lost tasks."""
+
+    def __init__(self) -> None:
+        self._num_lost = 0
+
+    def outcome(self, task: HonestTask, found: HonestOutcome | LostTask) -> HonestOutcome:
+        """Returns the outcome of a task. Raises `BatchproofError` if too many are lost."""
+        if not isinstance(found, LostTask):
+            return found
+        self._num_lost += 1
+        if self._num_lost > MOST_LOST:
+            raise BatchproofError(f"{self._num_lost} tasks were lost, the last because {found.why}")
+        return lost(task, found.why)

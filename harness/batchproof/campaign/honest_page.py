@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord
+from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord, HonestRun
 from batchproof.records.markdown import header, line
 
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
@@ -17,8 +17,12 @@ def honest_page(record: HonestRecord) -> str:
     """Returns the page in Markdown."""
     lines = ["# No false alarms: honest engines before the conformance suite", ""]
     lines += record.made.lines()
-    lines += [f"* seed {record.seed}; {record.examples_per_task} examples of a property test a task"]
+    if len(record.runs) == 1:
+        (run,) = record.runs
+        lines += [f"* seed {run.seed}; {run.examples_per_task} examples of a property test a task"]
     lines += ["", *_verdict(record), ""]
+    if len(record.runs) > 1:
+        lines += ["## Runs", "", *_runs(record.runs), ""]
     lines += ["## Engines", "", *_rows(record.engines), ""]
     lines += ["## Models", "", *_rows(record.models), ""]
     lines += ["## Tests", "", *_rows(record.tests), ""]
@@ -29,7 +33,9 @@ def honest_page(record: HonestRecord) -> str:
 
 def _verdict(record: HonestRecord) -> Iterator[str]:
     if not record.is_complete:
-        yield "INCOMPLETE: it was stopped before all workloads were judged."
+        stopped = sum(not run.is_complete for run in record.runs)
+        of = f"{stopped} of {len(record.runs)} runs" if len(record.runs) > 1 else "it"
+        yield f"INCOMPLETE: {of} was stopped before all workloads were judged."
         yield ""
     count = len(record.alarms)
     judged = sum(each.workloads for each in record.totals.values())
@@ -40,6 +46,23 @@ def _verdict(record: HonestRecord) -> Iterator[str]:
         yield f"{int(judged / RULE_OF_THREE):,} workloads of such engines raises one."
     yield ""
     yield from _rows({"all": record.totals})
+
+
+def _runs(runs: Sequence[HonestRun]) -> Iterator[str]:
+    yield from header("seed", "workloads", "examples a task", "made by", "on", "machine", "commit")
+    for run in runs:
+        made = run.made
+        stopped = "" if run.is_complete else ", stopped"
+        versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
+        yield line(
+            str(run.seed),
+            f"{run.workloads:,}{stopped}",
+            str(run.examples_per_task),
+            f"`{made.command}`",
+            made.date,
+            f"{made.machine.cores} cores of {made.machine.cpu}; {versions}",
+            made.commit,
+        )
 
 
 def _rows(rows: Mapping[str, CountsByDtype]) -> Iterator[str]:

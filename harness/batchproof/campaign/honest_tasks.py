@@ -27,18 +27,24 @@ class HonestTask:
     seed: int
     num_examples: int
 
+    @property
+    def key(self) -> str:
+        """Returns what identifies the task within its question."""
+        return f"{self.engine} on {self.model} in {self.dtype}, seed {self.seed}"
+
 
 @dataclass(frozen=True, slots=True)
 class HonestOutcome:
     """What a task counted. `alarms` holds whole reports."""
 
+    task: HonestTask
     counts: HonestCounts
     alarms: tuple[str, ...] = ()
 
 
-def lost(why: str) -> HonestOutcome:
+def lost(task: HonestTask, why: str) -> HonestOutcome:
     """Returns an alarm for a task whose worker raised, hung or died: nothing was judged."""
-    return HonestOutcome(HonestCounts(), (why,))
+    return HonestOutcome(task, HonestCounts(), (why,))
 
 
 def judge_honest(task: HonestTask) -> HonestOutcome:
@@ -49,13 +55,14 @@ def judge_honest(task: HonestTask) -> HonestOutcome:
     broken = [each.report for each in findings.catches if each.broken is not None]
     alarms = (*broken, *own_failures(findings))
     if alarms:  # their workloads are mostly steps of shrinking, and count for nothing
-        return HonestOutcome(HonestCounts(tasks=1), alarms)
+        return HonestOutcome(task, HonestCounts(tasks=1), alarms)
     return HonestOutcome(
+        task,
         HonestCounts(
             tasks=1,
             workloads=findings.totals["num_workloads"],
             answers=findings.totals["num_requests"],
             tokens=findings.totals["num_steps"],
             near_ties=findings.totals["num_near_ties"],
-        )
+        ),
     )

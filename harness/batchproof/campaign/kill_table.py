@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, Self
 
-from batchproof.campaign.attempts import Attempt, Kill
+from batchproof.campaign.attempts import Attempt, Hunt, Kill
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.findings.causes import Cause
@@ -22,6 +22,7 @@ from batchproof.records.kills import (
     KillTableRecord,
 )
 from batchproof.records.provenance import Provenance
+from batchproof.run.registry import faults as known_faults
 
 # Quick ones first: where a fault is first caught, further seeds are tried.
 QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
@@ -31,44 +32,21 @@ class PlantedFault(Protocol):
     """The attributes of a `batchproof_engines.faulty.fault.Fault` that the table needs."""
 
     @property
-    def name(self) -> str:
-        """Returns the name that `fault:NAME` uses."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def summary(self) -> str:
-        """Returns what the fault does, in a sentence."""
-        ...
-
+    def summary(self) -> str: ...
     @property
-    def kind(self) -> str:
-        """Returns the class of the fault."""
-        ...
-
+    def kind(self) -> str: ...
     @property
-    def promise(self) -> Promise:
-        """Returns the promise that the fault breaks."""
-        ...
-
+    def promise(self) -> Promise: ...
     @property
-    def cause(self) -> Cause:
-        """Returns the cause that the diagnosis should name."""
-        ...
-
+    def cause(self) -> Cause: ...
     @property
-    def thread(self) -> str:
-        """Returns the public bug that the fault is modelled on, as owner/repository#number."""
-        ...
-
+    def thread(self) -> str: ...
     @property
-    def component(self) -> type:
-        """Returns the class that the fault replaces."""
-        ...
-
+    def component(self) -> type: ...
     @property
-    def part(self) -> type:
-        """Returns the part of the engine that the fault is in."""
-        ...
+    def part(self) -> type: ...
 
 
 @dataclass
@@ -81,6 +59,34 @@ class KillTable:
     is_full: bool  # all faults, all models of a default run
     busy: frozenset[str] | None = None  # test functions that catch other faults, if this is an update
     kills: dict[Attempt, Kill] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        faults: Mapping[str, PlantedFault],
+        models: Sequence[str],
+        seeds: Sequence[int],
+        hunts: Iterable[Hunt] = (),
+        busy: frozenset[str] | None = None,
+    ) -> Self:
+        """Returns the table of these hunts, in whatever order they were made."""
+        in_order, full = in_quick_order(models), is_full(tuple(faults), known_faults(), models)
+        table = cls(faults, in_order, tuple(seeds), full, busy)
+        for hunt in sorted(hunts, key=table._place):
+            if hunt.attempt.fault in faults:
+                table.kills[hunt.attempt] = hunt.kill
+        return table
+
+    def _place(self, hunt: Hunt) -> tuple[object, ...]:
+        attempt = hunt.attempt
+        return attempt.seed, attempt.only or "", len(attempt.models), _rank(attempt.models), attempt.key
+
+    def todo(self) -> list[Attempt]:
+        """Returns the attempts to make next: those of the first kind of which some are not made."""
+        for attempts in (self.on_each_model, self.on_all_models, self.at_home, self.on_idle_tests):
+            if left := [each for each in attempts() if each not in self.kills]:
+                return left
+        return []
 
     def on_each_model(self) -> list[Attempt]:
         """Returns each fault on each model, on the first seed."""
@@ -138,13 +144,13 @@ class KillTable:
     def _of(self, name: str) -> list[tuple[Attempt, Kill]]:
         return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]
 
-    def as_record(self, made: Provenance, is_complete: bool) -> KillTableRecord:
+    def as_record(self, made: Provenance) -> KillTableRecord:
         """Returns everything that is known so far."""
         tried = {attempt.fault for attempt in self.kills}
         rows = {name: self._row(fault) for name, fault in self.faults.items() if name in tried}
         return KillTableRecord(
             made=made,
-            is_complete=is_complete,
+            is_complete=not self.todo(),
             is_full=self.is_full,
             models=tuple(self.models),
             seeds=tuple(self.seeds),

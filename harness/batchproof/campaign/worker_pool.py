@@ -6,12 +6,12 @@ a fork of a process that has used torch may hang.
 
 from __future__ import annotations
 
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self, TypeVar
@@ -24,10 +24,14 @@ _SPAWN = get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class LostTask:
-    """Takes the place of a result: the task raised, hung, or ended its process."""
+    """Takes the place of a result: the task raised, hung, or ended its process.
+
+    `is_killed`: by SIGKILL, as the system does when memory runs out, a scheduler, or a person.
+    """
 
     why: str
     has_raised: bool = False
+    is_killed: bool = False
 
 
 class WorkerPool:
@@ -43,7 +47,7 @@ class WorkerPool:
         """
         self._num_workers = num_workers
         self._time_limit_s = time_limit_s
-        self._idle: list[_Worker] = []
+        self._idle: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
@@ -54,25 +58,26 @@ class WorkerPool:
             self._idle.pop().kill()
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task]
+        self, function: Callable[[Task], Result], tasks: Iterable[Task | None]
     ) -> Iterator[tuple[Task, Result | LostTask]]:
         """Yields each task with its result, in the order in which they are done.
 
         Function, tasks and results are pickled. A task is taken when a worker is free for it, so a
-        generator of tasks can depend on the results so far. A lost worker is replaced. Leaving the
-        iteration early ends the workers that are busy.
+        generator of tasks can depend on the results so far; None says that there is no task until
+        one more result is in. A lost worker is replaced. Leaving the iteration early ends the workers
+        that are busy.
         """
         waiting = iter(tasks)
-        busy: dict[_Worker, Task] = {}
+        busy: dict[Any, Task] = {}
         try:
             while True:
-                for task in islice(waiting, self._num_workers - len(busy)):
-                    worker = self._idle.pop() if self._idle else _Worker()
+                while len(busy) < self._num_workers and (task := next(waiting, None)) is not None:
+                    worker = self._idle.pop() if self._idle else self._new_worker()
                     busy[worker] = task
                     worker.begin(function, task, self._time_limit_s)
                 if not busy:
                     return
-                for worker in _done_first(busy):
+                for worker in self._done_first(busy):
                     task, result = busy.pop(worker), worker.result()
                     if worker.is_usable:
                         self._idle.append(worker)
@@ -80,6 +85,18 @@ class WorkerPool:
         finally:
             for worker in busy:
                 worker.kill()
+
+    def _new_worker(self) -> Any:
+        return _Worker()
+
+    @staticmethod
+    def _done_first(busy: Iterable[Any]) -> list[Any]:
+        """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
+        workers = list(busy)
+        left_s = min(worker.deadline for worker in workers) - time.monotonic()
+        ready = wait([worker.connection for worker in workers], max(0.0, left_s))
+        now = time.monotonic()
+        return [worker for worker in workers if worker.connection in ready or worker.deadline <= now]
 
 
 class _Worker:
@@ -104,12 +121,13 @@ class _Worker:
         try:
             if self.connection.poll():
                 return self.connection.recv()
-            why = f"no result within {self._time_limit_s:g} s"
+            why, is_killed = f"no result within {self._time_limit_s:g} s", False
         except (EOFError, OSError):
             self._process.join()
             why = f"the process died with exit code {self._process.exitcode}"
+            is_killed = self._process.exitcode == -signal.SIGKILL
         self.kill()
-        return LostTask(why)
+        return LostTask(why, is_killed=is_killed)
 
     def kill(self) -> None:
         self.is_usable = False
@@ -118,13 +136,11 @@ class _Worker:
         self.connection.close()
 
 
-def _done_first(busy: Iterable[_Worker]) -> list[_Worker]:
-    """Waits for a worker that has sent a result, died or reached its deadline; returns all such."""
-    workers = list(busy)
-    left_s = min(worker.deadline for worker in workers) - time.monotonic()
-    ready = wait([worker.connection for worker in workers], max(0.0, left_s))
-    now = time.monotonic()
-    return [worker for worker in workers if worker.connection in ready or worker.deadline <= now]
+def called_pickled(call: bytes) -> bytes:
+    """Returns the pickled result of a pickled (function, task), which a process between two others
+    passes on without importing what they need."""
+    function, task = pickle.loads(call)
+    return pickle.dumps(function(task))
 
 
 def _serve(connection: Connection) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
@@ -12,10 +14,12 @@ from batchproof.records.made import num_cores
 from batchproof.validation.values import near
 
 DEFAULT_OUTPUT = ROOT / "results"
+Each = TypeVar("Each")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds `--jobs`, `--output` and `--progress`."""
+    add_output(parser)
     parser.add_argument(
         "--jobs",
         type=positive,
@@ -24,15 +28,58 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help="worker processes (default: one a core, here %(default)s)",
     )
     parser.add_argument(
+        "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds `--output`."""
+    parser.add_argument(
         "--output",
         type=Path,
         default=DEFAULT_OUTPUT,
         metavar="DIR",
         help="where the JSON and the Markdown go (default: results/)",
     )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `number` shares of a list of tasks; together they hold each task once."""
+
+    index: int = 1  # from 1
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.number}"
+
+    def of(self, tasks: Sequence[Each]) -> Sequence[Each]:
+        """Returns every task of this share."""
+        return tasks[self.index - 1 :: self.number]
+
+
+WHOLE = Shard()
+
+
+def add_shard(parser: argparse.ArgumentParser) -> None:
+    """Adds `--shard`."""
     parser.add_argument(
-        "--progress", action="store_true", help="draw the bar even if stderr is no terminal"
+        "--shard",
+        type=shard,
+        default=WHOLE,
+        metavar="I/N",
+        help="do share I of N alone, on this machine, and write a journal for `batchproof merge`",
     )
+
+
+def shard(value: str) -> Shard:
+    """Returns the shard `I/N`. Raises `argparse.ArgumentTypeError`."""
+    index, _, number = value.partition("/")
+    if not all(each.isascii() and each.isdigit() for each in (index, number)) or not (
+        1 <= int(index) <= int(number)
+    ):
+        raise argparse.ArgumentTypeError(f"{value!r} must be I/N with I from 1 to N, such as 1/4")
+    return Shard(int(index), int(number))
 
 
 def positive(value: str) -> int:

@@ -20,9 +20,9 @@ class Progress:
         self._bar = tqdm(total=total, desc=what, unit=unit, disable=not self._is_bar, smoothing=0.05)
         self._began = self._last_line = time.monotonic()
 
-    def extend(self, total: int) -> None:
-        """Adds to the work that remains."""
-        self._total += total
+    def expect(self, count: int) -> None:
+        """Says that at least as much remains."""
+        self._total = max(self._total, self._done + count)
         self._bar.total = self._total
 
     def step(self, count: int = 1, note: str = "") -> None:

@@ -17,7 +17,7 @@ from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.judgement.index import write_index
 from batchproof.judgement.issues import DEFAULT_ISSUES, KnownIssue, read_issues
-from batchproof.judgement.output import running_folder, written
+from batchproof.judgement.output import running_folder, shard_folders, written
 from batchproof.judgement.replays import replayed
 from batchproof.judgement.session import Session
 from batchproof.judgement.verdict_of_journal import verdict_of
@@ -38,8 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue a judgement that was stopped; otherwise begin anew",
+        help="continue a judgement that was stopped, or add up its shards; otherwise begin anew, since "
+        "an engine may have changed unseen",
     )
+    choices.add_shard(parser)
     parser.add_argument(
         "--pytest",
         default="",
@@ -72,16 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
 def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
-    folder = running_folder(output, engine)
+    folder = running_folder(output, engine, arguments.shard)
     options = _words(arguments.pytest)
     if not any(each.startswith("--model") for each in options):
         options.append("--model=all")
-    session = Session(engine, options, arguments.jobs, folder)
+    session = Session(engine, options, arguments.jobs, folder, arguments.shard)
     num_tests = session.count()  # first of all: what is refused costs no journal
-    if arguments.resume:
-        session.require_same_as_before()
-    else:
+    shards = shard_folders(output, engine) if arguments.shard.number == 1 else []
+    if not arguments.resume:
         session.begin_anew()
+    elif shards and not folder.exists():
+        session.add_up(shards)
+    else:
+        session.require_same_as_before()
     progress = Progress(engine, "test", num_tests, arguments.progress)
     is_complete = False
     try:
@@ -105,6 +110,9 @@ def _conclude(
     command = shlex.join(["pytest", *session.arguments])
     found = entries(session.journal)
     verdict = verdict_of(session.engine, found, is_complete, made_now(), command, issues)
+    if session.shard.number > 1:
+        _print(verdict, session.journal)
+        return verdict
     if is_complete:
         with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
             verdict = replace(verdict, groups=tuple(pool.map(_with_replays, verdict.groups)))

@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from batchproof.cli.choices import WHOLE, Shard
 from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.decode import decode, encode
@@ -30,9 +31,15 @@ TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/(?:[^\s'\"`:,]+/)?"
 INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
 
 
-def running_folder(output: Path, engine: str) -> Path:
-    """Returns the folder of a judgement that is not finished."""
-    return output / RUNNING / slug(engine)
+def running_folder(output: Path, engine: str, shard: Shard = WHOLE) -> Path:
+    """Returns the folder of a judgement that is not finished, or of a shard of it."""
+    suffix = f"-{shard.index}of{shard.number}" if shard.number > 1 else ""
+    return output / RUNNING / f"{slug(engine)}{suffix}"
+
+
+def shard_folders(output: Path, engine: str) -> list[Path]:
+    """Returns the folders of all shards of a judgement."""
+    return sorted((output / RUNNING).glob(f"{slug(engine)}-[0-9]*of[0-9]*"))
 
 
 def written(verdict: EngineVerdict, output: Path) -> Path:

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from batchproof.cli.choices import WHOLE, Shard
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.records.file_kinds import FileKind
-from batchproof.records.journal import entries
+from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 
 ASKED = "asked.json"
 SECONDS_BETWEEN_LOOKS = 2.0  # each reads the whole journal
@@ -43,6 +44,7 @@ class Session:
     options: Sequence[str]  # more pytest arguments: models, dtype, -k
     jobs: int
     folder: Path
+    shard: Shard = WHOLE
 
     @property
     def journal(self) -> Path:
@@ -87,6 +89,23 @@ class Session:
                 f"it cannot be resumed with {shlex.join(self.arguments)}"
             )
 
+    def add_up(self, shards: Sequence[Path]) -> None:
+        """Begins a judgement with what the folders of its shards hold, each test once.
+
+        Raises `UsageError` if one is of something else, or if two disagree on a test.
+        """
+        found: dict[str, JournalEntry] = {}
+        for folder in shards:
+            shard = replace(self, folder=folder)
+            shard.require_same_as_before()
+            for entry in entries(shard.journal):
+                if found.setdefault(entry.test, entry).outcome != entry.outcome:
+                    raise UsageError(f"{folder} has another outcome of {entry.test} than other shards")
+        self.begin_anew()
+        with TESTS.append_to(self.journal, NoHead()) as journal:
+            for entry in found.values():
+                journal.append(entry)
+
     @property
     def _asked(self) -> SessionAsked:
         return SessionAsked(self.engine, tuple(self.arguments))
@@ -100,6 +119,7 @@ class Session:
             "-m",
             "pytest",
             *self.arguments,
+            f"--shard={self.shard}",
             "--collect-only",
             "-q",
             "-p",
@@ -121,7 +141,8 @@ class Session:
         """Runs what remains and returns the exit status of pytest. A worker that dies is replaced;
         only its test is lost.
         """
-        command = [sys.executable, "-m", "pytest", *self.arguments, "-q", "-n", str(self.jobs)]
+        command = [sys.executable, "-m", "pytest", *self.arguments, f"--shard={self.shard}"]
+        command += ["-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.failures}"]
         num_shown = 0
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:

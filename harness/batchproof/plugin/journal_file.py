@@ -9,16 +9,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 import pytest
 
+from batchproof.cli.choices import WHOLE, Shard, shard
 from batchproof.errors import UsageError
 from batchproof.plugin.promise_table import record_of
-from batchproof.records.journal import JournalEntry, append, cut_to_whole_lines, entries
+from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 
-OPTION = "--journal"
+OPTION, SHARD = "--journal", "--shard"
 HELP = "write each finished test to FILE, and leave out those that it holds already"
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    """Adds `--journal` and `--shard`."""
+    group.addoption(OPTION, metavar="FILE", help=HELP)
+    group.addoption(
+        SHARD,
+        type=shard,
+        default=WHOLE,
+        metavar="I/N",
+        help="run share I of N of the tests selected; together the shares hold each once",
+    )
 
 
 class WorkerNode(Protocol):
@@ -27,18 +40,31 @@ class WorkerNode(Protocol):
     workerinput: dict[str, object]
 
 
+class Sharding:
+    """The plugin that is registered if `--shard` is given. It sees what -k and -m select, and before
+    the journal takes out any of it.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects the tests of other shares."""
+        own = list(self._shard.of(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in {*own}])
+        items[:] = own
+
+
 class Journal:
     """The plugin that is registered if `--journal` is given."""
 
     def __init__(self, path: Path, is_writer: bool, known: list[str] | None = None) -> None:
-        if is_writer:
-            cut_to_whole_lines(path)
+        self._writer = TESTS.append_to(path, NoHead()) if is_writer else None
         self._known = {entry.test for entry in entries(path)} if known is None else set(known)
-        self._is_writer = is_writer
-        self._path = path
-        self._file: TextIO | None = None
         self._open: dict[str, JournalEntry] = {}  # tests under way
 
+    @pytest.hookimpl(trylast=True)  # and after the shard's, which is registered before
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests that the journal holds already."""
         done = [item for item in items if item.nodeid in self._known]
@@ -48,7 +74,7 @@ class Journal:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the reports of a test and writes its entry once the test is over."""
-        if not self._is_writer:
+        if self._writer is None:
             return
         before = self._open.get(report.nodeid, JournalEntry(report.nodeid, "passed"))
         entry = replace(
@@ -60,22 +86,17 @@ class Journal:
             entry = replace(entry, outcome=report.outcome, report=_text(report))
         self._open[report.nodeid] = entry
         if report.when in ("teardown", "???"):  # ???: the process of a worker is gone
-            self._write(self._open.pop(report.nodeid))
+            self._writer.append(self._open.pop(report.nodeid))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """Passes the known tests on: a worker that replaces a dead one must see the same tests."""
         node.workerinput["batchproof_journal"] = sorted(self._known)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_unconfigure(self) -> None:
         """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-
-    def _write(self, entry: JournalEntry) -> None:
-        if self._file is None:
-            self._file = self._path.open("a", encoding="utf-8")
-        append(self._file, entry)
+        if self._writer is not None:
+            self._writer.close()
 
 
 def _text(report: pytest.TestReport) -> str:
@@ -86,9 +107,11 @@ def _text(report: pytest.TestReport) -> str:
 
 
 def register(config: pytest.Config) -> None:
-    """Registers the journal. Raises `pytest.UsageError` if the file cannot be written or is no
-    journal.
+    """Registers the shard and the journal. Raises `pytest.UsageError` if the file cannot be written
+    or is no journal.
     """
+    if (share := config.getoption(SHARD)).number > 1:
+        config.pluginmanager.register(Sharding(share), "batchproof-shard")
     asked = config.getoption(OPTION)
     if asked is None:
         return

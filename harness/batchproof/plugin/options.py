@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="for each failure write a file for `python -m batchproof replay` and a YAML case to DIR",
     )
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
-    group.addoption(journal_file.OPTION, metavar="FILE", help=journal_file.HELP)
+    journal_file.add_options(group)
     group.addoption(
         "--engine-time-limit",
         type=seconds("--engine-time-limit"),

@@ -4,7 +4,8 @@ decode        dataclasses <-> JSON; a value of the wrong kind is named by its pa
 file_kinds    a kind of file: schema name, version, reader and writer
 provenance    command, date, machine, versions and commit of a result
 trial_record  what one conformance test compared, and the failure that it found
-journal       one line per finished test
+journal       one line per finished piece of work; that of tests
+campaign      the journal of a campaign: its question, sittings and outcomes
 table         the table engine x promise
 verdict       one engine, all promises, its failures in groups
 kills         planted faults and what caught them

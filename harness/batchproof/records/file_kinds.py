@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
@@ -17,12 +17,15 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class FileKind(Generic[Record]):
-    """One kind of result file. `what` names the kind in messages."""
+    """One kind of result file. `what` names the kind in messages. `upgrade` makes a document of this
+    version out of one of the version before, which is then read as well; it raises `DecodeError`.
+    """
 
     what: str
     name: str
     version: int
     record: type[Record]
+    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def schema(self) -> str:
@@ -49,9 +52,12 @@ class FileKind(Generic[Record]):
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"
             )
             raise UsageError(f"'{path}' is no result file: it holds {found}, not an object")
-        self._require_schema(path, document.get("schema"))
+        is_older = self.upgrade and document.get("schema") == f"{self.name}/{self.version - 1}"
+        if not is_older:
+            self._require_schema(path, document.get("schema"))
         try:
-            return decode(self.record, document)
+            new = self.upgrade(document) if self.upgrade and is_older else document
+            return decode(self.record, new)
         except DecodeError as error:
             raise UsageError(f"result file '{path}' is damaged: {error}") from None
 

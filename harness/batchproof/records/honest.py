@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
@@ -45,19 +47,45 @@ class FalseAlarm:
 
 
 @dataclass(frozen=True)
-class HonestRecord:
-    """A campaign against false alarms. `wanted` is the number of workloads for each dtype."""
+class HonestRun:
+    """One run of the command, which judges workloads of its own seed."""
 
     made: Provenance
-    is_complete: bool
+    is_complete: bool  # all workloads that were wanted have been judged
     seed: int
-    wanted: int
+    wanted: int  # workloads in each dtype
     examples_per_task: int
+    workloads: int  # judged, in all dtypes
+
+
+@dataclass(frozen=True)
+class HonestRecord:
+    """Campaigns against false alarms, added up over runs of different seeds."""
+
+    made: Provenance
+    runs: tuple[HonestRun, ...]
     totals: CountsByDtype
     engines: Mapping[str, CountsByDtype]
     models: Mapping[str, CountsByDtype]
     tests: Mapping[str, CountsByDtype]
     alarms: tuple[FalseAlarm, ...]
 
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether no run was stopped early."""
+        return all(run.is_complete for run in self.runs)
 
-HONEST = FileKind("table of honest engines", "batchproof.honest", 1, HonestRecord)
+
+@dataclass(frozen=True)
+class _Totals:
+    totals: CountsByDtype
+
+
+def _with_its_run(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a document of version 1, which was of one run, in the form of version 2."""
+    workloads = sum(each.workloads for each in decode(_Totals, document).totals.values())
+    run = decode(HonestRun, {**document, "workloads": workloads})
+    return {**document, "runs": [encode(run)]}
+
+
+HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecord, _with_its_run)

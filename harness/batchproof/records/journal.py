@@ -1,18 +1,110 @@
-"""The journal of a session: one line per finished test, after a line that names the schema."""
+"""Journals: one line per finished piece of work, after a first line that names the kind and what was
+asked.
+
+A line is on the disk before the next one is begun. A process that is killed leaves at most a torn last
+line, which readers leave out and the next writer cuts.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, Generic, Self, TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
 from batchproof.records.trial_record import TrialRecord
 
-SCHEMA = "batchproof.journal/1"
+Head = TypeVar("Head")
+Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True)
+class JournalKind(Generic[Head, Entry]):
+    """One kind of journal. `head` is what its first line holds beside the schema."""
+
+    schema: str
+    head: type[Head]
+    entry: type[Entry]
+
+    def read(self, path: Path) -> tuple[Head | None, list[Entry]]:
+        """Returns the head and all whole lines after it; no head if the file is missing or empty.
+
+        Raises `UsageError` for a file of another kind or version, and for one that is damaged.
+        """
+        head: Head | None = None
+        found = []
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        for number, line in enumerate(lines, start=1):
+            try:
+                value = json.loads(line)
+                if number > 1:
+                    found.append(decode(self.entry, value))
+                elif self._owns(path, value):
+                    head = decode(self.head, value)
+            except (ValueError, DecodeError) as error:
+                raise UsageError(f"journal '{path}' is damaged in line {number}: {error}") from None
+        return head, found
+
+    def _owns(self, path: Path, value: object) -> bool:
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if schema != self.schema:
+            raise UsageError(f"'{path}' is no journal: its schema is {schema!r}, not {self.schema!r}")
+        return True
+
+    def append_to(self, path: Path, head: Head) -> JournalWriter:
+        """Opens the file for one writer: cuts a torn last line, and begins an empty file with the
+        head. Raises `UsageError` if another process writes it, or if it has another head.
+        """
+        if self.read(path)[0] not in (None, head):
+            raise UsageError(f"journal '{path}' was begun for something else: name another file")
+        file = path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise UsageError(f"journal '{path}' is being written by another process") from None
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        writer = JournalWriter(file)
+        if file.tell() == 0:
+            writer.write({"schema": self.schema} | encode(head))
+        return writer
+
+
+class JournalWriter:
+    """The one who writes a journal."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        file.seek(0, os.SEEK_END)
+        self._file = file
+
+    def append(self, entry: object) -> None:
+        """Writes an entry at once; what is null or an empty text, as by default, is left out."""
+        self.write({key: value for key, value in encode(entry).items() if value not in (None, "")})
+
+    def write(self, line: object) -> None:
+        """Writes a line, and returns when it is on the disk."""
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes the file, which another process may then write."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class NoHead:
+    """Stands in a journal whose lines need no context."""
 
 
 @dataclass(frozen=True)
@@ -26,37 +118,9 @@ class JournalEntry:
     report: str = ""  # of a failure or a skip, for people
 
 
-def entries(path: Path) -> Iterator[JournalEntry]:
-    """Yields all whole lines; the last may have been cut short. Yields nothing if there is no file.
-
-    Raises `UsageError` for a file that is no journal, or of another version.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except FileNotFoundError:
-        return
-    for number, line in enumerate(lines, start=1):
-        try:
-            value = json.loads(line)
-            if number > 1:
-                yield decode(JournalEntry, value)
-        except (json.JSONDecodeError, DecodeError) as error:
-            raise UsageError(f"journal '{path}' is damaged in line {number}: {error}") from None
-        if number == 1 and value.get("schema") != SCHEMA:
-            schema = value.get("schema")
-            raise UsageError(f"'{path}' is no journal: its schema is {schema!r}, not {SCHEMA!r}")
+TESTS = JournalKind("batchproof.journal/1", NoHead, JournalEntry)
 
 
-def append(file: TextIO, entry: JournalEntry) -> None:
-    """Writes the entry at once; in an empty file the schema comes first."""
-    if file.tell() == 0:
-        file.write(json.dumps({"schema": SCHEMA}) + "\n")
-    file.write(json.dumps(encode(entry), allow_nan=False) + "\n")
-    file.flush()
-
-
-def cut_to_whole_lines(path: Path) -> None:
-    """Removes a last line that was cut short, so that the next one stands alone."""
-    if path.exists():
-        whole, newline, _ = path.read_bytes().rpartition(b"\n")
-        path.write_bytes(whole + newline)
+def entries(path: Path) -> list[JournalEntry]:
+    """Returns the finished tests of a session, as `TESTS.read` does."""
+    return TESTS.read(path)[1]

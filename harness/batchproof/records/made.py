@@ -33,11 +33,16 @@ def made_now(command: str | None = None) -> Provenance:
     """Returns the provenance of a result that this process makes. `command` is what repeats it."""
     return Provenance(
         machine=Machine(cpu_name(), num_cores()),
-        versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        versions=versions(),
         command=command or command_line("python", "-m", "batchproof"),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         commit=_commit(),
     )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the libraries that answers and searches depend on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def provenance(command: str | None = None) -> dict[str, Any]:

@@ -16,13 +16,17 @@ class Machine:
 
 @dataclass(frozen=True)
 class Provenance:
-    """How, when and on what a result was made. `versions` are those of packages and of Python."""
+    """How, when and on what a result was made. `versions` are those of packages and of Python.
+
+    `sittings`: a line for each of the processes whose work it adds up, if there were several.
+    """
 
     machine: Machine
     versions: Mapping[str, str]
     command: str = ""
     date: str = "undated"
     commit: str = "unknown"
+    sittings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Returns a list in Markdown."""
@@ -32,4 +36,5 @@ class Provenance:
             f"* machine: {self.machine.cores} cores of {self.machine.cpu}",
             f"* versions: {versions}",
             f"* commit: {self.commit}",
+            *(f"* work of {each}" for each in self.sittings),
         ]

@@ -55,7 +55,7 @@ class Source:
     @property
     def record(self) -> Record:
         """Returns what the file holds."""
-        found: Record = decode(FILES[self.kind].record, self.data)
+        found: Record = FILES[self.kind].of(self.path, self.data)
         return found
 
     @property

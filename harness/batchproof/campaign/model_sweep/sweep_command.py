@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from batchproof.api import EngineConfig
+from batchproof.campaign.fingerprint import code_digest
+from batchproof.campaign.found import Found
 from batchproof.campaign.model_sweep.sweep_page import models_page
 from batchproof.campaign.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
 from batchproof.campaign.model_sweep.toys import Toy, model_types, toys_of
-from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.campaign.options import add_options
+from batchproof.campaign.work import Work
+from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
-from batchproof.errors import UnsupportedModelError
+from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.made import made_now
+from batchproof.records.campaign import Question
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
-from batchproof.run.registry import resolve_engine
+from batchproof.run.registry import resolve_engine, source_of
 
 ENGINE = "paged"
 
@@ -36,21 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="the engine to try, as for pytest --engine (default: %(default)s)",
     )
-    parser.add_argument(
-        "--seed",
-        type=choices.whole,
-        default=0,
-        metavar="S",
-        help="seed of weights and prompts (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=choices.seconds,
-        default=120.0,
-        metavar="S",
-        help="seconds after which a toy is given up (default: %(default)g)",
-    )
-    choices.add_common(parser)
+    add_options(parser, seed=0, time_limit=(120.0, "a toy is given up"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,19 +52,24 @@ def run(arguments: argparse.Namespace) -> int:
     types = choices.chosen(arguments.types, known, "causal LM of this version of transformers")
     _try(arguments.engine)
     output = choices.writable(arguments.output)
-    toys = [toy for model_type in types for toy in toys_of(model_type)]
-    found: dict[Toy, ToyResult] = {}
-    progress = Progress("models", "toy", len(toys), arguments.progress)
-    is_complete = False
-    try:
-        _fill(found, toys, arguments, progress)
-        is_complete = True
-    finally:  # results so far are kept, whatever stopped the sweep
-        progress.close()
-        record = _record(found, toys, arguments, is_complete)
-        is_whole = is_complete and types == list(known) and arguments.engine == ENGINE
-        write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
-    return _conclude(record)
+    asked = {"types": types, "engine": arguments.engine, "seed": arguments.seed}
+    asked |= {"time_limit": arguments.time_limit}
+    sources = []
+    with suppress(UsageError):  # it is no Python
+        sources.append(source_of(resolve_engine(arguments.engine)))
+    toys = arguments.shard.of(_toys(types))
+    found: Found[ToyRecord] = Found(ToyRecord)
+    work = Work(
+        question=Question("models", asked, code_digest(sources)),
+        found=found,
+        key=_key,
+        function=_judge,
+        outcome_of=_toy_record,
+        progress=Progress("models", "toy", len(toys), arguments.progress),
+    )
+
+    tasks = [ToyTask(toy, arguments.engine, arguments.seed, arguments.time_limit) for toy in toys]
+    return work.run(arguments, arguments.time_limit, lambda: tasks, lambda: merge(asked, found, output))
 
 
 def _try(engine: str) -> None:
@@ -83,54 +80,53 @@ def _try(engine: str) -> None:
         factory(build_llama_random(), EngineConfig())
 
 
-def _fill(
-    found: dict[Toy, ToyResult], toys: list[Toy], arguments: argparse.Namespace, progress: Progress
-) -> None:
-    limit = arguments.time_limit
-    tasks = [ToyTask(toy, arguments.engine, arguments.seed, limit) for toy in toys]
-    with WorkerPool(min(arguments.jobs, len(tasks)), limit) as pool:
-        for task, result in pool.run(_judge, tasks):
-            found[task.toy] = _lost(result) if isinstance(result, LostTask) else result
-            progress.step(note=f"{task.toy}: {found[task.toy].verdict}")
-
-
-def _lost(task: LostTask) -> ToyResult:
-    return ToyResult(ToyVerdict.WRONG, task.why)
-
-
 def _judge(task: ToyTask) -> ToyResult:
     """Checks a toy in a worker, on one thread since workers share the cores."""
     torch.set_num_threads(1)
     return check_toy(task)
 
 
-def _record(
-    found: Mapping[Toy, ToyResult], toys: list[Toy], arguments: argparse.Namespace, is_complete: bool
-) -> ModelSweepRecord:
-    done = [toy for toy in toys if toy in found]
-    return ModelSweepRecord(
-        made=made_now(),
-        is_complete=is_complete,
-        engine=arguments.engine,
-        seed=arguments.seed,
-        num_types=len({toy.model_type for toy in toys}),
+def merge(asked: Mapping[str, Any], found: Found[ToyRecord], output: Path) -> int:
+    """Writes what the journals of a question hold, and prints what is WRONG; returns 1 if anything
+    is, else 0."""
+    toys = _toys(asked["types"])
+    done = [found.outcomes[str(toy)] for toy in toys if str(toy) in found.outcomes]
+    record = ModelSweepRecord(
+        made=found.made(),
+        is_complete=len(done) == len(toys),
+        engine=asked["engine"],
+        seed=asked["seed"],
+        num_types=len(asked["types"]),
         counts=SweepCounts(
-            types=_counted(found[toy] for toy in done if not toy.form),
-            forms=_counted(found[toy] for toy in done if toy.form),
+            types=_counted(toy for toy in done if not toy.form),
+            forms=_counted(toy for toy in done if toy.form),
         ),
-        toys=tuple(_toy_record(toy, found[toy]) for toy in done),
+        toys=tuple(done),
     )
+    is_full = record.engine == ENGINE and list(asked["types"]) == list(model_types())
+    is_whole = record.is_complete and is_full
+    write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
+    return _conclude(record)
 
 
-def _counted(found: Iterable[ToyResult]) -> dict[str, int]:
-    counts = Counter(each.verdict for each in found)
-    return {str(verdict): counts[verdict] for verdict in ToyVerdict}
+def _toys(types: Sequence[str]) -> list[Toy]:
+    return [toy for model_type in types for toy in toys_of(model_type)]
 
 
-def _toy_record(toy: Toy, found: ToyResult) -> ToyRecord:
+def _key(task: ToyTask) -> str:
+    return str(task.toy)
+
+
+def _counted(toys: Iterable[ToyRecord]) -> dict[str, int]:
+    counts = Counter(each.verdict for each in toys)
+    return {str(verdict): counts[str(verdict)] for verdict in ToyVerdict}
+
+
+def _toy_record(task: ToyTask, result: ToyResult | LostTask) -> ToyRecord:
+    found = ToyResult(ToyVerdict.WRONG, result.why) if isinstance(result, LostTask) else result
     return ToyRecord(
-        toy.model_type,
-        toy.form,
+        task.toy.model_type,
+        task.toy.form,
         str(found.verdict),
         found.reason,
         found.layers,

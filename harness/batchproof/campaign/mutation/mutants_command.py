@@ -1,20 +1,25 @@
 """`batchproof mutants ENGINE...`: random one-point mutants of an engine before the suite.
 
-A run is a file of `results/mutants/`, written after each mutant. People judge the survivors of all
-runs in `judged.yaml` beside them; without an engine the command renews the page alone.
+A run is a file of `results/mutants/`: the mutants that were drawn, and what the journals hold of them.
+People judge the survivors of all runs in `judged.yaml` beside them; without an engine the command
+renews the page alone.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from batchproof.campaign.conformance_modules import conformance_functions
+from batchproof.campaign.fingerprint import code_digest
+from batchproof.campaign.found import Found
 from batchproof.campaign.mutation.drawing import drawn, points_of, sources_of
-from batchproof.campaign.mutation.judged import judgements, open_survivors
+from batchproof.campaign.mutation.judged import Judgement, judgements, open_survivors
 from batchproof.campaign.mutation.mutant_task import (
     QUICK_TESTS,
     BaselineTask,
@@ -23,15 +28,19 @@ from batchproof.campaign.mutation.mutant_task import (
     judge_mutant,
 )
 from batchproof.campaign.mutation.mutants_page import mutants_page
-from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof.campaign.options import add_options
+from batchproof.campaign.work import Work
+from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
+from batchproof.records.campaign import Question
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord
 
+QUICKLY = " (quick tests)"
 QUICK_PASS = "the quick tests pass"  # of a mutant that waits for all others
 
 
@@ -62,24 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", action="append", default=[], metavar="NAME", help="default: as without --model"
     )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run of this name: mutants that wait, and survivors judged as holes",
-    )
-    parser.add_argument(
-        "--seed", type=choices.whole, default=1, metavar="S", help="of drawing and of the suite's tests"
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=choices.seconds,
-        default=3600.0,
-        metavar="S",
-        help="seconds for one mutant; one that needs more is hung. A call of the engine has a limit of "
-        "its own, so this one is far beyond any run of the suite (default: %(default)g)",
-    )
     parser.add_argument("--name", default="mutants", help="of the run's file (default: %(default)s)")
-    choices.add_common(parser)
+    # A call of the engine has a limit of its own: that of a mutant is far beyond any run of the suite.
+    add_options(parser, seed=1, time_limit=(3600.0, "a mutant counts as hung"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,13 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
     1. Raises `UsageError`."""
     folder = choices.writable(arguments.output / "mutants")
     judgements(folder)  # what is wrong there is said before the work
-    if arguments.engines:
-        _hunt(arguments, folder)
+    return _hunt(arguments, folder) if arguments.engines else conclude(folder)
+
+
+def conclude(folder: Path) -> int:
+    """Writes the page of all runs and prints what remains to be done; returns 0 if nothing, else 1."""
     judged, runs = judgements(folder), recorded(folder)
     replace_text(folder / "README.md", mutants_page(runs, judged))
     still_open = list(open_survivors(runs.values(), judged))
-    for line in still_open:
-        print(line)
+    print(*still_open, sep="\n", end="\n" if still_open else "")
     return 1 if still_open else 0
 
 
@@ -102,72 +98,105 @@ def recorded(folder: Path) -> dict[str, MutantsRecord]:
     return {path.stem: MUTANTS.read(path) for path in sorted(folder.glob("*.json"))}
 
 
-def _hunt(arguments: argparse.Namespace, folder: Path) -> None:
-    """Tries the mutants, each by a few quick tests and then, if these miss it, by all. Writes the run
-    after each."""
+def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
+    """Tries the mutants, each by a few quick tests and then, if these miss it, by all."""
     path, engines = folder / f"{arguments.name}.json", tuple(arguments.engines)
     models = tuple(
         choices.chosen(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
     )
-    task = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
-    record = _resumed(path, task, folder) if arguments.resume else drawn(task, arguments.mutants)
-    points = points_of(task.sources)
-    gone = [row.name for row in record.mutants if row.outcome == "waiting" and row.name not in points]
-    if gone:
-        raise UsageError(f"--resume: the source has changed, {gone[0]!r} is no mutant of it any more")
-    rows, judged = {row.name: row for row in record.mutants}, judgements(folder)
-    for is_quick in (True, False):
-        MUTANTS.write(replace(record, mutants=tuple(rows.values())), path)
-        waiting = [row for row in rows.values() if row.outcome == "waiting"]
-        waiting = [row for row in waiting if not (is_quick and row.report == QUICK_PASS)]
-        waiting.sort(key=lambda row: row.name in judged)  # first those of which nothing is known
-        killers = Counter(row.killed_by for row in rows.values() if row.killed_by)
-        tasks = (
-            MutantTask(points[row.name], task, record.num_passed, _order(killers, is_quick), is_quick)
-            for row in waiting
-        )
-        for name, fate in _judged(tasks, len(waiting), arguments):
-            if is_quick and isinstance(fate, MutantFate) and fate.killed_by is None:
-                rows[name] = replace(rows[name], report=QUICK_PASS)
-            else:
-                rows[name] = _row(rows[name], fate)
-                killers.update(filter(None, [rows[name].killed_by]))
-            MUTANTS.write(replace(record, mutants=tuple(rows.values())), path)
+    suite = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
+    if arguments.anew or not path.exists():
+        MUTANTS.write(drawn(suite, arguments.mutants), path)
+    drawing, points = _drawing(path, suite), points_of(suite.sources)
+    judged = judgements(folder)
+    found: Found[MutantRecord] = Found(MutantRecord)
+    work = Work(
+        question=Question("mutants", _asked(drawing, arguments), code_digest(suite.sources)),
+        found=found,
+        key=_key,
+        function=judge_mutant,
+        outcome_of=partial(_row, drawing),
+        progress=Progress("mutants", "attempt", 0, arguments.progress),
+    )
+
+    def tasks() -> Iterator[MutantTask]:
+        share = replace(drawing, mutants=arguments.shard.of(drawing.mutants))
+        left = _left(share, found.outcomes, judged)
+        gone = [row.name for row in left if row.name not in points]
+        if gone:
+            raise UsageError(f"'{path}': the source has changed, {gone[0]!r} is no mutant any more")
+        quick = [row for row in left if row.report != QUICK_PASS]
+        work.progress.expect(len(quick or left))
+        for row in quick or left:
+            order = _order([*drawing.mutants, *found.outcomes.values()], bool(quick))
+            yield MutantTask(points[row.name], suite, drawing.num_passed, order, bool(quick))
+
+    return work.run(
+        arguments,
+        arguments.time_limit,
+        tasks,
+        lambda: merge(work.question.asked, found, arguments.output),
+    )
 
 
-def _resumed(path: Path, task: BaselineTask, folder: Path) -> MutantsRecord:
+def merge(asked: Mapping[str, Any], found: Found[MutantRecord], output: Path) -> int:
+    """Writes the run with what the journals hold of its mutants, and concludes as the command does."""
+    path = output / "mutants" / f"{asked['name']}.json"
+    drawing = MUTANTS.read(path)
+    made = replace(
+        drawing.made, sittings=tuple(dict.fromkeys((*drawing.made.sittings, *found.lines())))
+    )
+    rows = tuple(_known(row, found.outcomes) for row in drawing.mutants)
+    MUTANTS.write(replace(drawing, made=made, mutants=rows), path)
+    return conclude(path.parent)
+
+
+def _known(row: MutantRecord, outcomes: Mapping[str, MutantRecord]) -> MutantRecord:
+    return outcomes.get(row.name) or outcomes.get(row.name + QUICKLY) or row
+
+
+def _asked(drawing: MutantsRecord, arguments: argparse.Namespace) -> dict[str, object]:
+    """Returns the question: the names of all mutants. What is known of them does not matter."""
+    names = tuple(row.name for row in drawing.mutants)
+    asked = {"name": arguments.name, "engines": drawing.engines, "models": drawing.models}
+    return asked | {"mutants": names, "time_limit": arguments.time_limit}
+
+
+def _drawing(path: Path, suite: BaselineTask) -> MutantsRecord:
     record = MUTANTS.read(path)
     before = (record.engines, record.models, record.seed)
-    now = (task.engines, task.models, task.seed)
+    now = (suite.engines, suite.models, suite.seed)
     if before != now:
         what = "engines, models and seed"
-        raise UsageError(f"--resume: '{path}' is of {what} {before}, but this run of {now}")
-    holes = {name for name, each in judgements(folder).items() if each.judgement == "hole"}
-    again = tuple(
-        replace(row, outcome="waiting") if row.outcome == "survived" and row.name in holes else row
-        for row in record.mutants
-    )
-    return replace(record, mutants=again)
+        raise UsageError(
+            f"'{path}' is of {what} {before}, but this run of {now}: give --anew or --name"
+        )
+    return record
 
 
-def _judged(
-    tasks: Iterable[MutantTask], num_tasks: int, arguments: argparse.Namespace
-) -> Iterator[tuple[str, MutantFate | LostTask]]:
-    """Yields the name of each mutant with its fate, and shows the progress."""
-    progress = Progress("mutants", "mutant", num_tasks, arguments.progress)
-    try:
-        with WorkerPool(arguments.jobs, arguments.time_limit) as pool:
-            for task, fate in pool.run(judge_mutant, tasks):
-                name = task.mutant.name(ROOT)
-                progress.step(1, f"the last was {name}")
-                yield name, fate
-    finally:
-        progress.close()
+def _left(
+    drawing: MutantsRecord, outcomes: Mapping[str, MutantRecord], judged: Mapping[str, Judgement]
+) -> list[MutantRecord]:
+    """Returns the mutants to try, first those of which nothing is known: those that wait, and the
+    survivors judged as holes, unless the journal holds them: it is of today's suite."""
+    holes = {name for name, each in judged.items() if each.judgement == "hole"}
+    rows = [_known(row, outcomes) for row in drawing.mutants if row.name not in outcomes]
+    left = [
+        row
+        for row in rows
+        if row.outcome == "waiting" or (row.outcome == "survived" and row.name in holes)
+    ]
+    return sorted(left, key=lambda row: row.name in judged)
 
 
-def _order(killers: Counter[str], is_quick: bool) -> tuple[str, ...]:
+def _key(task: MutantTask) -> str:
+    return f"{task.mutant.name(ROOT)}{QUICKLY if task.is_quick else ''}"
+
+
+def _order(rows: Iterable[MutantRecord], is_quick: bool) -> tuple[str, ...]:
     """Returns the test functions that run first: those that have killed most; in a whole run the quick
     ones, which the mutant has passed already, come last."""
+    killers = Counter(row.killed_by for row in rows if row.killed_by)
     by_number = [name for name, _ in killers.most_common()]
     if is_quick:
         return tuple(by_number)
@@ -175,12 +204,16 @@ def _order(killers: Counter[str], is_quick: bool) -> tuple[str, ...]:
     return tuple(name for name in names if not name.endswith(QUICK_TESTS))
 
 
-def _row(row: MutantRecord, fate: MutantFate | LostTask) -> MutantRecord:
+def _row(drawing: MutantsRecord, task: MutantTask, fate: MutantFate | LostTask) -> MutantRecord:
+    """Returns the row of a mutant. One that the quick tests miss waits for all others."""
+    row = next(row for row in drawing.mutants if row.name == task.mutant.name(ROOT))
     if isinstance(fate, LostTask):
         if fate.has_raised:  # a suite run reports what a mutant raises, so this is none of its doing
             raise BatchproofError(f"{row.name}: {fate.why}")
         outcome = "hung" if fate.why.startswith("no result") else "died"
         return replace(row, outcome=outcome, report=fate.why)
+    if fate.killed_by is None and task.is_quick:
+        return replace(row, outcome="waiting", report=QUICK_PASS)
     return replace(
         row,
         outcome="survived" if fate.killed_by is None else "killed",
