@@ -22,6 +22,7 @@ The life of a request:
     lanes | blocks, kernels, torch_, triton_*     tensors: storage of keys and values, and their readers
     attention, model_pass, runner, staging        the model, and transfers to and from the device
     torchscript | compiled, graphs, capture       less work for the host
+    packing, packing_choice                       copies of weights in a faster layout, on a CPU
     options                                       what can be switched, and the defaults by device
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
@@ -69,7 +70,7 @@ def paged(
     compile: bool | str | None = None,
     prepare: bool | None = None,
     tune: bool = False,
-    prepack: bool = False,
+    linears: str = "auto",
     poison: float | None = None,
 ) -> Engine:
     """Builds a paged engine with the options of `PagedOptions`.
@@ -77,7 +78,7 @@ def paged(
     Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
     options that contradict each other or the device.
     """
-    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, tune, prepack, poison)
+    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, tune, linears, poison)
     options = asked.resolved(model.device)
     refuse_unbatchable("paged", model)
     refuse_undeclared("paged", model)

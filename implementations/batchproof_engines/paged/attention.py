@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from batchproof.errors import UnsupportedModelError
@@ -68,6 +69,7 @@ class Pass:
     """A forward pass: the backend that attention uses, and the number of layers that have attended."""
 
     backend: Backend
+    num_tokens: int | None = None  # of the batch, if the pass may be filled up behind them
     num_layers: int = 0
 
 
@@ -75,9 +77,10 @@ _CURRENT: ContextVar[Pass] = ContextVar("the current forward pass")
 
 
 @contextmanager
-def passing_to(backend: Backend) -> Iterator[Pass]:
-    """A context for one forward pass, in inference mode, whose attention uses this backend."""
-    current = Pass(backend)
+def passing_to(backend: Backend, num_tokens: int | None = None) -> Iterator[Pass]:
+    """A context for one forward pass over `num_tokens` tokens, and perhaps padding, in inference mode,
+    whose attention uses this backend."""
+    current = Pass(backend, num_tokens)
     token = _CURRENT.set(current)
     try:
         with torch.inference_mode():
@@ -108,8 +111,11 @@ def _attend(
     current = _CURRENT.get()
     layer, current.num_layers = current.num_layers, current.num_layers + 1
     form = AttentionForm(scaling, window, softcap, sinks)
-    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
-    return current.backend.attend(layer, query, key, value, form)[None]
+    num_rows = query.shape[2]
+    query, key, value = (each[0].transpose(0, 1)[: current.num_tokens] for each in (query, key, value))
+    result = current.backend.attend(layer, query, key, value, form)
+    padding = num_rows - len(result)
+    return (pad(result, (0, 0, 0, 0, 0, padding)) if padding else result)[None]
 
 
 def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # noqa: ARG001

@@ -90,6 +90,8 @@ class PagedEngine:
             return self._land()
         if self._poison is not None:
             self._backend.poison(plan.freed_blocks, self._poison)
+        if len(plan.admitted) == len(plan.scheduled):
+            self._runner.begin_run()
         self._batch = batch = RaggedBatch.of(plan.scheduled, self._batch)
         flight = self._runner.launch(batch)
         landed = self._land()  # of the step before, while the device is busy with this one

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import Attached, Backend, passing_to
 from batchproof_engines.paged.compiled import CompiledLayers
 from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.paged.torchscript import traced
+from batchproof_engines.paged.torchscript import TracedForward
 
 Outputs = tuple[Tensor, ...]  # the chosen token ids (S,) and, if they are wanted, logits (S, vocab)
 
@@ -26,18 +27,25 @@ class ModelPass:
     """
 
     def __init__(
-        self, model: PreTrainedModel, backend: Backend, options: PagedOptions, wants_logits: bool
+        self, model: PreTrainedModel, backend: Backend, options: PagedOptions, config: EngineConfig
     ) -> None:
         self._model = model
         self._backend = backend
-        self._wants_logits = wants_logits
+        self._wants_logits = config.return_logits
         self._attached = Attached(model)
         self._layers: AbstractContextManager[None] = nullcontext()
         if options.compile:
             self._layers = CompiledLayers(model, str(options.compile))
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._num_layers = 0  # the number that attend in a pass
-        self._trace = traced(model, self._forward, options.prepack) if options.trace else None
+        self._trace: TracedForward | None = None
+        if options.trace:
+            self._trace = TracedForward(model, self._forward, options.linears, config.max_num_seqs)
+
+    def begin_run(self) -> None:
+        """Prepares for a step none of whose rows were in the step before."""
+        if self._trace is not None:
+            self._trace.begin_run()
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         """Runs the model over tokens and positions (1, T) and chooses a token at the indices `last`
@@ -47,7 +55,7 @@ class ModelPass:
         `UnsupportedModelError` if the model's attention is not ours, or if the number of attending
         layers changes.
         """
-        with passing_to(self._backend) as current:
+        with passing_to(self._backend, tokens.shape[1]) as current:
             logits = (self._trace or self._forward)(tokens, positions, last)
             token_ids = _argmax(logits)
         if not current.num_layers:

@@ -12,6 +12,7 @@ from batchproof_engines.paged.kernels import triton_works
 
 PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that optimise nothing, to bisect a fault
 BACKENDS = ("lanes", "blocks", "triton")
+LINEARS = ("auto", "plain", "onednn", "mkl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,18 @@ class PagedOptions:
     compile: bool | str | None = None  # compile one layer for all, with this backend; default on CUDA
     prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
     tune: bool = False  # choose the kernels' tiling by measurement at construction; needs triton
-    prepack: bool = False  # transpose the weights of linear layers; needs trace
+    linears: str = "auto"  # plain; all packed for onednn or mkl, which needs trace; or by measurement
     poison: float | None = None  # the content of unused and freed blocks, which must have no effect
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of the wrong type."""
-        for name in ("trace", "graphs", "overlap", "prepare", "tune", "prepack"):
+        for name in ("trace", "graphs", "overlap", "prepare", "tune"):
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
+        if self.linears not in LINEARS:
+            choices = ", ".join(LINEARS)
+            raise ConfigError(f"engine 'paged': linears {self.linears!r} is none of {choices}")
         is_number = isinstance(self.poison, int | float) and not isinstance(self.poison, bool)
         if self.poison is not None and not is_number:
             raise ConfigError(f"engine 'paged': poison is {self.poison!r}, but must be a number")
@@ -78,7 +82,10 @@ class PagedOptions:
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
             (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
             (bool(self.trace and self.compile), "trace and compile exclude each other"),
-            (self.prepack and not self.trace, "prepack=true needs trace=true"),
+            (
+                self.linears in ("onednn", "mkl") and not self.trace,
+                f"linears={self.linears} needs trace=true",
+            ),
             (
                 bool(self.graphs) and self.backend == "lanes",
                 "graphs=true needs backend=blocks or triton",

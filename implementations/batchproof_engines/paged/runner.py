@@ -45,7 +45,7 @@ class ModelRunner:
         self._device = model.device
         self._tunes = options.tune
         self._backend = backend
-        self._pass = ModelPass(model, backend, options, config.return_logits)
+        self._pass = ModelPass(model, backend, options, config)
         self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
         self._staging = Staging(model.device)
         self._reader = Reader(model.device)
@@ -63,6 +63,10 @@ class ModelRunner:
                 captures.forget if captures is not None else lambda: None,
                 least_tokens=LEAST_TOKENS if options.compile else 1,
             )
+
+    def begin_run(self) -> None:
+        """Prepares for a step none of whose rows were in the step before."""
+        self._pass.begin_run()
 
     def launch(self, batch: RaggedBatch) -> Flight:
         """One forward pass."""

@@ -1,8 +1,11 @@
 """A model's forward pass as TorchScript, on a CPU: the same operators without Python between them.
 
 A step of a dozen rows spends a third to two thirds of its time in the Python of transformers' modules.
-A trace takes 0.02 to 0.2 s to make and serves batches of every size. (`torch.compile` takes 12 to 24 s
-on a CPU.)
+A trace takes 0.02 to 0.2 s to make and serves batches of every size, with one trace for each set of
+packed layers (`packing.py`). (`torch.compile` takes 12 to 24 s on a CPU.)
+
+The model's tensors are arguments of a trace. Kept in it as constants, those of equal content would
+become one, and a change of either in place would be missed or shared.
 
 A trace does not see Python that inspects a tensor, as a mixture of experts does to select its experts.
 torch warns of every such place; after a single warning there is no trace, and the model is run as it
@@ -18,17 +21,30 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from batchproof_engines.paged.attention import AttentionForm, passing_to
 from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.prepack import packed_linears
+from batchproof_engines.paged.packing import PackedLinear, PackedLinears, multiplying
+from batchproof_engines.paged.packing_choice import PLAIN
 
 # Token ids (1, T), position ids (1, T), indices of the sampled tokens (S,) -> logits (S, vocab).
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
+# The same with the copies of packed layers and the tensors of the model behind them.
+Trace = Callable[..., Tensor]
 
-# Engines are built often: a trace serves as long as the model lives and keeps its tensors.
-_TRACES: WeakKeyDictionary[PreTrainedModel, tuple[object, Forward | None]] = WeakKeyDictionary()
+# Engines are built often: traces serve as long as the model lives and keeps its tensors.
+_TRACES: WeakKeyDictionary[PreTrainedModel, Traces] = WeakKeyDictionary()
+
+
+class Traces(dict[object, "Trace | None"]):
+    """The traces of a model, by the layers that are packed in them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.tensors = [*model.parameters(), *model.buffers()]
+        self.facts = [(id(each), each.data_ptr(), each.dtype) for each in self.tensors]
 
 
 class _NullBackend:
@@ -47,28 +63,59 @@ class _NullBackend:
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
-def traced(model: PreTrainedModel, forward: Forward, is_packed: bool = False) -> Forward | None:
-    """Returns `forward` of the model as TorchScript, or None if it cannot be traced soundly.
+class TracedForward:
+    """`forward` of a model as TorchScript, or as it is if it cannot be traced soundly."""
 
-    `is_packed` multiplies with transposed copies of the weights (`prepack.py`).
-    """
-    if is_packed:  # never cached: it holds copies of weights that may have changed in place
-        with packed_linears(model):
-            return _trace(forward, model.device)
-    tensors = [*model.parameters(), *model.buffers()]
-    facts = [(each.data_ptr(), each.dtype) for each in tensors]
-    if model not in _TRACES or _TRACES[model][0] != facts:
-        _TRACES[model] = facts, _trace(forward, model.device)
-    return _TRACES[model][1]
+    def __init__(self, model: PreTrainedModel, forward: Forward, linears: str, slots: int) -> None:
+        self._forward = forward
+        self._device = model.device
+        current = Traces(model)
+        if model not in _TRACES or _TRACES[model].facts != current.facts:
+            _TRACES[model] = current
+        self._traces = _TRACES[model]
+        self.is_traced = self._trace(()) is not None
+        self._linears = PackedLinears(model, linears if self.is_traced else PLAIN, slots)
+
+    def begin_run(self) -> None:
+        """Looks thoroughly whether weights that have packed copies have changed."""
+        self._linears.follow(is_thorough=True)
+
+    def __call__(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
+        """Returns logits (S, vocab) as `forward` does."""
+        self._linears.follow(is_thorough=False)
+        num_tokens, num_sampled = tokens.shape[1], len(last)
+        padding = self._linears.room(num_tokens, num_sampled) - num_tokens
+        if padding:
+            tokens, positions, last = (pad(each, (0, padding)) for each in (tokens, positions, last))
+        packed = self._linears.selected(tokens.shape[1], len(last))
+        trace = self._trace(packed)
+        if trace is None:
+            return self._forward(tokens, positions, last)[:num_sampled]
+        weights = [each.weight for each in packed]
+        return trace(tokens, positions, last, *weights, *self._traces.tensors)[:num_sampled]
+
+    def _trace(self, packed: Sequence[PackedLinear]) -> Trace | None:
+        key = tuple((each.layer, each.kernel, each.slots) for each in packed)
+        if key not in self._traces:
+            tensors = self._traces.tensors
+            self._traces[key] = _traced(self._forward, self._device, packed, tensors)
+        return self._traces[key]
 
 
-def _trace(forward: Forward, device: torch.device) -> Forward | None:
+def _traced(
+    forward: Forward, device: torch.device, packed: Sequence[PackedLinear], tensors: Sequence[Tensor]
+) -> Trace | None:
+    def forward_packed(tokens: Tensor, positions: Tensor, last: Tensor, *others: Tensor) -> Tensor:
+        with multiplying(packed, others[: len(packed)]):
+            return forward(tokens, positions, last)
+
     tokens = torch.arange(7, device=device)
-    examples = (tokens[None], tokens[None] + 3, tokens[2:5])
+    weights = [each.weight for each in packed]
+    examples = (tokens[None], tokens[None] + 3, tokens[2:5], *weights, *tensors)
     with warnings.catch_warnings(record=True) as caught, passing_to(_NullBackend()), torch.no_grad():
         warnings.simplefilter("always")
         try:
-            trace: Forward = torch.jit.trace(forward, examples, check_trace=False)
+            trace: Trace = torch.jit.trace(forward_packed, examples, check_trace=False)
         except Exception:  # TorchScript does not support something: the model is run as it is
             return None
     if any(issubclass(each.category, TracerWarning) for each in caught):

@@ -20,13 +20,14 @@ from batchproof.errors import ConfigError
 from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
 from batchproof_engines.paged import paged
-from batchproof_engines.paged.torchscript import traced
+from batchproof_engines.paged.torchscript import TracedForward
 
 CPU = torch.device("cpu")
 VARIANTS: dict[str, dict[str, Any]] = {
     "lanes": {},
     "untraced": {"trace": False},
-    "prepacked": {"prepack": True},
+    "onednn": {"linears": "onednn"},
+    "mkl": {"linears": "mkl"},
     "blocks": {"backend": "blocks"},
     "captured": {"backend": "blocks", "graphs": True},
     "overlapped": {"overlap": True},
@@ -141,7 +142,7 @@ def test_a_model_that_looks_into_its_tensors_is_not_traced_and_served_all_the_sa
     model.set_experts_implementation("eager")
     model.set_attn_implementation("sdpa")
     engine = paged(model, EngineConfig(max_num_seqs=2))
-    assert engine._runner._pass._trace is None, "it was traced"
+    assert not engine._runner._pass._trace.is_traced
     asked = requests(64)
     alone = [paged(model, EngineConfig()).generate([each])[0] for each in asked]
     assert engine.generate(asked) == alone
@@ -165,10 +166,11 @@ def test_a_trace_is_made_anew_when_a_weight_is_replaced() -> None:
     [
         ({"backend": "pages"}, "'pages' is none of auto, lanes, blocks, triton"),
         ({"graphs": True}, "graphs=true needs backend=blocks or triton"),
-        ({"prepack": True, "trace": False}, "prepack=true needs trace=true"),
+        ({"linears": "mkl", "trace": False}, "linears=mkl needs trace=true"),
         ({"compile": True, "trace": True}, "trace and compile exclude each other"),
         ({"prepare": True}, "prepare=true needs backend=blocks or triton"),
         ({"backend": "blocks", "prepare": True, "tune": True}, "tune=true needs backend=triton and"),
+        ({"linears": "fast"}, "linears 'fast' is none of auto, plain, onednn, mkl"),
         ({"overlap": "maybe"}, "overlap is 'maybe', but must be true or false"),
         ({"trace": 1}, "trace is 1, but must be true or false"),
         ({"poison": "lots"}, "poison is 'lots', but must be a number"),
@@ -192,4 +194,4 @@ def test_a_forward_that_fails_under_tracing_is_run_as_it_is() -> None:
         raise NotImplementedError
 
     assert model is not other
-    assert traced(LlamaForCausalLM(other.config), forward) is None
+    assert not TracedForward(LlamaForCausalLM(other.config), forward, "auto", 8).is_traced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,14 +55,65 @@ def test_free_blocks_may_hold_nan(model: PreTrainedModel, options: dict[str, Any
     assert poisoned.generate(asked) == paged(model, config, **options).generate(asked)
 
 
-def test_packed_weights_follow_the_model(model: PreTrainedModel) -> None:
+def in_place(weight: torch.Tensor) -> None:
+    weight.copy_(weight.flip(0))
+
+
+def through_data(weight: torch.Tensor) -> None:
+    weight.data.copy_(weight.data.flip(0))
+
+
+def in_another_place(weight: torch.Tensor) -> None:
+    weight.data = weight.data.flip(0)
+
+
+@pytest.mark.parametrize("linears", ["onednn", "mkl"])
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("change", [in_place, through_data, in_another_place])
+def test_packed_weights_follow_the_model(
+    model: PreTrainedModel, linears: str, is_tied: bool, change: Callable[[torch.Tensor], None]
+) -> None:
     model = copy.deepcopy(model)
+    if is_tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
     asked = [Request("a", (1, 2, 3), 6)]
-    paged(model, EngineConfig(), prepack=True)
+    engine = paged(model, EngineConfig(max_num_seqs=1), linears=linears)
+    before = engine.generate(asked)
     for parameter in model.parameters():
-        parameter.data.copy_(parameter.data.flip(0))
-    fresh = paged(model, EngineConfig(), prepack=True).generate(asked)
-    assert fresh == resolve_engine("reference").factory(model, EngineConfig()).generate(asked)
+        change(parameter)
+    after = engine.generate(asked)
+    assert after == resolve_engine("reference").factory(model, EngineConfig()).generate(asked) != before
+
+
+def test_weights_that_were_equal_may_change_apart(model: PreTrainedModel) -> None:
+    """Nothing that was derived from one of them may stand for the other."""
+    model = copy.deepcopy(model)
+    norms = [each for each in model.parameters() if each.dim() == 1]
+    for norm in norms:
+        norm.fill_(1.0)
+    asked = [Request("a", (1, 2, 3), 6)]
+    paged(model, EngineConfig()).generate(asked)
+    for index, norm in enumerate(norms):
+        norm.copy_(torch.linspace(0.2 + index, 2.0, len(norm)))
+    changed = paged(model, EngineConfig()).generate(asked)
+    assert changed == resolve_engine("reference").factory(model, EngineConfig()).generate(asked)
+
+
+def test_a_step_sees_weights_changed_between_steps(model: PreTrainedModel) -> None:
+    model = copy.deepcopy(model)
+    answers = []
+    for linears in ("plain", "onednn", "mkl"):
+        engine = paged(model, EngineConfig(max_num_seqs=1), linears=linears)
+        engine.add(Request("a", (1, 2, 3), 6))
+        tokens = [event.token_id for event in engine.step() + engine.step()]
+        for parameter in model.parameters():
+            in_place(parameter)
+        while engine.has_unfinished:
+            tokens += [event.token_id for event in engine.step()]
+        for parameter in model.parameters():
+            in_place(parameter)  # flipped again
+        answers.append(tokens)
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_a_call_that_raises_leaves_the_engine_free(model: PreTrainedModel) -> None:

@@ -1,0 +1,169 @@
+"""Copies of the weights of linear layers in layouts that a CPU multiplies faster.
+
+Products of few rows, as in decode steps, are bound by reading the weights, and torch's own kernels on
+a CPU take up to twice the time for it. Each copy takes the memory of its weights again; the model is
+left alone. Copies follow the weights: a step looks at the version and the place of each, which every
+in-place change of torch moves; and a step that begins a run compares sums of the bits, which a write
+through `.data` moves as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from batchproof_engines.paged.packing_choice import (
+    CLASSES,
+    FULL,
+    MKL,
+    ONEDNN,
+    PLAIN,
+    Choice,
+    Layer,
+    as_linear,
+    chosen,
+    multiply,
+    pack,
+    row_class,
+    works,
+)
+
+WORDS_PER_SUM = 64
+LEAST_SIZE = 1 << 20  # elements in all: the weights of smaller models stay in the caches of a core
+
+
+class PackedLinear:
+    """A layer and a copy of its weights for a kernel; `slots`: the rows that it is made for."""
+
+    def __init__(self, layer: Layer, kernel: str, slots: int) -> None:
+        self.layer, self.kernel, self.slots = layer, kernel, slots
+        self._source = layer.weight
+        self._repack()
+
+    def follow(self, is_thorough: bool) -> None:
+        """Repacks if the weights have changed; a change through `.data` is seen if `is_thorough`."""
+        is_same = self._mark == _mark(self._source)
+        if not is_same or (is_thorough and not self._sums.equal(_sums_of_bits(self._source))):
+            self._repack()
+
+    def multiply(self, packed: Tensor, rows: Tensor) -> Tensor:
+        """Is the layer's forward pass over `rows` (1, T, in), given the copy."""
+        layer = self.layer
+        return multiply(self.kernel, rows, packed, as_linear(layer), layer.bias, self.slots)
+
+    def _repack(self) -> None:
+        self._mark, self._sums = _mark(self._source), _sums_of_bits(self._source)
+        self.weight = pack(self.kernel, as_linear(self.layer), self.slots)  # opaque
+
+
+# The copies of the engine built last: engines are built often.
+_LATEST: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], PackedLinear]] = (
+    WeakKeyDictionary()
+)
+
+
+class PackedLinears:
+    """The copies that an engine with so many slots uses, by the number of rows."""
+
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel, linears: str, slots: int) -> None:
+        """`linears`: "plain" makes no copies, "auto" those that gain clearly, by measurement, and the
+        name of a kernel those of all layers for that kernel."""
+        self._slots = slots
+        self._head = model.get_output_embeddings()
+        layers = [] if linears == PLAIN else _packable(model)
+        if linears == "auto":
+            is_large = sum(each.weight.numel() for each in layers) >= LEAST_SIZE
+            self._choices = chosen(layers, slots) if is_large else {}
+        else:
+            self._choices = _forced(layers, linears)
+        kept, self._copies = _LATEST.get(model, {}), dict[tuple[object, ...], PackedLinear]()
+        for layer, choice in self._choices.items():
+            for kernel in {*choice.values()} - {PLAIN}:
+                key = _key(layer, kernel, slots)
+                self._copies[key] = kept.get(key) or PackedLinear(layer, kernel, slots)
+        _LATEST[model] = self._copies
+        self._has_full = any(each.kernel == MKL for each in self._copies.values())
+        self._selected: dict[tuple[int, int], tuple[PackedLinear, ...]] = {}
+
+    def follow(self, is_thorough: bool) -> None:
+        """Makes the copies of changed weights anew; see `PackedLinear.follow`."""
+        with torch.no_grad():
+            for each in self._copies.values():
+                each.follow(is_thorough)
+
+    def room(self, num_tokens: int, num_sampled: int) -> int:
+        """Returns the rows for which to run a pass: a step of decodes is filled up to all slots if
+        that is the number of rows that copies were made for."""
+        is_decoding = num_tokens == num_sampled and 2 * num_tokens > self._slots > num_tokens
+        return self._slots if is_decoding and self._has_full else num_tokens
+
+    def selected(self, num_tokens: int, num_sampled: int) -> tuple[PackedLinear, ...]:
+        """Returns the copies that a pass uses over so many tokens that samples so many rows."""
+        classes = row_class(num_tokens, self._slots), row_class(num_sampled, self._slots)
+        if classes not in self._selected:
+            of_layers = (
+                (layer, choice.get(classes[layer is self._head], PLAIN))
+                for layer, choice in self._choices.items()
+            )
+            self._selected[classes] = tuple(
+                self._copies[_key(layer, kernel, self._slots)]
+                for layer, kernel in of_layers
+                if kernel != PLAIN
+            )
+        return self._selected[classes]
+
+
+@contextmanager
+def multiplying(packed: Sequence[PackedLinear], weights: Sequence[Tensor]) -> Iterator[None]:
+    """A context, for making a trace, in which these layers multiply with these copies."""
+    for each, weight in zip(packed, weights, strict=True):
+        # In the instance's dictionary, which takes precedence over the class; the model is not changed.
+        each.layer.__dict__["forward"] = partial(each.multiply, weight)
+    try:
+        yield
+    finally:
+        for each in packed:
+            del each.layer.__dict__["forward"]
+
+
+def _key(layer: Layer, kernel: str, slots: int) -> tuple[object, ...]:
+    return layer, id(layer.weight), kernel, slots if kernel == MKL else 0
+
+
+def _forced(layers: Iterable[Layer], kernel: str) -> dict[Layer, Choice]:
+    classes = (FULL, *(CLASSES if kernel == ONEDNN else ()))
+    return {each: dict.fromkeys(classes, kernel) for each in layers if works(kernel, each.weight.dtype)}
+
+
+def _packable(model: PreTrainedModel) -> list[Layer]:
+    """Returns the layers whose forward pass is a product with a weight, and nothing else."""
+    return [
+        each
+        for each in model.modules()
+        if type(each) in (nn.Linear, Conv1D)
+        and isinstance(each.weight, nn.Parameter)
+        and each.weight.dtype in (torch.float32, torch.bfloat16)
+        and each.weight.is_contiguous()
+        and each.weight.numel() % (4 // each.weight.element_size() * WORDS_PER_SUM) == 0
+        and "forward" not in each.__dict__
+        and not each._forward_pre_hooks
+    ]
+
+
+def _mark(weight: Tensor) -> tuple[int, int]:
+    """Returns what changes with every change in place that torch knows of, and with the storage."""
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+
+
+def _sums_of_bits(weight: Tensor) -> Tensor:
+    """Returns exact sums of the bits of every 64 words, which takes as long as to read them once."""
+    words = weight.detach().flatten().view(torch.int32)
+    return words.view(-1, WORDS_PER_SUM).sum(dim=1, dtype=torch.int32)
