@@ -1,4 +1,4 @@
-"""The statistics of the harness, in closed form: intervals of 95 % and one binomial bound.
+"""The statistics of the harness, in closed form: intervals of 95 % and binomial bounds.
 
 Everything here is exact for its model (normal residuals, independent trials) and deterministic: no
 resampling and no seed. scipy has the same functions, but it would be the only thing this package needs
@@ -99,6 +99,17 @@ def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
         tail += terms.pop()
         k -= 1
     return k
+
+
+def share_bound(num_successes: int, num_trials: int, risk: float) -> float:
+    """Returns the largest probability of success at which as few as `num_successes` still happen with
+    probability `risk` (the upper bound of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Found
+    by bisection to the last digit."""
+    low, high = 0.0, 1.0
+    while num_successes < num_trials and low < (middle := (low + high) / 2) < high:
+        tail = sum(_binomial_term(num_trials, k, middle) for k in range(num_successes + 1))
+        low, high = (middle, high) if tail > risk else (low, middle)
+    return high
 
 
 @cache

@@ -16,6 +16,7 @@ from batchproof.statistics import (
     difference_estimate,
     fit_line,
     mean_estimate,
+    share_bound,
     student_t_quantile,
 )
 
@@ -58,6 +59,16 @@ def test_the_binomial_bound_is_that_of_exact_arithmetic(
 
     exact = next(k for k in range(trials + 1) if tail(k) <= Fraction(risk))
     assert binomial_bound(trials, float(share), risk) == exact
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 288), (29, 288), (287, 288)])
+def test_a_share_is_bounded_where_so_few_successes_become_unlikely(successes: int, trials: int) -> None:
+    share = share_bound(successes, trials, 1e-6)
+    few = sum(
+        math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1)
+    )
+    assert few == pytest.approx(1e-6, rel=1e-6)
+    assert share_bound(trials, trials, 1e-6) == 1.0
 
 
 def test_the_binomial_bound_holds_where_the_first_term_underflows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from batchproof.checks.broken import BrokenPromise
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
 from batchproof.models.catalogue import load_model
+from batchproof.oracle.error_unit import ErrorUnit
 from batchproof.oracle.oracle import Oracle, cut
 from batchproof.promises import Promise
 from batchproof.records.trial_record import Ledger
@@ -164,6 +166,18 @@ def test_the_error_unit_is_small_in_float32_and_larger_in_bfloat16(oracle: Oracl
     assert oracle.error.rms < oracle.error.max_abs
     assert oracle.error.num_steps == 12 * 24
     assert make_oracle("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("error", [1e-5, 1e-3, 0.1])
+def test_the_share_of_near_ties_is_bounded_though_few_steps_show_any(error: float, seed: int) -> None:
+    """Margins are exponential, as those of random models are; most calibrations see none below 1e-3."""
+    rng = torch.Generator().manual_seed(seed)
+    margins = torch.empty(288, dtype=torch.float64).exponential_(generator=rng)
+    exact = torch.stack([margins, torch.zeros_like(margins)], dim=-1)
+    unit = ErrorUnit.measured([([0] * 288, exact + torch.tensor([error, 0.0]), exact)], kappa=8)
+    true_share = 1 - math.exp(-16 * error)
+    assert true_share < unit.near_tie_share < 4 * true_share
 
 
 def test_an_answer_is_a_prefix_of_a_longer_one(oracle: Oracle) -> None:
