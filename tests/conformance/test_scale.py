@@ -45,13 +45,13 @@ def test_many_sequences_at_once_keep_parity(trial: Trial) -> None:
 
 @pytest.mark.promise(id="P8")
 def test_the_thousandth_request_keeps_parity(trial: Trial) -> None:
-    """Serves one engine 1,056 requests (with the profile thorough 4,224) in ever wider calls, all with
-    new ids and prompts."""
+    """Serves one engine 1,056 requests (with the profile thorough 4,224) in ever wider calls, the last
+    of which is as wide as all others together; all with new ids and prompts."""
     config = EngineConfig(max_num_seqs=WIDEST)
     num_served = 0
     with trial.engine(config) as engine:
-        for call in range(NUM_KEPT_RUNS):  # more calls could not be told, nor replayed
-            width = (call + 1) * WIDEST // NUM_KEPT_RUNS
+        for call in range(1, NUM_KEPT_RUNS + 1):  # more calls could not be told, nor replayed
+            width = call * WIDEST // 64 if call < NUM_KEPT_RUNS else num_served + WIDEST
             wanted = short_requests(trial.subject.vocab_size, width, first=num_served)
             with blame(Promise.P8, f"after {num_served} other requests"):
                 trial.check(Workload(wanted, config), engine)
@@ -66,6 +66,19 @@ def test_a_queue_of_hundreds_of_steps_keeps_parity(trial: Trial) -> None:
     wanted = short_requests(trial.subject.vocab_size, 280, first=0, least_cap=2)
     arrivals = tuple(range(len(wanted)))
     trial.check(Workload(wanted, EngineConfig(max_num_seqs=2), arrivals))
+
+
+@pytest.mark.promise(id="P10")
+@pytest.mark.shows("preemption")
+def test_a_request_that_needs_the_whole_of_a_large_pool_is_served(trial: Trial) -> None:
+    """Gives one request exactly the blocks of the pool, and others that wait for them."""
+    vocab_size, block_size = trial.subject.vocab_size, 4
+    most = (longest_context(trial.oracle) - 1) // block_size
+    for num_blocks in (each for each in (16, 99, 128, 257) if each <= most):
+        length = num_blocks * block_size - 2  # the last of its tokens is never fed
+        large = Request("large", cut_prompt(vocab_size, num_blocks, length), 3)
+        config = EngineConfig(max_num_seqs=4, block_size=block_size, num_blocks=num_blocks)
+        trial.check(Workload((large, *short_requests(vocab_size, 3, first=0)), config))
 
 
 @pytest.mark.promise(id="P1")

@@ -265,7 +265,9 @@ def test_records_of_other_seeds_add_up_and_no_seed_counts_twice(
     assert merged.engines["static"]["float32"] == before.engines["static"]["float32"] + added
     assert merged.engines["paged"] == before.engines["paged"]
     assert [run.seed for run in merged.runs] == [*(run.seed for run in before.runs), max(seeds) + 1]
-    assert f"1 of {len(merged.runs)} runs was stopped" in (tmp_path / "honest.md").read_text("utf-8")
+    stopped = 1 + sum(not run.is_complete for run in before.runs)
+    page = (tmp_path / "honest.md").read_text("utf-8")
+    assert f"stopped early: {stopped} of {len(merged.runs)}." in page
     assert main([*merge, str(tmp_path / "honest.json")]) == 2
     assert "which must not count twice" in capsys.readouterr().err
 

@@ -34,8 +34,11 @@ def honest_page(record: HonestRecord) -> str:
 def _verdict(record: HonestRecord) -> Iterator[str]:
     if not record.is_complete:
         stopped = sum(not run.is_complete for run in record.runs)
-        of = f"{stopped} of {len(record.runs)} runs" if len(record.runs) > 1 else "it"
-        yield f"INCOMPLETE: {of} was stopped before all workloads were judged."
+        if len(record.runs) == 1:
+            yield "INCOMPLETE: it was stopped before all workloads were judged."
+        else:
+            of = f"{stopped} of {len(record.runs)}"
+            yield f"Runs that were stopped early: {of}. What they judged counts."
         yield ""
     count = len(record.alarms)
     judged = sum(each.workloads for each in record.totals.values())

@@ -167,3 +167,18 @@ class ArrivalsWrapAt128Steps(Scheduler):
         """Returns the plan of a step, and counts it."""
         self._num_steps += 1
         return super().schedule()
+
+
+@planted(Promise.P10, Cause.LIVENESS, "RBLN-SW/vllm-rbln#957")
+class HundredthOfThePoolIsReserved(Scheduler):
+    """A hundredth of the blocks is set aside, but counted when a request is accepted: one that needs
+    all of them waits for ever."""
+
+    def _fits(self, plan: dict[Sequence, int]) -> bool:
+        asked = self._config
+        if asked.num_blocks is not None:
+            self._config = replace(asked, num_blocks=asked.num_blocks - asked.num_blocks // 100)
+        try:
+            return super()._fits(plan)
+        finally:
+            self._config = asked
