@@ -41,14 +41,17 @@ def test_stepping_and_generate_give_the_same_answers(trial: Trial, data: st.Data
 
 
 def test_a_refused_request_yields_one_error_event(trial: Trial) -> None:
-    requests = (Request("good", (1, 2, 3), 3), Request("bad", (), 3))
-    workload = Workload(requests, arrivals=(0, 1))
+    """One is refused before a step, and forty are before the next."""
+    good = Request("good", (1, 2, 3), 3)
+    bad = tuple(Request(f"bad-{n}", (), 3) for n in range(41))
+    workload = Workload((good, *bad), arrivals=(0, 1, *[2] * 40))
     outcome = trial.run(workload)
     with trial.reporting(workload):
-        own = [event for _, event in outcome.events if event.request_id == "bad"]
-        if len(own) != 1 or own[0].finish_reason is not FinishReason.ERROR or not own[0].error:
-            raise broken(Rule.REFUSAL_EVENT, "bad", got=str(own))
-        trial.judge(requests[:1], Outcome(outcome.completions[:1]))
+        for name in (each.request_id for each in bad):
+            own = [event for _, event in outcome.events if event.request_id == name]
+            if len(own) != 1 or own[0].finish_reason is not FinishReason.ERROR or not own[0].error:
+                raise broken(Rule.REFUSAL_EVENT, name, got=str(own))
+        trial.judge((good,), Outcome(outcome.completions[:1]))
 
 
 def test_an_abort_takes_nobody_elses_events_along(trial: Trial) -> None:
