@@ -83,12 +83,14 @@ def test_a_request_that_needs_the_whole_of_a_large_pool_is_served(trial: Trial) 
 
 @pytest.mark.promise(id="P1")
 def test_long_answers_keep_parity(trial: Trial) -> None:
-    """Gives answers beyond 64, 128 and 256 tokens, while short ones come and go."""
+    """Gives answers beyond 64, 128 and 256 tokens, with logits if the engine has them, while short ones
+    come and go."""
     vocab_size = trial.subject.vocab_size
     longest = min(260, longest_context(trial.oracle) - 9)
     long = tuple(Request(f"long-{n}", cut_prompt(vocab_size, n, 2 + n), longest - n) for n in range(2))
     short = short_requests(vocab_size, 6, first=0)
-    trial.check(Workload((*long, *short), EngineConfig(max_num_seqs=3)))
+    config = EngineConfig(max_num_seqs=3, return_logits=Capability.LOGITS in trial.capabilities)
+    trial.check(Workload((*long, *short), config))
 
 
 @pytest.mark.promise(id="P1")
