@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -105,11 +105,13 @@ def share_bound(num_successes: int, num_trials: int, risk: float) -> float:
     """Returns the largest probability of success at which as few as `num_successes` still happen with
     probability `risk` (the upper bound of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Found
     by bisection to the last digit."""
-    low, high = 0.0, 1.0
-    while num_successes < num_trials and low < (middle := (low + high) / 2) < high:
-        tail = sum(_binomial_term(num_trials, k, middle) for k in range(num_successes + 1))
-        low, high = (middle, high) if tail > risk else (low, middle)
-    return high
+    if num_successes == num_trials:
+        return 1.0
+
+    def is_below(share: float) -> bool:
+        return sum(_binomial_term(num_trials, k, share) for k in range(num_successes + 1)) > risk
+
+    return _bisected(is_below, 0.0, 1.0)
 
 
 @cache
@@ -122,9 +124,13 @@ def student_t_quantile(degrees: int, probability: float = (1 + CONFIDENCE) / 2) 
     low, high = 0.0, 1.0
     while _student_t_probability(high, degrees) < probability:
         low, high = high, 2 * high
+    return _bisected(lambda t: _student_t_probability(t, degrees) < probability, low, high)
+
+
+def _bisected(is_below: Callable[[float], bool], low: float, high: float) -> float:
+    """Returns the least number between these two that is not below, to the last digit."""
     while low < (middle := (low + high) / 2) < high:
-        is_below = _student_t_probability(middle, degrees) < probability
-        low, high = (middle, high) if is_below else (low, middle)
+        low, high = (middle, high) if is_below(middle) else (low, middle)
     return high
 
 

@@ -72,7 +72,6 @@ class OnceBroken(RaggedEngine):
             raise RuntimeError("out of cheese")
         return super().trace
 """
-ALONE = ("--no-isolate", "--diagnose-for=0")
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", 0.05)
     engines = ("--engine=mine.py:Endless", "--engine=static")
     models = ("--model=gpt2-random", "--model=llama-random")
-    run = bad("pass", *engines, *models, *ALONE, "--engine-time-limit=0.5", names="['a']")
+    run = bad("pass", *engines, *models, "--diagnose-for=0", "--engine-time-limit=0.5", names="['a']")
     assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
     assert "P10 liveness is broken: building the engine did not return within 0.5 s" in run.output
     assert run.cell("P1 parity").split() == ["-", "2"]
@@ -119,7 +118,7 @@ def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
 def test_what_an_engine_raises_costs_its_own_test(
     bad: Callable[..., Any], misbehave: str, words: str
 ) -> None:
-    run = bad(misbehave, *ALONE)
+    run = bad(misbehave, "--diagnose-for=0")
     assert "1 failed, 3 passed" in run.output
     assert words in run.output
     assert run.cell("P1 parity") == "FAIL 1"
@@ -127,7 +126,7 @@ def test_what_an_engine_raises_costs_its_own_test(
 
 def test_a_time_limit_that_is_swallowed_is_still_exceeded(bad: Callable[..., Any]) -> None:
     swallow = "try: time.sleep(9)\n        except BaseException: pass"
-    run = bad(swallow, *ALONE, "--engine-time-limit=0.3")
+    run = bad(swallow, "--diagnose-for=0", "--engine-time-limit=0.3")
     assert "1 failed, 3 passed" in run.output
     assert "s, but should within 0.3 s: it swallowed the exception that ends it" in run.output
 
@@ -140,7 +139,7 @@ def test_a_time_limit_that_is_swallowed_is_still_exceeded(bad: Callable[..., Any
     ],
 )
 def test_a_wrong_trace_is_told_as_that(bad: Callable[..., Any], engine: str, words: str) -> None:
-    run = bad("pass", f"--engine=mine.py:{engine}", *ALONE)
+    run = bad("pass", f"--engine=mine.py:{engine}", "--diagnose-for=0")
     assert "4 failed" in run.output
     assert words in run.output
 
@@ -148,7 +147,9 @@ def test_a_wrong_trace_is_told_as_that(bad: Callable[..., Any], engine: str, wor
 def test_sigterm_keeps_what_was_found(bad: Callable[..., Any], tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        run = bad("os.kill(os.getpid(), signal.SIGTERM)", *ALONE, f"--table={tmp_path}/table.json")
+        run = bad(
+            "os.kill(os.getpid(), signal.SIGTERM)", "--diagnose-for=0", f"--table={tmp_path}/table.json"
+        )
     finally:
         signal.signal(signal.SIGTERM, before)  # of this session, which ignores a second one
     assert run.exit_status == 143, run.output
@@ -164,7 +165,7 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(
         raise EngineHang("the diagnosis hangs")
 
     monkeypatch.setattr(diagnosing, "diagnose", hang)
-    run = bad("raise KeyError", "--no-isolate")
+    run = bad("raise KeyError")
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"
 

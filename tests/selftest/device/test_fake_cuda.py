@@ -37,10 +37,8 @@ RUNS = [
 ]
 SMALL = (1, 2)  # layers, slots: few passes, and all that there is to meet
 SMALLEST = (1, 1)  # half as many captures: a fault in each of them shows in the first
-QUICK = {
-    "options": {"compile": False},
-    "budget": 16,
-}  # compiling takes seconds, and so does each size of a step
+# Compiling takes seconds, and so does each size of a step.
+QUICK = {"options": {"compile": False}, "budget": 16}
 
 
 @pytest.mark.parametrize(("backend", "shape"), RUNS)
