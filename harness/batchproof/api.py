@@ -43,7 +43,7 @@ class Request:
     """A prompt, a limit on new tokens, and the tokens that end the answer.
 
     An engine never alters it. It is not validated here: refusing a bad request is the engine's duty
-    (promise P12).
+    (promise P12). An EOS id that the vocabulary lacks is no error, and ends nothing.
     """
 
     request_id: str

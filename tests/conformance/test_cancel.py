@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Capability, EngineConfig, Request
+from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
+from batchproof.checks.cancelling import require_no_token_after
 from batchproof.checks.happened import has_preemption
 from batchproof.generators.strategies import prompts, workloads
 from batchproof.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
-from batchproof.workload.workloads import Workload
+from batchproof.workload.workloads import Outcome, Workload, assemble
 
 pytestmark = [
     pytest.mark.promise(id="P13"),
@@ -98,29 +101,38 @@ def test_finished_and_unknown_ids_are_ignored(trial: Trial) -> None:
     check_cancelled(trial, Workload(requests, EngineConfig(), (0, 0), aborts))
 
 
-def test_an_id_may_be_used_again_after_it_was_cancelled(trial: Trial) -> None:
+@pytest.mark.parametrize("when", ["running", "waiting", "finished"])
+def test_an_id_may_be_used_again_after_it_was_cancelled(trial: Trial, when: str) -> None:
+    """Gives the id to a request without EOS ids, whose right answer holds those of the cancelled one.
+
+    An abort that comes after the end of its request is forgotten.
+    """
+    newcomer = Request("same", (3, 1), 6)
+    prompt, cap = {"running": ((9,) * 9, 8), "waiting": ((5, 1), 4), "finished": ((1, 2, 3), 1)}[when]
+    theirs, own = (frozenset(trial.oracle.right_tokens(*each)) for each in (((3, 1), 6), (prompt, cap)))
+    cancelled, other = Request("same", prompt, cap, theirs - own), Request("other", (4, 5), 8)
+    wanted = {"running": (cancelled,), "waiting": (other, cancelled), "finished": (cancelled, other)}
     config = EngineConfig(max_num_seqs=1, block_size=4)
     with trial.engine(config) as engine:
-        first = Workload((Request("same", (9,) * 9, 8),), config, (0,), (("same", 3),))
-        trial.run(first, engine)
-        with blame(Promise.P13, "with the id of a cancelled request"):
-            trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)
+        arrivals = (0,) * len(wanted[when])
+        trial.run(Workload(wanted[when], config, arrivals, (("same", 3),)), engine)
+        with blame(Promise.P13, f"with an id that was cancelled while {when}"):
+            trial.check(Workload((newcomer,), config, arrivals=(0,)), engine)
 
 
-def test_an_id_may_be_used_again_after_it_was_cancelled_while_waiting(trial: Trial) -> None:
-    config = EngineConfig(max_num_seqs=1, block_size=4)
-    runner, waiter = Request("runner", (9,) * 9, 8), Request("same", (5, 1), 4)
-    with trial.engine(config) as engine:
-        trial.run(Workload((runner, waiter), config, (0, 0), (("same", 2),)), engine)
-        with blame(Promise.P13, "with the id of a cancelled request"):
-            trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)
-
-
-def test_an_id_may_be_used_again_after_it_finished_and_was_cancelled(trial: Trial) -> None:
-    """An abort that comes too late is forgotten."""
-    config = EngineConfig(max_num_seqs=2, block_size=4)
-    quick, slow = Request("same", (1, 2, 3), 1), Request("slow", (4, 5), 8)
-    with trial.engine(config) as engine:
-        trial.run(Workload((quick, slow), config, (0, 0), (("same", 4),)), engine)
-        with blame(Promise.P13, "with an id that was cancelled after its end"):
-            trial.check(Workload((Request("same", (3, 1), 3),), config, arrivals=(0,)), engine)
+def test_a_live_request_may_be_cancelled_after_its_id_was_refused(trial: Trial) -> None:
+    """Adds the id of a live request once more, which is refused, and cancels the live one."""
+    live, other = Request("same", (3, 1, 4), 8), Request("other", (1, 5), 5)
+    workload = Workload((live, other))
+    with trial.engine(workload.config) as built, trial.reporting(workload):
+        engine = cast(SteppingEngine, built)
+        for request in workload.requests:
+            engine.add(request)
+        with suppress(ValueError):
+            engine.add(Request("same", (9, 2), 4))
+        engine.abort("same")
+        steps = [engine.step() for _ in range(workload.step_bound)]
+        events = [(number, event) for number, step in enumerate(steps) for event in step]
+        answer = assemble("other", [event for _, event in events])
+        require_no_token_after(Outcome((answer,), tuple(events)), "same", 0)
+        trial.judge([other], Outcome((answer,)))

@@ -14,6 +14,7 @@ from batchproof.api import EngineConfig, Request, SteppingEngine
 from batchproof.checks.broken import broken
 from batchproof.checks.environment import require_same, world_of
 from batchproof.findings.finding import Rule
+from batchproof.generators.crossing import crossed, features_of
 from batchproof.generators.strategies import requests, workloads
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble
@@ -25,7 +26,19 @@ pytestmark = pytest.mark.promise(id="P15")
 @given(data=st.data())
 def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -> None:
     """Lets an engine change settings while it works; after each call all must be restored."""
-    workload = data.draw(workloads(trial.oracle, trial.capabilities))
+    check_world(trial, data.draw(workloads(trial.oracle, trial.capabilities)))
+
+
+@pytest.mark.one_model
+@given(data=st.data())
+def test_what_befalls_a_request_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -> None:
+    """Preempts, cancels, feeds in chunks and shares prefixes, as far as the engine can."""
+    features = features_of(trial.capabilities)
+    check_world(trial, data.draw(crossed(trial.oracle, features, trial.has_logits)))
+
+
+def check_world(trial: Trial, workload: Workload) -> None:
+    """Compares the world before with those after `generate` and after `close`."""
     asked = deepcopy(workload.requests)
     torch.rand(1)  # so that an engine that seeds the generator cannot hit its state by luck
     before = world_of(trial.subject.model)
@@ -37,7 +50,10 @@ def test_serving_leaves_the_world_as_it_was(trial: Trial, data: st.DataObject) -
         require_same(before, world_of(trial.subject.model), "when the engine was closed")
         if workload.requests != asked:
             raise broken(Rule.CALLERS_REQUESTS)
-        trial.judge(workload.requests, outcome)
+        cancelled = dict(workload.aborts)
+        kept = [each for each in workload.requests if each.request_id not in cancelled]
+        by_id = {each.request_id: each for each in outcome.completions}
+        trial.judge(kept, Outcome(tuple(by_id[each.request_id] for each in kept)))
 
 
 @pytest.mark.one_model

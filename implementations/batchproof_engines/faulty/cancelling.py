@@ -231,3 +231,25 @@ class LateAbortIsRemembered(RaggedEngine):
         if request.request_id in self._late:
             self._late.remove(request.request_id)
             self.abort(request.request_id)
+
+
+@planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#24070")
+class EosIdsOutliveTheAbort(Scheduler):
+    """EOS ids are kept by request id until the request finishes, so those of an aborted one stop the
+    next of its id."""
+
+    def __init__(self, limits: Limits, config: EngineConfig) -> None:
+        super().__init__(limits, config)
+        self._eos_ids: dict[str, frozenset[int]] = {}
+
+    def add(self, request: Request) -> Sequence:
+        """Queues the request with the EOS ids that are known for its id."""
+        known = self._eos_ids.setdefault(request.request_id, request.eos_token_ids)
+        return super().add(replace(request, eos_token_ids=known))
+
+    def update(self, plan: SchedulerOutput, token_ids: Seq[int]) -> tuple[list[TokenEvent], StepRecord]:
+        """Records the step, and forgets the EOS ids of those that finished in it."""
+        events, record = super().update(plan, token_ids)
+        for request_id in record.finished:
+            del self._eos_ids[request_id]
+        return events, record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence as Seq
 
 import torch
@@ -18,7 +19,7 @@ from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
-from batchproof_engines.ragged.scheduler import SchedulerOutput
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#11953")
@@ -49,6 +50,15 @@ class GreedyDrawsRandomNumbers(RaggedEngine):
         if len(plan.rows) > 1:
             torch.rand(len(plan.rows))
         return super()._forward(plan)
+
+
+@planted(Promise.P15, Cause.SIDE_EFFECT, "vllm-project/vllm#51226")
+class PreemptionDrawsRandomNumbers(Scheduler):
+    """A preempted request gets a backoff, drawn from Python's global generator."""
+
+    def _preempt_youngest(self) -> str:
+        random.random()
+        return super()._preempt_youngest()
 
 
 @planted(Promise.P15, Cause.SIDE_EFFECT, "erfanzar/EasyDeL#235")
