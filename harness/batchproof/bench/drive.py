@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
-from time import perf_counter, process_time, sleep
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from time import perf_counter, sleep
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from batchproof.api import (
     SteppingEngine,
     TokenEvent,
 )
+from batchproof.bench.processes import CpuMeter
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
 from batchproof.findings.finding import Rule
@@ -41,13 +43,15 @@ class Round:
 
     `wall_s` runs from the first request's submission to the last token, with the device synchronised.
     `token_times_s[i]` holds, for request i, the seconds from its arrival to each of its tokens; None
-    for an engine that was not stepped.
+    for an engine that was not stepped. `num_at_once` is the most requests that got a token in one step
+    and had one before: they held a slot at the same time.
     """
 
     completions: tuple[Completion, ...]
     wall_s: float
-    process_s: float  # of all threads of this process
+    process_s: float  # of all threads of this process, and of those it has started
     token_times_s: tuple[tuple[float, ...], ...] | None = None
+    num_at_once: int | None = None
 
 
 def plain(given: object) -> object:
@@ -74,11 +78,12 @@ def serve_at_once(
     ]  # ours stay as they are, whatever is done to these
     synchronise(device)
     with time_limit(time_limit_s, "generate"):
-        cpu, began = process_time(), perf_counter()
+        cpu, began = CpuMeter(), perf_counter()
         given = [plain(each) for each in engine.generate(asked)]
         synchronise(device)
-        wall_s, process_s = perf_counter() - began, process_time() - cpu
-    return Round(checked_completions(given), wall_s, process_s)
+        wall_s = perf_counter() - began
+        cpu.stop()
+    return Round(checked_completions(given), wall_s, cpu.seconds())
 
 
 def serve_stepping(
@@ -97,10 +102,12 @@ def serve_stepping(
     asked = [replace(request) for request in requests]
     synchronise(device)
     with time_limit(time_limit_s, "add and step"):
-        cpu, began = process_time(), perf_counter()
+        cpu, began = CpuMeter(), perf_counter()
         steps = _step_through(engine, asked, due, began)
         synchronise(device)
-        wall_s, process_s = perf_counter() - began, process_time() - cpu
+        wall_s = perf_counter() - began
+        cpu.stop()
+    process_s = cpu.seconds()
     stamped = [(now, _event(each)) for now, read in steps for each in read]
     return _put_together(requests, due, stamped, wall_s, process_s)
 
@@ -148,7 +155,17 @@ def _put_together(
         mine = own[request.request_id]
         completions.append(assemble(request.request_id, [event for _, event in mine]))
         times.append(tuple(now - arrival for now, event in mine if event.token_id is not None))
-    return Round(tuple(completions), wall_s, process_s, tuple(times))
+    return Round(tuple(completions), wall_s, process_s, tuple(times), _most_at_once(stamped))
+
+
+def _most_at_once(stamped: Sequence[Stamped]) -> int:
+    begun: set[str] = set()
+    most = 0
+    for _, step in groupby(stamped, key=itemgetter(0)):
+        given = {event.request_id for _, event in step if event.token_id is not None}
+        most = max(most, len(given & begun))
+        begun |= given
+    return most
 
 
 def serve(

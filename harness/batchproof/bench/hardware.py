@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -24,7 +25,7 @@ NVIDIA_FIELDS = (
 def device_facts(device: torch.device) -> dict[str, Any]:
     """Returns type, name, driver, memory in bytes and, on CUDA, clocks and power, ready for JSON. The
     name is that of a model of device, never of a host."""
-    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads()}
+    facts: dict[str, Any] = {"type": device.type, "threads": torch.get_num_threads(), "cores": _cores()}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         found = _query_nvidia_smi(f"GPU-{properties.uuid}")
@@ -37,6 +38,11 @@ def device_facts(device: torch.device) -> dict[str, Any]:
         }
     name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
     return facts | {"name": name, "driver": None, "memory_bytes": _total_memory_bytes()}
+
+
+def _cores() -> list[int] | None:
+    """Returns the CPU cores that this process may run on, or None where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _query_nvidia_smi(uuid: str) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import process_time, sleep
+from time import sleep
 
+from batchproof.bench.processes import CpuMeter
 from batchproof.bench.timed_engine import TimedEngine
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.environment import require_same, shared_of
@@ -18,7 +19,8 @@ LISTEN_S = 0.02
 
 class InterferenceMonitor:
     """The model and torch's switches must stay as they were when the model was loaded, before any
-    engine. Where process time is measured, no thread may compute between rounds."""
+    engine. Where process time is measured, nothing may compute between rounds: no thread, nor any
+    process that this one has started."""
 
     def __init__(self, lab: Laboratory, subject: ModelUnderTest, listens: bool) -> None:
         self._model = subject.model
@@ -34,10 +36,10 @@ class InterferenceMonitor:
         return self.noise()
 
     def noise(self) -> str | None:
-        """Returns whether a thread computes unasked, in words, or None: the check that is cheap enough
-        between laps."""
+        """Returns whether a thread or process computes unasked, in words, or None: the check that is
+        cheap enough between laps."""
         is_busy = self._listens and _is_process_busy()
-        return "a thread computes although no request is being served" if is_busy else None
+        return "something computes although no request is being served" if is_busy else None
 
 
 def stop_for(harm: str, culprit: TimedEngine | None, engines: Sequence[TimedEngine]) -> None:
@@ -56,6 +58,7 @@ def _is_process_busy() -> bool:
 
 
 def _works_while_we_sleep() -> bool:
-    before = process_time()
+    meter = CpuMeter()
     sleep(LISTEN_S)
-    return process_time() - before > LISTEN_S / 4  # a busy thread may share its core
+    meter.stop()
+    return meter.seconds() > LISTEN_S / 4  # a busy thread may share its core

@@ -16,7 +16,7 @@ from batchproof.bench import schedule
 from batchproof.bench.interference import InterferenceMonitor, stop_for
 from batchproof.bench.laps import Laps
 from batchproof.bench.ratios import paired_ratio
-from batchproof.bench.reading import VALID
+from batchproof.bench.reading import VALID, exceeds_slots
 from batchproof.bench.result_rows import Terms, row_of, times_s
 from batchproof.bench.spec import BenchWorkload
 from batchproof.bench.timed_engine import TimedEngine
@@ -63,7 +63,7 @@ def compare_engines(
         "clock": terms.clock,
         "lap_seeds": laps.seeds,
         "rows": rows,
-        "ratios": _ratios(engines, rows, terms.clock),
+        "ratios": _ratios(engines, rows, terms.clock, workload.config.max_num_seqs),
     }
 
 
@@ -127,10 +127,15 @@ def _workload(workload: BenchWorkload) -> dict[str, Any]:
 
 
 def _ratios(
-    engines: Sequence[TimedEngine], rows: Sequence[Mapping[str, Any]], clock: str
+    engines: Sequence[TimedEngine], rows: Sequence[Mapping[str, Any]], clock: str, slots: int
 ) -> list[dict[str, Any]]:
-    """Returns the ratio of each engine over each one named before it, where both are VALID."""
-    valid = [c for c, row in zip(engines, rows, strict=True) if row["verdict"] == VALID]
+    """Returns the ratio of each engine over each one named before it, where both are VALID and neither
+    was seen to use more slots than it was given."""
+    valid = [
+        each
+        for each, row in zip(engines, rows, strict=True)
+        if row["verdict"] == VALID and not exceeds_slots(row, slots)
+    ]
     return [
         {"engine": later.name, "over": earlier.name, "clock": clock}
         | paired_ratio(times_s(later.rounds, clock), times_s(earlier.rounds, clock)).as_dict()

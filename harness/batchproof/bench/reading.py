@@ -13,7 +13,17 @@ from typing import Any, TypeAlias, cast
 from batchproof.records.benchmark import BENCHMARK, INVALID, UNVERIFIED, VALID
 from batchproof.records.file_kinds import parsed
 
-__all__ = ["INVALID", "SCHEMA", "UNVERIFIED", "VALID", "Document", "clock_of", "is_complete", "load"]
+__all__ = [
+    "INVALID",
+    "SCHEMA",
+    "UNVERIFIED",
+    "VALID",
+    "Document",
+    "clock_of",
+    "exceeds_slots",
+    "is_complete",
+    "load",
+]
 
 SCHEMA = BENCHMARK.schema
 Document: TypeAlias = dict[str, Any]  # a result file as it was written: figures by name
@@ -34,6 +44,12 @@ def checked(path: Path, document: object) -> Document:
 def is_complete(result: Mapping[str, Any]) -> bool:
     """Returns whether the file has a footer; without one the run was stopped early."""
     return "footer" in result
+
+
+def exceeds_slots(row: Mapping[str, Any], slots: int) -> bool:
+    """Returns whether more requests were served at once than the workload has slots. False for a row
+    of an engine that was not stepped, which does not show it, and of an older file."""
+    return (row.get("num_at_once") or 0) > slots
 
 
 def clock_of(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:

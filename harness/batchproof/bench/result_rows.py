@@ -42,6 +42,8 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "interface": "stepping" if timed.is_stepping else "generate",
         "build_s": timed.build_s,
         "first_round_s": first.seconds if first and has_figures else None,
+        "num_at_once": max((r.num_at_once or 0 for r in rounds), default=0) or None,
+        "cores": median(r.process_s / r.wall_s for r in rounds) if rounds and has_figures else None,
         "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
         "metrics": measure(rounds, requests, terms.slo_ms) if has_figures else None,
         "distributions": distributions(rounds) if has_figures else None,

@@ -21,7 +21,8 @@ benchmark options (`batchproof bench paged --help` has all of pytest):
   --verify all|N        requests of each round whose tokens are checked
   --goodput KEY:MS      latency limits that a good request meets
   --growth-for S        seconds to measure each axis of cost growth
-  --threads N           threads of torch on a CPU
+  --threads N           threads that each engine may compute with on a CPU
+  --pin CORES           CPU cores that everything runs on, as in 0,2 or 4-7
   --results FILE        where to write the result file
 """
 

@@ -17,7 +17,10 @@ DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
 SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
-OPTIONS = ("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for", "threads", "results")
+OPTIONS = (
+    *("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for"),
+    *("threads", "pin", "results"),
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -46,9 +49,10 @@ def add_options(parser: pytest.Parser) -> None:
         "is none, where a workload is named)"
     )
     add("--growth-for", type=seconds("--growth-for"), metavar="S", help=text)
-    add(
-        "--threads", type=whole("--threads"), metavar="N", help="threads of torch on a CPU (default: 1)"
-    )
+    text = "threads that each engine may compute with on a CPU (default: 1)"
+    add("--threads", type=whole("--threads"), metavar="N", help=text)
+    text = "CPU cores that everything runs on, as in 0,2 or 4-7 (default: those of this process)"
+    add("--pin", metavar="CORES", help=text)
     text = "where to write the result file (default: a new one below results/benchmarks/)"
     add("--results", metavar="FILE", help=text)
 

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from batchproof.bench.ratios import Ratio
-from batchproof.bench.reading import INVALID
+from batchproof.bench.reading import INVALID, exceeds_slots
 
-COLUMNS = ("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99", "busy", "waste", "roof")
+COLUMNS = (
+    *("engine", "verdict", "output tok/s", "ttft p50/p99", "itl p50/p99"),
+    *("cores", "busy", "waste", "roof"),
+)
 
 
 def table(
@@ -45,6 +48,8 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     for row in comparison["rows"]:
         if row["reason"]:
             yield f"{row['engine']} {row['verdict']}: {row['reason']}"
+        if exceeds_slots(row, workload["spec"]["slots"]):
+            yield f"{row['engine']}: more slots than asked, {row['num_at_once']} at once; no ratio"
         goodput = (row["metrics"] or {}).get("request_goodput")
         if goodput is not None:
             share = row["metrics"]["goodput_share"]
@@ -69,6 +74,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{metrics['output_throughput']:,.0f}",
         _pair(metrics, "ttft"),
         _pair(metrics, "itl"),
+        "-" if row["cores"] is None else f"{row['cores']:.2f}",
         _percent(schedule["occupancy"]),
         _percent(schedule["padding_waste"]),
         _percent(roofline["share"] if roofline else None),

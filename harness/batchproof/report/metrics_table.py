@@ -60,8 +60,9 @@ def _pair(values: tuple[float, float] | None) -> str:
 
 
 PADDING, MEMORY = "fed tokens that are padding", "most memory beyond the start's"
+AT_ONCE = "requests served at once, at least"
 RATES, TIMES, SCHEDULE = "throughput, per second", "latency, ms: median / p99", "schedule"
-ROOFLINE, START = "roofline", "start, apart, s"
+RESOURCES, ROOFLINE, START = "resources", "roofline", "start, apart, s"
 LINES = (
     MetricLine(RATES, "output tokens, wall time", _metric("output_throughput")),
     MetricLine(RATES, "output tokens, process time", _metric("output_tokens_per_process_s")),
@@ -77,14 +78,17 @@ LINES = (
     MetricLine(SCHEDULE, "mean batch", _scheduled("mean_batch")),
     MetricLine(SCHEDULE, "slots occupied", _scheduled("occupancy"), words.share),
     MetricLine(SCHEDULE, PADDING, _scheduled("padding_waste"), words.share),
-    MetricLine(SCHEDULE, MEMORY, _scheduled("peak_memory_bytes"), words.size),
+    MetricLine(RESOURCES, "cores: CPU time / wall time", lambda row: row.get("cores")),
+    MetricLine(RESOURCES, AT_ONCE, lambda row: row.get("num_at_once"), words.count),
+    MetricLine(RESOURCES, MEMORY, _scheduled("peak_memory_bytes"), words.size),
     MetricLine(ROOFLINE, "share of it reached", _roofline("share"), words.share),
     MetricLine(ROOFLINE, "bound by", _roofline("bound"), lambda bound: bound or words.UNDEFINED),
     MetricLine(START, "building the engine", lambda row: row.get("build_s")),
     MetricLine(START, "first round, warm-up", lambda row: row.get("first_round_s")),
 )
-WHY_NO_SCHEDULE = {
+WHY_NONE = {
     MEMORY: "not to be measured on this system",
+    AT_ONCE: "only an engine that is stepped shows it",
     PADDING: "no hook on the model saw what was fed",
 }
 WHY_NO_ROOFLINE = (
@@ -142,8 +146,10 @@ def _why(row: Data, line: MetricLine) -> str:
             return "only an engine that is stepped shows when a token comes"
         needs_two = line.title.endswith(("(tpot)", "(itl)"))
         return "no answer has two tokens" if needs_two else "not measured"
+    if line.title in WHY_NONE:
+        return WHY_NONE[line.title]
     if line.group == SCHEDULE:
-        return WHY_NO_SCHEDULE.get(line.title, "the engine shows no trace")
+        return "the engine shows no trace"
     return WHY_NO_ROOFLINE if line.group == ROOFLINE else "not measured"
 
 

@@ -68,7 +68,7 @@ ADDING = """
             if by > 9:
                 raise ValueError("by is above 9")
             self.notes = [f"adds {{by}}"]
-        def build(self, folder, dtype, config):
+        def build(self, folder, dtype, config, num_threads):
             if dtype != "float32":
                 raise Unsupported("only float32")
             if config["max_num_seqs"] == 3:
@@ -157,7 +157,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
 
 
 def build(ask: Ask, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
-    return ask("build", model="/m", dtype=dtype, config={"max_num_seqs": max_num_seqs})
+    return ask("build", model="/m", dtype=dtype, config={"max_num_seqs": max_num_seqs}, threads=1)
 
 
 def test_a_program_gives_its_name_and_its_conventions(ask: Ask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Callable[.
     session = run_benchmark(*SMALL, "--engine=fault:cap_off_by_one", "--engine=static")
     assert session.exit_status == 1
     line = next(x for x in session.output.splitlines() if x.startswith("fault:cap_off_by_one  INVALID"))
-    assert line.split()[2:] == ["-"] * 6
+    assert line.split()[2:] == ["-"] * 7
     assert "P2 caps is broken" in session.output
     assert "1 failed, 1 passed" in session.output
     assert "PytestBenchmarkWarning" not in session.output
@@ -102,6 +103,9 @@ def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_
         (["--shape=tiny"], "exclude each other"),
         (["--laps=0"], "--laps is 0, but must be at least 1"),
         (["--threads=0"], "--threads is 0, but must be at least 1"),
+        (["--pin=zero"], "--pin 'zero' must read like 0,2 or 4-7"),
+        (["--pin=4000"], "--pin '4000' must name cores of this process: 0"),
+        (["--pin=0", "--threads=2"], "--pin '0' has 1 core(s), but --threads asks for 2"),
         (["--verify=some"], "--verify is 'some', but must be 'all' or a number of requests"),
         (["--goodput=itl:5"], "--goodput 'itl:5' must read KEY:MILLISECONDS"),
         (["--goodput=ttft:0"], "--goodput 'ttft:0' must read KEY:MILLISECONDS"),
@@ -120,6 +124,17 @@ def test_wrong_input_gets_one_sentence(
     assert session.exit_status == pytest.ExitCode.USAGE_ERROR
     assert words in session.output
     assert "Traceback" not in session.output
+
+
+def test_everything_runs_on_the_cores_that_are_named(
+    run_benchmark: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[object] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append((pid, *cores)))
+    file = tmp_path / "out.json"
+    run_benchmark(*SMALL, "--engine=static", "--pin=0", f"--results={file}")
+    assert pinned == [(0, 0)]
+    assert load(file)["header"]["device"]["cores"] == sorted(os.sched_getaffinity(0))
 
 
 def test_a_benchmark_option_without_a_benchmark_is_an_error(run_benchmark: Callable[..., Any]) -> None:

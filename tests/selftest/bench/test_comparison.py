@@ -4,11 +4,13 @@ looks fast comes out INVALID."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -31,6 +33,7 @@ from batchproof.bench.laps import Laps, renamed
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, Range
 from batchproof.errors import OracleError, UnsupportedModelError
+from batchproof.plugin.bench_table import table
 from batchproof.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
@@ -327,10 +330,28 @@ class Lingers(Wrapper):
         self._is_over = True
 
 
-def test_an_engine_that_works_on_between_rounds_is_invalid(compare: Compare) -> None:
-    rows = _rows(compare("static", Lingers))
-    harm = "a thread computes although no request is being served"
-    assert (rows["Lingers"]["verdict"], rows["Lingers"]["reason"]) == ("INVALID", harm)
+class LingersElsewhere(Wrapper):
+    """Leaves a process behind that computes on."""
+
+    capabilities = frozenset({Capability.CLOSING})
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self._child = Popen([sys.executable, "-c", "while True: pass"])
+        return super().generate(requests)
+
+    def close(self) -> None:
+        self._child.kill()
+        self._child.wait()
+
+
+@pytest.mark.parametrize("engine", [Lingers, LingersElsewhere])
+def test_an_engine_that_works_on_between_rounds_is_invalid(
+    compare: Compare, engine: type[Wrapper]
+) -> None:
+    rows = _rows(compare("static", engine))
+    harm = "something computes although no request is being served"
+    row = rows[engine.__name__]
+    assert (row["verdict"], row["reason"]) == ("INVALID", harm)
     assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
 
 
@@ -392,6 +413,58 @@ def test_the_clock_is_that_of_the_wall_where_an_engine_stands_out(
         for each in [*shares, []]
     ]
     assert clock_for(cast(Any, engines), "process") == clock
+
+
+class InAChild(Wrapper):
+    """As a released engine: its own process computes, and this one waits."""
+
+    capabilities = frozenset({Capability.CLOSING})
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        code = "import time\nfor line in open(0):\n end = time.process_time() + 0.2\n"
+        code += " while time.process_time() < end: pass\n print(flush=True)"
+        self._child = Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        assert self._child.stdin, "it is a pipe"
+        assert self._child.stdout, "it is a pipe"
+        self._child.stdin.write(b"compute\n")
+        self._child.stdin.flush()
+        self._child.stdout.readline()
+        return super().generate(requests)
+
+    def close(self) -> None:
+        self._child.communicate()
+
+
+def test_what_a_process_of_the_engine_computes_is_counted(compare: Compare) -> None:
+    found = compare("static", InAChild)
+    assert found["clock"] == "process"
+    row = _rows(found)["InAChild"]
+    assert min(each["process_s"] for each in row["rounds"]) > 0.2
+    assert row["cores"] <= 1.1
+
+
+class Wide(Wrapper):
+    """Serves in as many slots as it likes."""
+
+    capabilities = frozenset({Capability.STEPPING})
+
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        self._inner: Any = resolve_engine("ragged").factory(model, replace(config, max_num_seqs=5))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_an_engine_in_more_slots_than_asked_is_compared_with_none(compare: Compare) -> None:
+    found = compare("ragged", Wide)
+    assert {row["engine"]: row["num_at_once"] for row in found["rows"]} == {"ragged": 2, "Wide": 5}
+    assert [row["verdict"] for row in found["rows"]] == ["VALID", "VALID"]
+    assert not found["ratios"]
+    found["model"] = {"name": MODEL, "dtype": "float32"}
+    assert "Wide: more slots than asked, 5 at once; no ratio" in table([found], [])
 
 
 class Greedy(Wrapper):

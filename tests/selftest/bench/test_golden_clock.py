@@ -88,11 +88,25 @@ class SimulatedEngine:
         ]
 
 
+class Meter:
+    """Measures the time that nobody slept."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.began = clock.now - clock.slept
+
+    def stop(self) -> None:
+        self.took = self.clock.now - self.clock.slept - self.began
+
+    def seconds(self) -> float:
+        return self.took
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(drive, "perf_counter", lambda: made.now)
-    monkeypatch.setattr(drive, "process_time", lambda: made.now - made.slept)
+    monkeypatch.setattr(drive, "CpuMeter", lambda: Meter(made))
     monkeypatch.setattr(drive, "sleep", made.sleep)
     return made
 

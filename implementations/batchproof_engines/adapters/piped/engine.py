@@ -35,6 +35,8 @@ def factory_of(program: Program) -> EngineFactory:
 
     def piped(model: PreTrainedModel, config: EngineConfig) -> Engine:
         """Builds an engine; raises `UnsupportedModelError` if the program refuses the model."""
+        import torch  # noqa: PLC0415 - naming a program loads none, and a model has loaded it
+
         running, number = program.running(), next(program.engine_numbers)
         while running.process.abandoned:
             _close(running, running.process.abandoned.pop())
@@ -44,6 +46,7 @@ def factory_of(program: Program) -> EngineFactory:
             "model": str(saved(model)),
             "dtype": str(model.dtype).removeprefix("torch."),
             "config": messages.config_to_json(config),
+            "threads": torch.get_num_threads(),
         }
         refusal = running.process.ask(build, messages.read_build)
         if refusal is not None:

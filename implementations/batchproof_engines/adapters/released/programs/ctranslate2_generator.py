@@ -47,8 +47,6 @@ class CTranslate2:
         batch_type: str = "examples",
         stop_by: str = "callback",
         static_prompt: bool = False,
-        inter_threads: int = 1,
-        intra_threads: int = 1,
     ) -> None:
         if stop_by not in ("callback", "call"):
             raise ValueError(f"stop_by is {stop_by!r}, but must be callback or call")
@@ -56,11 +54,7 @@ class CTranslate2:
         self.batch_type = batch_type
         self.stop_by = stop_by
         self.has_static_prompt = static_prompt
-        self._loading = (
-            ("compute_type", compute_type),
-            ("inter_threads", inter_threads),
-            ("intra_threads", intra_threads),
-        )
+        self._compute_type = compute_type
         self.notes = list(self._notes(compute_type))
 
     def _notes(self, compute_type: str) -> Iterator[str]:
@@ -97,13 +91,16 @@ class CTranslate2:
         yield "There is no finish reason: it is derived from the last token."
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> GeneratorEngine:
+    def build(
+        self, folder: str, dtype: str, config: dict[str, Any], num_threads: int
+    ) -> GeneratorEngine:
         """Returns an engine for the checkpoint, which is converted if necessary. Raises
         `Unsupported`."""
         if dtype == "float64":
             raise Unsupported("it has no compute type as exact as float64")
         length = Length(folder, config)
-        return GeneratorEngine(_loaded(folder, self._loading), self, config, length)
+        generator = _loaded(folder, self._compute_type, num_threads)
+        return GeneratorEngine(generator, self, config, length)
 
 
 class GeneratorEngine:
@@ -260,8 +257,9 @@ class Converter(TransformersConverter):
 
 
 @lru_cache(NUM_LOADED)
-def _loaded(folder: str, loading: tuple[tuple[str, Any], ...]) -> ctranslate2.Generator:
-    return ctranslate2.Generator(str(_converted(folder)), device="cpu", **dict(loading))
+def _loaded(folder: str, compute_type: str, num_threads: int) -> ctranslate2.Generator:
+    where = {"device": "cpu", "inter_threads": 1, "intra_threads": num_threads}
+    return ctranslate2.Generator(str(_converted(folder)), compute_type=compute_type, **where)
 
 
 def _converted(folder: str) -> Path:

@@ -96,14 +96,30 @@ class OnnxRuntimeGenAI:
         yield "An error names no request: each of its batch is told of it."
         yield "Requests have no ids there: the later of two with one id is refused by the adapter."
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> RequestEngine | BatchEngine:
+    def build(
+        self, folder: str, dtype: str, config: dict[str, Any], num_threads: int
+    ) -> RequestEngine | BatchEngine:
         """Returns an engine for the checkpoint, which is converted if necessary. Raises
         `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
         kind = RequestEngine if self.api == "engine" else BatchEngine
         converted = _converted(folder, self.has_windowed_cache)
-        return kind(converted, self.stop_by == "model", config)
+        return kind(Source(converted, num_threads), self.stop_by == "model", config)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A converted model and the number of threads that compute with it."""
+
+    converted: Path
+    num_threads: int
+
+    def model(self, settings: dict[str, Any], **limits: Any) -> og.Model:
+        """Returns the model with these settings of its own; `limits` are those of an engine."""
+        session = {"intra_op_num_threads": self.num_threads}
+        overlay = {"model": settings | {"decoder": {"session_options": session}}} | limits
+        return _loaded(self.converted, json.dumps(overlay))
 
 
 @dataclass
@@ -144,8 +160,8 @@ class Turn:
 class RequestEngine:
     """Steps requests through one engine of the library for each EOS id that a model is given."""
 
-    def __init__(self, converted: Path, is_by_model: bool, config: dict[str, Any]) -> None:
-        self._converted = converted
+    def __init__(self, source: Source, is_by_model: bool, config: dict[str, Any]) -> None:
+        self._source = source
         self._is_by_model = is_by_model
         self._limits = {"engine": {"static_batching": {"max_batch_size": config["max_num_seqs"]}}}
         self._session_tokens = config["max_model_len"]
@@ -244,8 +260,7 @@ class RequestEngine:
 
     def _engine(self, eos: int) -> og.Engine:
         if eos not in self._engines:
-            overlay = {"model": {"eos_token_id": eos}} | self._limits
-            self._engines[eos] = og.Engine(_loaded(self._converted, json.dumps(overlay)))
+            self._engines[eos] = og.Engine(self._source.model({"eos_token_id": eos}, **self._limits))
         return self._engines[eos]
 
 
@@ -261,8 +276,8 @@ def _event(name: str, token: int | None, reason: str | None, error: str | None =
 class BatchEngine:
     """Serves each batch by a `Generator`."""
 
-    def __init__(self, converted: Path, is_by_model: bool, config: dict[str, Any]) -> None:
-        self._converted = converted
+    def __init__(self, source: Source, is_by_model: bool, config: dict[str, Any]) -> None:
+        self._source = source
         self._is_by_model = is_by_model
         self._batch_size = config["max_num_seqs"]
         length = config["max_model_len"]
@@ -314,8 +329,7 @@ class BatchEngine:
         used = {token for prompt in prompts for token in prompt}
         pad = next(token for token in range(len(used) + 1) if token not in used)
         eos = _known_eos(rows[0].request, self._is_by_model)
-        overlay = {"model": {"eos_token_id": eos, "pad_token_id": pad} | self._limits}
-        model = _loaded(self._converted, json.dumps(overlay))
+        model = self._source.model({"eos_token_id": eos, "pad_token_id": pad} | self._limits)
         params = og.GeneratorParams(model)
         params.set_search_options(
             do_sample=False,
@@ -402,11 +416,6 @@ def _build(given: Path, made: Path, has_windowed_cache: bool) -> None:
 
     where = ("", str(given), str(made), "fp32", "cpu", str(given / "cache"))
     create_model(*where, **parse_extra_options(*where, [f"windowed_kv_cache={has_windowed_cache}"]))
-    path = made / "genai_config.json"
-    config = json.loads(path.read_text())
-    # Many models are loaded at a time, and idle threads of theirs would wait by spinning.
-    config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
-    path.write_text(json.dumps(config))
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class OpenVinoGenAI:
             else "an abort lets go of the handle",
         ]
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Pipeline:
+    def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> Pipeline:
         """Returns an engine for the checkpoint, which is converted if necessary. Raises
         `Unsupported`."""
         if dtype != "float32":
@@ -103,7 +103,8 @@ class OpenVinoGenAI:
             if value is not None:
                 setattr(limits, name, value)
         model = str(_converted(folder))
-        pipeline = genai.ContinuousBatchingPipeline(model, limits, "CPU", self._properties)
+        properties = self._properties | {"INFERENCE_NUM_THREADS": num_threads}
+        pipeline = genai.ContinuousBatchingPipeline(model, limits, "CPU", properties)
         return Pipeline(pipeline, self._abort, Length(folder, config))
 
 

@@ -62,8 +62,9 @@ class Library(Protocol):
     notes: Sequence[str]
     capabilities: Sequence[str]
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any]) -> Any:
+    def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> Any:
         """Returns an engine for the checkpoint in `folder`; `config` has the fields of `EngineConfig`.
+        The engine computes with `num_threads` threads.
 
         Raises `Unsupported`.
         """
@@ -167,7 +168,7 @@ class _Dispatcher:
     def _build(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
         try:
             self._engines[number] = self._library.build(
-                question["model"], question["dtype"], question["config"]
+                question["model"], question["dtype"], question["config"], question["threads"]
             )
         except Unsupported as why:
             return {"unsupported": str(why)}
