@@ -181,15 +181,10 @@ class RequestEngine:
             else:
                 answers.append(completed(request, []))
                 by_name[request["request_id"]] = answers[-1]
+                refusals, self._refused = self._refused, []  # their ids are free for the next request
+                _enter(refusals, by_name)
         while self.has_unfinished():
-            for event in self.step():
-                answer = by_name[event["request_id"]]
-                if event["token_id"] is not None:
-                    answer["token_ids"].append(event["token_id"])
-                if event["finish_reason"] is not None:
-                    answer.update(finish_reason=event["finish_reason"], error=event["error"])
-                if event["error"] is not None:
-                    answer["token_ids"].clear()
+            _enter(self.step(), by_name)
         return answers
 
     def add(self, request: Request) -> None:
@@ -267,6 +262,17 @@ class RequestEngine:
 def _known_eos(request: Request, is_by_model: bool) -> int:
     eos = request["eos_token_ids"]
     return eos[0] if is_by_model and len(eos) == 1 else SOME_ID
+
+
+def _enter(events: Sequence[Event], answers: dict[str, Completion]) -> None:
+    for event in events:
+        answer = answers[event["request_id"]]
+        if event["token_id"] is not None:
+            answer["token_ids"].append(event["token_id"])
+        if event["finish_reason"] is not None:
+            answer.update(finish_reason=event["finish_reason"], error=event["error"])
+        if event["error"] is not None:
+            answer["token_ids"].clear()
 
 
 def _event(name: str, token: int | None, reason: str | None, error: str | None = None) -> Event:
