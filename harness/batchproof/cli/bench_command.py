@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from batchproof.cli.pytest_process import add_engines, run_pytest
-from batchproof.places import BENCHMARKS
+from batchproof.places import BENCHMARKS, CASES
 
 # As pytest has them (`batchproof.plugin.bench_options`), which would have to import torch to say so.
 OPTIONS = """
@@ -27,9 +27,23 @@ benchmark options (`batchproof bench paged --help` has all of pytest):
 """
 
 
+# What people would use instead of `paged`, and what it is measured against.
+RELEASED = (
+    *("paged", "openvino", "ctranslate2", "onnxruntime", "transformers-cb"),
+    *("ragged", "static", "reference"),
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof bench`."""
     add_engines(parser)
+    parser.add_argument(
+        "--released",
+        nargs=argparse.REMAINDER,
+        metavar="PYTEST OPTION",
+        help=f"instead of engines: {', '.join(RELEASED)}, on the workloads of "
+        "cases/benchmarks/queue; what is not installed is left out by name",
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = OPTIONS
 
@@ -40,4 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     # pytest would rewrite the assertions of installed engines, which then take longer.
     options = ["--benchmark-only", "--assert=plain", "--benchmark-storage=file://results/benchmarks"]
-    return run_pytest(BENCHMARKS, arguments.arguments, options)
+    asked = arguments.arguments
+    if arguments.released is not None:
+        asked = [*RELEASED, *arguments.released]
+        if not any(each.startswith("--workload") for each in asked):
+            options.append(f"--workload={CASES / 'benchmarks' / 'queue'}")
+    return run_pytest(BENCHMARKS, asked, options)

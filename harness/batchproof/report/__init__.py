@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from batchproof.report.inputs import KNOWN, RESULTS, sources
+from batchproof.report.inputs import KNOWN, RESULTS, Kind, sources
+from batchproof.report.markdown_page import markdown_page
 
 DEFAULT_OUTPUT = RESULTS / "report.html"
 
@@ -36,12 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write throughput, ratios, slots and growth as stand-alone SVG files to DIR as well",
     )
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="instead of the page, write one benchmark file as tables in Markdown, with its picture "
+        "beside them as SVG",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the page. Raises `UsageError` for a file that is missing, damaged or of another schema."""
     if find_spec("matplotlib") is None:
         raise UsageError("the report draws with matplotlib, so install it: pip install matplotlib")
+    if arguments.markdown is not None:
+        return _write_markdown(arguments)
     for option, folder in (("--output", arguments.output.parent), ("--pictures", arguments.pictures)):
         if folder is not None and not folder.is_dir():
             raise UsageError(f"there is no folder {str(folder)!r} to write to; {option} names another")
@@ -54,6 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
             _write(arguments.pictures / f"{name}.svg", picture)
         if not pictures:
             print("no picture to write: none of the files is a benchmark result", file=sys.stderr)
+    return 0
+
+
+def _write_markdown(arguments: argparse.Namespace) -> int:
+    target: Path = arguments.markdown
+    read = sources(arguments.files)
+    if len(read) != 1 or read[0].kind is not Kind.BENCHMARK:
+        raise UsageError(f"--markdown {str(target)!r} is made of one benchmark file: name it")
+    if target.suffix != ".md" or not target.parent.is_dir():
+        raise UsageError(f"--markdown {str(target)!r} must name a .md file in a folder that exists")
+    picture = importlib.import_module("batchproof.report.pictures").field_picture(read[0])
+    beside = target.with_suffix(".svg") if picture is not None else None
+    if beside is not None:
+        _write(beside, picture)
+    _write(target, markdown_page(read[0], beside))
     return 0
 
 

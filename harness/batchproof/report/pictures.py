@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.report.comparisons import chosen
+from batchproof.report.field_chart import field_chart
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Kind, Source
 from batchproof.report.page import engine_colours
@@ -35,6 +36,12 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
         found[f"growth-{name}"] = growth
     note = _note(source)
     return {name: standalone(each, note) for name, each in found.items() if each is not None}
+
+
+def field_picture(source: Source) -> str | None:
+    """Returns SVG of all engines of a benchmark file on all of its workloads, or None without any."""
+    chart = field_chart(source.data, engine_colours([source]))
+    return None if chart is None else standalone(chart, _note(source))
 
 
 def _note(source: Source) -> str:

@@ -14,7 +14,8 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.bench.results import load
-from batchproof.places import ROOT
+from batchproof.cli import bench_command
+from batchproof.places import CASES, ROOT
 from batchproof.plugin import bench_options
 from batchproof.plugin.measured import ReplayClock
 
@@ -163,4 +164,25 @@ def test_the_help_of_the_command_names_every_option(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     named = re.findall(r"^  --([a-z-]+) ", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(named) == sorted(bench_options.OPTIONS)
+    assert sorted(named) == sorted(("released", *bench_options.OPTIONS))
+
+
+@pytest.mark.parametrize(
+    ("given", "workloads"),
+    [([], [str(CASES / "benchmarks" / "queue")]), (["--laps=3", "--workload=bs1"], ["bs1"])],
+)
+def test_the_field_is_measured_by_one_command(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], workloads: list[str]
+) -> None:
+    asked: list[list[str]] = []
+
+    def run_pytest(_tests: Path, arguments: list[str], options: list[str]) -> int:
+        asked.append([*arguments, *options])
+        return 0
+
+    monkeypatch.setattr(bench_command, "run_pytest", run_pytest)
+    assert main(["bench", "--released", *given]) == 0
+    assert asked[0][: len(bench_command.RELEASED)] == list(bench_command.RELEASED)
+    found = [each.removeprefix("--workload=") for each in asked[0] if "--workload" in each]
+    assert found == workloads
+    assert set(given) <= set(asked[0])

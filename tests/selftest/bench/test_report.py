@@ -410,3 +410,37 @@ def test_without_matplotlib_the_command_says_what_to_install(
     )
     assert main(["report"]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> None:
+    result = samples.made(workloads=["bimodal", "uniform"])
+    wide, wrong = (each["rows"][1] for each in result["comparisons"])
+    wide["num_at_once"] = 2 * samples.SLOTS
+    wrong.update(verdict="INVALID", reason="a token too few", metrics=None)
+    page = tmp_path / "page.md"
+    file = samples.saved(tmp_path / "result.json", result)
+    assert main(["report", str(file), f"--markdown={page}"]) == 0
+    lines = page.read_text().splitlines()
+    assert "![Throughput of every engine on every workload](page.svg)" in lines
+    bimodal, uniform = (line for line in lines if line.startswith("| ragged"))
+    assert bimodal.endswith(f"| {2 * samples.SLOTS} | 31 % | more slots than asked |"), bimodal
+    assert uniform.split(" | ")[1:] == ["INVALID", *["-"] * 6, "- |"]
+    assert "* ragged: a token too few" in lines
+    assert ElementTree.parse(tmp_path / "page.svg").getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "words"),
+    [
+        (2, "page.md", "is made of one benchmark file"),
+        (1, "page.html", "must name a .md file in a folder that exists"),
+        (1, "gone/page.md", "must name a .md file in a folder that exists"),
+    ],
+)
+def test_a_page_of_tables_that_cannot_be_made_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, name: str, words: str
+) -> None:
+    made = samples.made(workloads=["bimodal"])
+    files = [str(samples.saved(tmp_path / f"{index}.json", made)) for index in range(count)]
+    assert main(["report", *files, f"--markdown={tmp_path / name}"]) == 2
+    assert words in capsys.readouterr().err
