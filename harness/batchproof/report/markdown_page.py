@@ -47,10 +47,11 @@ def _comparison(comparison: Data, clock: str) -> Iterator[str]:
     yield "|" + " --- |" * (len(COLUMNS) + 1)
     over = {each["engine"]: each for each in comparison["ratios"] if each["over"] == first}
     for row in rows:
-        cells = _cells(row, clock) if is_shown(row) else ["-"] * (len(COLUMNS) - 2)
-        compared = Ratio.of(over[row["engine"]]).figures() if row["engine"] in over else "-"
-        if exceeds_slots(row, slots):
-            compared = "more slots than asked"
+        cells, compared = ["-"] * (len(COLUMNS) - 2), "-"
+        if is_shown(row):
+            cells = _cells(row, clock)
+            compared = Ratio.of(over[row["engine"]]).figures() if row["engine"] in over else "-"
+            compared = "more slots than asked" if exceeds_slots(row, slots) else compared
         name = row["engine"].replace("|", "\\|")
         yield "| " + " | ".join((name, row["verdict"], *cells, compared)) + " |"
     reasons = [f"* {row['engine']}: {row['reason']}" for row in rows if row["reason"]]

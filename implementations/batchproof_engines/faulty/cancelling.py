@@ -253,3 +253,24 @@ class EosIdsOutliveTheAbort(Scheduler):
         for request_id in record.finished:
             del self._eos_ids[request_id]
         return events, record
+
+
+@planted(Promise.P13, Cause.CANCEL, "smg-project/smg#2426")
+class DuplicateHidesTheLiveRequest(RaggedEngine):
+    """A duplicate that is refused takes its id's place in the table of ids: an abort misses the live
+    request."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._hidden: set[str] = set()
+
+    def add(self, request: Request) -> None:
+        """Queues the request, and loses sight of the live one of its id, if there is one."""
+        self._hidden.add(request.request_id)
+        super().add(request)
+        self._hidden.discard(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        """Aborts the request unless it is hidden."""
+        if request_id not in self._hidden:
+            super().abort(request_id)
