@@ -77,6 +77,7 @@ COMMANDS = {
     "install": Command(
         "batchproof.cli.install", "install released engines, each into an environment of its own"
     ),
+    "host": Command("batchproof.cli.host", "serve an engine behind a pipe, in a process of its own"),
     "checkpoint": Command(
         "batchproof.cli.checkpoint", "write an embedded model to disk, for engines that load their own"
     ),

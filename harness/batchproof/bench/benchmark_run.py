@@ -13,6 +13,7 @@ from batchproof.bench import growth
 from batchproof.bench.axes import Axis
 from batchproof.bench.hardware import device_facts
 from batchproof.bench.interleaved import compare_engines
+from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.results import ResultFile
 from batchproof.bench.roofline import measure_ceilings
@@ -33,6 +34,7 @@ class BenchmarkRun:
 
     def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
         """`growth_s`: wall-clock seconds for each axis of cost growth."""
+        adopt_orphans()
         self.path = path
         self._lab = lab
         self._growth_s = growth_s

@@ -23,13 +23,7 @@ from batchproof.errors import EngineHang, Interrupt
 from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.watching import watched
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
-from batchproof.run.registry import (
-    BY_DEFAULT,
-    COMMAND_PREFIX,
-    FAULT_PREFIX,
-    ODD_PREFIX,
-    PEERS,
-)
+from batchproof.run.registry import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
 
 if TYPE_CHECKING:
     from batchproof.run.laboratory import Laboratory
@@ -37,7 +31,8 @@ if TYPE_CHECKING:
 OPTION = "--isolate"
 HELP = (
     "run the tests in a process that is replaced if an engine ends it or never returns (default: if "
-    "several engines are tested, one of which is not built in); with -n, workers are such processes"
+    "several engines are tested, one of which is not built in); with -n, workers are such processes; "
+    "in a benchmark, each engine gets a process of its own"
 )
 NOTES, LOST = "batchproof_notes", "batchproof_lost"  # in a worker's input
 MOST_STARTS = 3  # of workers that die before they have met an engine
@@ -70,9 +65,10 @@ def _is_isolated(config: pytest.Config) -> bool:
     asked, engines = get(OPTION), get("--engine") or ()
     if asked is False or hasattr(config, "workerinput") or get("collectonly"):
         return False
+    if get("--benchmark-only", default=False):
+        return False  # it is the engines that get processes, and one process takes their times
     obstacle = (
         "xdist is switched off" if not config.pluginmanager.has_plugin("xdist") else
-        "benchmarks share one process" if get("--benchmark-only") else
         "--pdb needs one process" if get("usepdb") else None
     )  # fmt: skip
     if asked and obstacle:
@@ -87,8 +83,7 @@ def _is_foreign(engine: str) -> bool:
     """Returns whether it is code of others that works in the process of the tests."""
     name = engine.partition("?")[0]
     is_ours = name in BY_DEFAULT or engine.startswith((FAULT_PREFIX, ODD_PREFIX))
-    has_own_process = engine.startswith(COMMAND_PREFIX) or name in PEERS - {"transformers-cb"}
-    return not (is_ours or has_own_process)
+    return not (is_ours or has_own_process(engine))
 
 
 def has_workers(config: pytest.Config) -> bool:

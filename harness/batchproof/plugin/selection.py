@@ -19,7 +19,7 @@ from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin import bench_options
 from batchproof.plugin.isolation import has_workers
 from batchproof.plugin.spread import may_have_gpu
-from batchproof.run.registry import BY_DEFAULT, REFERENCE, EngineSpec, resolve_engine
+from batchproof.run.registry import BY_DEFAULT, REFERENCE, EngineSpec, isolated, resolve_engine
 from batchproof.validation.values import one_of
 
 if TYPE_CHECKING:
@@ -77,10 +77,7 @@ def select(config: pytest.Config) -> Selection:
     # Conformance is exact in float32; speed is asked for in the dtype people serve in.
     is_gpu_benchmark = bench is not None and device.startswith("cuda")
     return Selection(
-        engines=tuple(
-            EngineSpec(name, _elsewhere) if has_workers(config) else resolve_engine(name)
-            for name in names
-        ),
+        engines=tuple(_engine(config, name, bench, device) for name in names),
         yardsticks=frozenset(() if config.getoption("--engine") else {REFERENCE}),
         model_names=tuple(dict.fromkeys(models)),
         device=device,
@@ -89,6 +86,13 @@ def select(config: pytest.Config) -> Selection:
         time_limit_s=time_limit_s,
         bench=bench,
     )
+
+
+def _engine(config: pytest.Config, name: str, bench: BenchSelection | None, device: str) -> EngineSpec:
+    if has_workers(config):
+        return EngineSpec(name, _elsewhere)
+    spec = resolve_engine(name)
+    return isolated(spec, device) if bench and config.getoption("--isolate") else spec
 
 
 def _device(name: str) -> str:

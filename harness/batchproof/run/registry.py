@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,25 @@ def resolve_engine(text: str) -> EngineSpec:
         factory = _load(text, target if ":" in target else _target_of(text, target))
     _check_options(text, factory, options)
     return EngineSpec(text, partial(factory, **options) if options else factory)
+
+
+def has_own_process(text: str) -> bool:
+    """Returns whether the engine of this text works in another process than that of the tests."""
+    name = text.partition("?")[0]
+    return text.startswith(COMMAND_PREFIX) or name in PEERS - {"transformers-cb"}
+
+
+def isolated(spec: EngineSpec, device: str) -> EngineSpec:
+    """Returns the engine in a process of its own, which gets the model from disk."""
+    if has_own_process(spec.name):
+        return spec
+    host = shlex.join([sys.executable, "-m", "batchproof", "host", spec.name, f"--device={device}"])
+    return EngineSpec(spec.name, resolve_engine(f"{COMMAND_PREFIX}{host}").factory)
+
+
+def engine_host() -> Any:
+    """Returns the module that answers a pipe with an engine of this process."""
+    return importlib.import_module("batchproof_engines.adapters.piped.host")
 
 
 def source_of(spec: EngineSpec) -> Path:

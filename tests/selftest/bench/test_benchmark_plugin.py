@@ -138,6 +138,36 @@ def test_everything_runs_on_the_cores_that_are_named(
     assert load(file)["header"]["device"]["cores"] == sorted(os.sched_getaffinity(0))
 
 
+CLOCK_STOPPER = """
+import time
+from batchproof_engines.static import static
+
+def Engine(model, config):
+    inner, sleep = static(model, config), time.sleep
+    time.perf_counter = time.process_time = time.monotonic = lambda: 0.0
+    class Slow:
+        def generate(self, requests):
+            sleep(0.2)
+            return inner.generate(requests)
+    return Slow()
+"""
+
+
+def test_an_engine_in_a_process_of_its_own_does_not_touch_the_clock(
+    run_benchmark: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "stopper.py").write_text(CLOCK_STOPPER)
+    file = tmp_path / "out.json"
+    session = run_benchmark(
+        *SMALL, "--isolate", "--engine=stopper.py:Engine", "--laps=1", f"--results={file}"
+    )
+    assert session.exit_status == 0, session.output
+    row = load(file)["comparisons"][0]["rows"][0]
+    assert (row["engine"], row["verdict"]) == ("stopper.py:Engine", "VALID")
+    assert 0.2 < row["rounds"][0]["wall_s"] < 20
+    assert row["cores"] > 0
+
+
 def test_a_benchmark_option_without_a_benchmark_is_an_error(run_benchmark: Callable[..., Any]) -> None:
     session = run_benchmark("--laps=3")
     assert session.exit_status == pytest.ExitCode.USAGE_ERROR

@@ -4,13 +4,15 @@ looks fast comes out INVALID."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, check_output
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -30,6 +32,7 @@ from batchproof.api import (
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
 from batchproof.bench.laps import Laps, renamed
+from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, Range
 from batchproof.errors import OracleError, UnsupportedModelError
@@ -330,24 +333,27 @@ class Lingers(Wrapper):
         self._is_over = True
 
 
-class LingersElsewhere(Wrapper):
-    """Leaves a process behind that computes on."""
+class LingersAsAnOrphan(Wrapper):
+    """Leaves a process behind whose parent has ended, in a session of its own."""
 
     capabilities = frozenset({Capability.CLOSING})
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        self._child = Popen([sys.executable, "-c", "while True: pass"])
+        busy = "[sys.executable, '-c', 'while True: pass'], stdout=subprocess.DEVNULL"
+        code = f"import subprocess, sys; print(subprocess.Popen({busy}, start_new_session=True).pid)"
+        self._pid = int(check_output([sys.executable, "-c", code]))
         return super().generate(requests)
 
     def close(self) -> None:
-        self._child.kill()
-        self._child.wait()
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)  # it is ours by now
 
 
-@pytest.mark.parametrize("engine", [Lingers, LingersElsewhere])
+@pytest.mark.parametrize("engine", [Lingers, LingersAsAnOrphan])
 def test_an_engine_that_works_on_between_rounds_is_invalid(
     compare: Compare, engine: type[Wrapper]
 ) -> None:
+    adopt_orphans()
     rows = _rows(compare("static", engine))
     harm = "something computes although no request is being served"
     row = rows[engine.__name__]

@@ -1,0 +1,42 @@
+"""`batchproof host ENGINE`: an engine behind the pipe of `docs/piped_engines.md`, in this process.
+
+`--isolate` starts it for each engine of a benchmark; a program of one's own can speak to it as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from batchproof.api import Capability
+from batchproof.checks.switches import compute_exactly
+from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
+from batchproof.run.capabilities import capabilities_of
+from batchproof.run.registry import EngineSpec, engine_host, resolve_engine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof host`."""
+    parser.add_argument("engine", metavar="ENGINE", help="as for pytest --engine")
+    parser.add_argument("--device", default="cpu", help="where its models are (default: cpu)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 once stdin is closed. Raises `UsageError` for an unknown engine."""
+    compute_exactly()
+    spec = resolve_engine(arguments.engine)
+    capabilities = sorted(each.value for each in _capabilities(spec))
+    engine_host().host(spec.name, spec.factory, capabilities, arguments.device)
+    return 0
+
+
+def _capabilities(spec: EngineSpec) -> frozenset[Capability]:
+    """Returns what the engine shows on the first embedded model that it serves."""
+    refusals = []
+    for name in DEFAULT_MODELS:
+        model = EMBEDDED[name].build()
+        try:
+            return capabilities_of(spec.name, lambda config: spec.factory(model, config))  # noqa: B023
+        except UnsupportedModelError as error:
+            refusals.append(str(error))
+    raise UsageError(f"engine {spec.name!r} serves none of {', '.join(DEFAULT_MODELS)}: {refusals[0]}")

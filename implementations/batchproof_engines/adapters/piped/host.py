@@ -1,0 +1,121 @@
+"""An engine of Python at the far end of a pipe: `batchproof host ENGINE` gives it a process of its own.
+
+So an engine shares neither clock nor memory with what measures it. It gets the model from the
+checkpoint that the near end has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from batchproof.api import Completion, EngineConfig, EngineFactory, Request, TokenEvent
+from batchproof.errors import UnsupportedModelError
+from batchproof_engines.adapters.piped import protocol
+from batchproof_engines.adapters.released.programs import serving
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def host(name: str, factory: EngineFactory, capabilities: Sequence[str], device: str) -> None:
+    """Answers the questions on stdin until it is closed. `capabilities` are those of the engine that
+    the protocol has."""
+    serving.serve(lambda: Hosted(name, factory, capabilities, device), {})
+
+
+class Hosted:
+    """The engine as a library of `serving.py`."""
+
+    version = "in a process of its own"
+    notes: Sequence[str] = ()
+
+    def __init__(
+        self, name: str, factory: EngineFactory, capabilities: Sequence[str], device: str
+    ) -> None:
+        self.name = name
+        self.capabilities: Sequence[str] = [
+            each for each in capabilities if each in protocol.CAPABILITIES
+        ]
+        self._factory = factory
+        self._device = device
+
+    def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> HostedEngine:
+        """Returns an engine. Raises `Unsupported` for a model that it refuses."""
+        import torch  # noqa: PLC0415 - the near end imports this package, and needs none of it
+
+        torch.set_num_threads(num_threads)
+        try:
+            engine = self._factory(_loaded(folder, dtype, self._device), EngineConfig(**config))
+        except UnsupportedModelError as why:
+            raise serving.Unsupported(str(why)) from why
+        return HostedEngine(engine)
+
+
+class HostedEngine:
+    """An engine in the terms of the protocol."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def generate(self, requests: Sequence[protocol.Request]) -> list[protocol.Completion]:
+        """Returns one completion per request, as the engine gives them."""
+        return [_completion(each) for each in self._engine.generate(list(map(_request, requests)))]
+
+    def add(self, request: protocol.Request) -> None:
+        """Adds a request. Raises `Live` where the engine raises `ValueError`."""
+        try:
+            self._engine.add(_request(request))
+        except ValueError as error:
+            raise serving.Live(str(error)) from error
+
+    def step(self) -> list[protocol.Event]:
+        """Runs one step and returns its events."""
+        return [_event(each) for each in self._engine.step()]
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request."""
+        self._engine.abort(request_id)
+
+    def has_unfinished(self) -> bool:
+        """Returns whether there is anything left to step for."""
+        return bool(self._engine.has_unfinished)
+
+    def close(self) -> None:
+        """Closes the engine if it can be closed."""
+        if hasattr(self._engine, "close"):
+            self._engine.close()
+
+
+def _request(given: protocol.Request) -> Request:
+    prompt, eos = tuple(given["prompt_token_ids"]), frozenset(given["eos_token_ids"])
+    return Request(given["request_id"], prompt, given["max_new_tokens"], eos)
+
+
+def _completion(given: Completion) -> protocol.Completion:
+    return {
+        "request_id": given.request_id,
+        "token_ids": list(given.token_ids),
+        "finish_reason": given.finish_reason.value,
+        "error": given.error,
+    }
+
+
+def _event(given: TokenEvent) -> protocol.Event:
+    return {
+        "request_id": given.request_id,
+        "token_id": given.token_id,
+        "finish_reason": None if given.finish_reason is None else given.finish_reason.value,
+        "error": given.error,
+    }
+
+
+@cache
+def _loaded(folder: str, dtype: str, device: str) -> PreTrainedModel:
+    import torch  # noqa: PLC0415 - as above
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    loaded: PreTrainedModel = model.to(device).eval().requires_grad_(False)
+    return loaded

@@ -1,0 +1,78 @@
+"""An engine at the far end of a pipe answers as it does in this process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
+from batchproof.errors import UnsupportedModelError
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import engine_host, isolated, resolve_engine
+from batchproof_engines.adapters.checkpoint import saved
+from batchproof_engines.adapters.piped.messages import read_completions, read_events, request_to_json
+
+CONFIG = EngineConfig(max_num_seqs=2, prefix_caching=True)
+REQUESTS = [Request("a", (1, 2, 3), 4), Request("b", (4, 5), 2), Request("bad", (), 2)]
+
+
+@pytest.fixture(scope="module")
+def model(laboratory: Laboratory) -> Any:
+    return laboratory.subject("gpt2-random").model
+
+
+def build(model: Any, factory: Any = None) -> Any:
+    factory = factory or resolve_engine("ragged").factory
+    hosted = engine_host().Hosted("mine", factory, ["logits", "stepping"], "cpu")
+    assert hosted.capabilities == ["stepping"]
+    return hosted.build(str(saved(model)), "float32", asdict(CONFIG), 1)
+
+
+def test_a_call_is_answered_as_here(model: Any) -> None:
+    here = resolve_engine("ragged").factory(model, CONFIG).generate(REQUESTS)
+    answer = build(model).generate(list(map(request_to_json, REQUESTS)))
+    assert read_completions({"completions": answer}) == here
+
+
+def test_requests_are_added_stepped_and_cancelled(model: Any) -> None:
+    engine = build(model)
+    for request in REQUESTS[:2]:
+        engine.add(request_to_json(request))
+    with pytest.raises(engine_host().serving.Live):
+        engine.add(request_to_json(REQUESTS[0]))
+    events = read_events({"events": engine.step()})
+    assert [event.request_id for event in events] == ["a", "b"]
+    assert all(isinstance(event.token_id, int) for event in events)
+    for name in ("a", "b"):
+        engine.abort(name)
+    aborted = read_events({"events": engine.step()})
+    assert aborted == [TokenEvent(each, None, FinishReason.ABORTED) for each in ("a", "b")]
+    assert not engine.has_unfinished()
+    engine.close()
+
+
+def test_the_engine_has_the_whole_config_and_may_refuse_the_model(model: Any) -> None:
+    given: list[EngineConfig] = []
+
+    class Counting:
+        def __init__(self, _model: Any, config: EngineConfig) -> None:
+            given.append(config)
+
+        def generate(self, requests: list[Request]) -> list[Completion]:
+            return [Completion.refused(each.request_id, "no") for each in requests]
+
+    def refusing(_model: Any, _config: EngineConfig) -> Any:
+        raise UnsupportedModelError("too small")
+
+    build(model, Counting)
+    assert given == [CONFIG]
+    with pytest.raises(engine_host().serving.Unsupported, match="too small"):
+        build(model, refusing)
+
+
+@pytest.mark.parametrize("name", ["cmd:true", "openvino", "openai?base_url=http://x"])
+def test_what_has_a_process_of_its_own_keeps_it(name: str) -> None:
+    spec = resolve_engine(name)
+    assert isolated(spec, "cpu") is spec
