@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from batchproof.bench.axes import USUAL_BUDGET
+from batchproof.bench.load import Load
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
-from batchproof.bench.spec_files import chosen, override
+from batchproof.bench.spec_files import LOAD_DIR, chosen, override
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
 from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, SLO_KEYS
@@ -30,6 +31,7 @@ class BenchSelection:
     terms: Terms
     num_threads: int | None  # None: torch's own choice
     results: str | None
+    load: Load | None  # None: throughput is measured with all requests at once
     growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
 
 
@@ -37,7 +39,8 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
     """Returns the command line of a benchmark run, resolved. Raises `UsageError`."""
     get = config.getoption
     limit_s = get("--engine-time-limit")
-    names = get("--workload") or ()
+    load = _load(get("--load"), get("--burstiness"))
+    names = get("--workload") or ([str(LOAD_DIR)] if load else ())
     specs = [
         override(
             spec,
@@ -49,6 +52,9 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         )
         for spec in chosen(names, on_cpu=device_type != "cuda")
     ]
+    for spec in specs if load else ():
+        assert load is not None, "else there is no spec here"
+        load.at(1.0).specs(spec)  # whether the workload has arrivals of its own is told at once
     num_threads = _num_threads(get("--threads"), device_type)
     terms = Terms(
         num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
@@ -64,6 +70,7 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         terms=terms,
         num_threads=num_threads,
         results=get("--results"),
+        load=load,
         growth_s=_growth_seconds(get("--growth-for"), bool(names)),
     )
 
@@ -84,6 +91,15 @@ def _growth_seconds(given: float | None, names_workload: bool) -> float:
         return 0.0 if names_workload else USUAL_BUDGET.axis_s
     require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
     return given
+
+
+def _load(text: str | None, burstiness: float | None) -> Load | None:
+    if text is not None:
+        return Load.parsed(text, burstiness)
+    require(
+        burstiness is None, "--burstiness", burstiness, "left out without --load, whose gaps it shapes"
+    )
+    return None
 
 
 def _sample_size(text: str | None) -> int | None:

@@ -1,0 +1,301 @@
+"""Under rising load every figure is that of queueing arithmetic, the knee is where theory has it, and a
+client that is too slow says so instead of blaming the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, pstdev
+from typing import Any
+
+import pytest
+import torch
+
+from batchproof.api import FinishReason, Request, TokenEvent
+from batchproof.bench import drive
+from batchproof.bench.knee import in_words, keeps_up, knee_of
+from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
+from batchproof.bench.load_sweep import point_of
+from batchproof.bench.result_rows import Terms
+from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
+from batchproof.errors import UsageError
+from tests.selftest.bench.simulated import (
+    STEP_S,
+    Clock,
+    Expected,
+    SimulatedEngine,
+    one_slot,
+    simulate_time,
+)
+
+CPU = torch.device("cpu")
+TERMS = Terms(num_laps=1, clock="wall")
+ONE = ((1.0, Range(1, 1)),)
+FIXED = BenchSpec("fixed", "why", 2000, Range(1, 1), ONE, slots=1)  # M/D/1 with Poisson arrivals
+MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
+CAPACITY = 1 / (5 * STEP_S)  # of `MIXED`, in requests per second, if prompts cost nothing
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return simulate_time(monkeypatch)
+
+
+def served(clock: Clock, workload: BenchWorkload, prompt_s: float = 0.0) -> drive.Round:
+    """The clock starts anew, so that no digit is lost to the rounds before."""
+    clock.now = clock.slept = 0.0
+    engine = SimulatedEngine(clock, workload.config.max_num_seqs, prompt_s=prompt_s)
+    return drive.serve(engine, workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True)
+
+
+def curve(clock: Clock, load: Load, spec: BenchSpec) -> list[dict[str, Any]]:
+    workloads = [each.realise(50, 64) for each in load.specs(spec)]
+    found = [point_of([served(clock, each)], each, TERMS) for each in workloads]
+    return [{"load": value} | point for value, point in zip(load.values, found, strict=True)]
+
+
+def closed_loop(
+    concurrency: int, requests: Sequence[Request], first_s: Callable[[Request], float]
+) -> Expected:
+    """Request i is due when the one `concurrency` before it has left."""
+    arrivals = [0.0] * concurrency
+    while len(arrivals) < len(requests):
+        so_far = one_slot(arrivals, requests[: len(arrivals)], first_s)
+        arrivals.append(so_far.tokens[len(arrivals) - concurrency][-1])
+    return one_slot(arrivals, requests, first_s)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load.parsed("rate:5,10,20,40"),
+        Load.parsed("rate:5,10,20,40", burstiness=0.25),
+        Load.parsed("rate:5,10,20,40", burstiness=4),
+        Load.parsed("concurrency:1,3,16"),
+    ],
+    ids=["poisson", "bursts", "regular", "closed loop"],
+)
+def test_each_point_has_the_figures_of_lindleys_recursion(clock: Clock, load: Load) -> None:
+    def first_s(request: Request) -> float:
+        return STEP_S * (1 + len(request.prompt_token_ids) / 16)
+
+    for value, spec in zip(load.values, load.specs(MIXED), strict=True):
+        workload = spec.realise(50, 64)
+        point = point_of([served(clock, workload, STEP_S / 16)], workload, TERMS)
+        requests, due_s = workload.requests, workload.arrivals_s
+        if due_s is None:
+            expected = closed_loop(int(value), requests, first_s)
+        else:
+            expected = one_slot(due_s, requests, first_s)
+        figures = expected.figures(requests, clock.slept)
+        ends = [times[-1] for times in expected.tokens]
+        spans = (max(expected.arrivals) - min(expected.arrivals), max(ends) - min(ends))
+        figures |= dict(
+            zip(("offered_rate", "achieved_rate"), (47 / span for span in spans), strict=True)
+        )
+        found = {name: point["metrics"][name] for name in figures}
+        assert found == pytest.approx(figures, rel=1e-9)
+        assert point["client"]["own_share"] == pytest.approx(0, abs=1e-9)
+        assert point["client"]["p99_own_delay_ms"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_knee_of_m_d_1_is_where_power_is_largest(clock: Clock) -> None:
+    """Mean time in system: 1 + u / (2 (1 - u)) services (Pollaczek and Khinchine), so that power is
+    largest at a utilisation of 2 - sqrt(2) = 0.586; the nearest load measured is 0.6."""
+    points = curve(clock, Load(RATE, ()).at(1 / STEP_S), FIXED)
+    assert len(points) == len(SHARES)
+    for share, point in zip((0.2, 0.4, 0.6), points, strict=False):
+        in_system = point["metrics"]["mean_e2el_ms"] / (1000 * STEP_S)
+        assert in_system == pytest.approx(1 + share / (2 * (1 - share)), rel=0.05)
+    knee = knee_of(points)
+    assert knee == pytest.approx(0.6 / STEP_S, rel=1e-3)
+    assert [keeps_up(each["metrics"]) for each in points][:5] == [True] * 5
+    assert not keeps_up(points[-1]["metrics"])
+    assert points[-1]["metrics"]["achieved_rate"] == pytest.approx(1 / STEP_S, rel=0.01)
+    words = in_words(RATE, points, knee)
+    assert f"knee at rate {0.6 / STEP_S:.3g}: " in words
+    assert "it may lie beyond" not in words
+
+
+def test_the_knee_of_a_closed_loop_is_where_the_slots_are_full(clock: Clock) -> None:
+    """With n of 4 slots busy throughput is n / service; with more users only latency grows."""
+    spec = replace(MIXED, prompt_len=Range(1, 1), cap=((1.0, Range(4, 4)),), slots=4)
+    points = curve(clock, Load.parsed("concurrency:1,2,4,8,16"), spec)
+    by_users = {point["load"]: point["metrics"] for point in points}
+    assert by_users[2]["mean_e2el_ms"] == by_users[4]["mean_e2el_ms"] == 4000 * STEP_S
+    assert by_users[4]["output_throughput"] == by_users[8]["output_throughput"] == 4 / STEP_S
+    assert by_users[16]["median_e2el_ms"] == 16_000 * STEP_S
+    assert knee_of(points) == 4
+
+
+def test_too_few_points_or_none_that_keeps_up_have_no_knee(clock: Clock) -> None:
+    points = curve(clock, Load(RATE, ()).at(1 / STEP_S), replace(FIXED, num_requests=50))
+    assert knee_of(points[:2]) is None
+    assert knee_of(points[-1:] * 3) is None
+    assert in_words(RATE, points[-1:], None) == "falls behind at rate 154"
+    assert "(the highest load with figures: it may lie beyond)" in in_words(RATE, points[:3], 76.8)
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -> None:
+    read = drive._read
+
+    def slowly(event: TokenEvent) -> tuple[Any, ...]:
+        clock.now += seconds
+        return read(event)
+
+    monkeypatch.setattr(drive, "_read", slowly)
+
+
+@pytest.mark.parametrize(("steps", "share"), [(1 / 8, 1 / 9), (1 / 64, 1 / 65)])
+def test_a_client_that_is_slow_between_steps_makes_no_claim(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, steps: float, share: float
+) -> None:
+    slow(monkeypatch, clock, steps * STEP_S)
+    (point,) = curve(clock, Load.parsed(f"rate:{CAPACITY / 2}"), MIXED)
+    assert point["client"]["own_share"] == pytest.approx(share)
+    if share < 0.05:
+        assert point["saturation"] is None
+        return
+    assert "its code took 11% of the time (limit 5%)" in point["saturation"]
+    assert point["metrics"] is point["spread"] is None
+    assert in_words(RATE, [point], None).startswith("no figures at rate 12.8: the load generator")
+
+
+def test_a_client_that_oversleeps_makes_no_claim(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request finds the engine idle, and waits a quarter of the step for the client."""
+    monkeypatch.setattr(drive, "sleep", lambda seconds: clock.sleep(seconds + STEP_S / 4))
+    workload = replace(FIXED, arrival_rate=0.01, num_requests=5).realise(50, 64)
+    round_ = served(clock, workload)
+    assert round_.client is not None
+    assert list(round_.client.own_delays_s()) == pytest.approx([0.0, *[STEP_S / 4] * 4])
+    saturation = point_of([round_], workload, TERMS)["saturation"]
+    assert "its own delays are 17% of the times to first token" in saturation  # 1 / 6
+
+
+def test_the_delay_by_a_long_step_is_the_engines(clock: Clock) -> None:
+    """Three requests fall due while a long prompt is fed; the client is not to blame."""
+    workload = MIXED.realise(50, 64)
+    requests = (Request("long", (1,) * 128, 2), *workload.requests[:3])
+    came = drive.Arrivals((0.0, 0.25, 0.5, 0.75))
+    engine = SimulatedEngine(clock, 4, prompt_s=STEP_S)
+    log = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True).client
+    assert log is not None
+    first = 129 * STEP_S
+    assert log.submitted_s == (0.0, *[first] * 3)
+    assert list(log.own_delays_s()) == [0.0] * 4
+    assert list(replace(log, is_beside=True).own_delays_s()) == [
+        0.0,
+        *(first - t for t in came.due_s[1:]),
+    ]
+
+
+@dataclass
+class SimulatedServer:
+    """Answers each request `SERVICE_S` after it came, however many there are."""
+
+    clock: Clock
+    ends: dict[str, float]
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.ends)
+
+    def add(self, request: Request) -> None:
+        self.ends[request.request_id] = self.clock.now + 0.5
+
+    def step(self) -> list[TokenEvent]:
+        return self.step_within(60.0)
+
+    def step_within(self, seconds: float) -> list[TokenEvent]:
+        self.clock.now = min(self.clock.now + seconds, *self.ends.values())
+        ended = [name for name, end in self.ends.items() if end <= self.clock.now]
+        for name in ended:
+            del self.ends[name]
+        return [TokenEvent(name, 7, FinishReason.LENGTH) for name in ended]
+
+
+def test_a_server_gets_each_request_when_it_is_due(clock: Clock) -> None:
+    """Waiting for a token of one request delays no other: without `step_within` the second would be
+    sent when the first has ended."""
+    requests = tuple(Request(f"r{n}", (1,), 1) for n in range(3))
+    came = drive.Arrivals((0.0, 0.25, 0.375))
+    served = drive.serve(SimulatedServer(clock, {}), requests, came, CPU, 60.0, is_stepping=True)
+    assert served.client is not None
+    assert served.client.submitted_s == came.due_s
+    assert served.token_times_s == ((0.5,),) * 3
+
+
+def test_an_engine_that_forgets_a_request_ends_a_closed_loop(clock: Clock) -> None:
+    class Forgetful(SimulatedEngine):
+        def step(self) -> list[TokenEvent]:
+            return [each for each in super().step() if each.request_id != "r1"]
+
+    workload = replace(MIXED, concurrency=1, num_requests=3).realise(50, 64)
+    found = drive.serve(
+        Forgetful(clock, 1), workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True
+    )
+    reasons = [each.finish_reason for each in found.completions]
+    assert reasons == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.ERROR]
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1, 4])
+def test_burstiness_is_the_shape_of_the_gaps(burstiness: float) -> None:
+    """vLLM's definition: a coefficient of variation of 1 / sqrt(burstiness), whatever the rate."""
+    spec = replace(FIXED, arrival_rate=5.0, burstiness=burstiness, num_requests=4000)
+    due_s = spec.realise(50, 64).arrivals_s
+    assert due_s is not None
+    gaps = [b - a for a, b in pairwise(due_s)]
+    assert fmean(gaps) == pytest.approx(1 / 5, rel=0.05)
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(burstiness**-0.5, rel=0.05)
+    faster = replace(spec, arrival_rate=10.0).realise(50, 64).arrivals_s
+    assert faster == pytest.approx([each / 2 for each in due_s], abs=1e-2)
+
+
+def test_workloads_without_the_new_fields_keep_their_hashes_and_labels() -> None:
+    poisson = replace(MIXED, arrival_rate=5.0)
+    assert replace(poisson, burstiness=1.0).realise(50, 64).hash == poisson.realise(50, 64).hash
+    assert not {"burstiness", "concurrency"} & poisson.as_dict().keys()
+    hashes = {
+        replace(MIXED, **given).realise(50, 64).hash  # type: ignore[arg-type]
+        for given in (
+            {},
+            {"concurrency": 1},
+            {"concurrency": 2},
+            {"arrival_rate": 5.0, "burstiness": 2.0},
+        )
+    }
+    assert len(hashes) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "burstiness", "says"),
+    [
+        (
+            "rat:2",
+            None,
+            "--load is 'rat:2', but must be rate:R,... in requests per second, concurrency:",
+        ),
+        ("rate:", None, "--load is 'rate:', but must be rate:R"),
+        ("rate:0,2", None, "--load is 'rate:0,2', but must be rate:R,"),
+        ("rate:4,2", None, "with numbers above 0 that rise"),
+        ("rate:2,fast", None, "--load is 'rate:2,fast', but must be"),
+        ("concurrency:1.5", None, "--load is 'concurrency:1.5', but must be"),
+        ("auto", 0, "--burstiness is 0, but must be above 0 and finite"),
+        ("concurrency:2", 0.5, "--burstiness is 0.5, but must be left out with --load concurrency"),
+    ],
+)
+def test_what_is_no_load_is_named(text: str, burstiness: float | None, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Load.parsed(text, burstiness)
+    assert says in str(caught.value)
+
+
+def test_a_workload_that_does_not_fit_the_load_is_named() -> None:
+    with pytest.raises(
+        UsageError, match="workload 'mixed' has its own arrival_rate: name a --workload"
+    ):
+        Load.parsed("rate:2").specs(replace(MIXED, arrival_rate=1.0))
+    with pytest.raises(UsageError, match="'mixed': concurrency is 99, but must be 1 to 48, the number"):
+        Load.parsed("concurrency:2,99").specs(MIXED)
+    assert Load(CONCURRENCY, (2,)).at(5.0).values == (2,)
