@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from batchproof.bench.drive import Round
+if TYPE_CHECKING:  # a report needs no torch
+    from batchproof.bench.drive import Round
 
 LEAST_KEPT_UP = 0.95
 LEAST_POINTS = 3  # with fewer there is no bend

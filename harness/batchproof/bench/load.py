@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
@@ -69,6 +69,24 @@ class Load:
             return tuple(replace(rated, arrival_rate=each) for each in self.values)
         except InvalidValueError as error:
             raise UsageError(f"--load on workload {spec.name!r}: {error}") from None
+
+
+def by_title(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Returns the entries of a result file's `load` in groups that ran side by side, by their
+    title."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        workload, model = entry["workload"], entry["model"]
+        place = f"{workload['name']} ({workload['hash']}) on {model['name']} in {model['dtype']}"
+        groups.setdefault(f"{place}, {_process(entry)}", []).append(entry)
+    return groups
+
+
+def _process(entry: Mapping[str, Any]) -> str:
+    if entry["kind"] == CONCURRENCY:
+        return "closed loop"
+    burstiness = entry["burstiness"]
+    return "Poisson arrivals" if burstiness is None else f"gamma arrivals of burstiness {burstiness:g}"
 
 
 def _values(text: str, listed: str, form: str, read: Callable[[str], float]) -> tuple[float, ...]:

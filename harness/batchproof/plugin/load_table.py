@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchproof.bench.knee import keeps_up
+from batchproof.bench.load import by_title
 
 LATENCIES = ("ttft", "itl", "tpot", "e2el")
 COLUMNS = (
@@ -17,24 +18,12 @@ COLUMNS = (
 
 def load_table(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the lines for all entries, a table for each workload and model."""
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for entry in entries:
-        workload, model = entry["workload"], entry["model"]
-        key = (workload["name"], workload["hash"], model["name"], model["dtype"], entry["kind"])
-        groups.setdefault(key, []).append(entry)
-    for (name, digest, model_name, dtype, kind), group in groups.items():
-        yield f"{name} ({digest}) on {model_name} in {dtype}, {_arrivals(kind, group[0])}:"
+    for title, group in by_title(entries).items():
+        yield f"{title}:"
         yield from _table(group)
         for entry in group:
             yield f"{entry['engine']}: {entry['words']}"
         yield ""
-
-
-def _arrivals(kind: str, entry: Mapping[str, Any]) -> str:
-    if kind == "concurrency":
-        return "closed loop"
-    burstiness = entry["burstiness"]
-    return "Poisson arrivals" if burstiness is None else f"gamma arrivals of burstiness {burstiness:g}"
 
 
 def _table(group: Iterable[Mapping[str, Any]]) -> Iterator[str]:
