@@ -1,10 +1,13 @@
 """When the requests of a round come: all at once, in open loop at a rate, or in closed loop.
 
-Open loop: request i is due at a time drawn before, whatever the engine does. Gaps have the mean
-1 / rate. They are exponential, which makes a Poisson process, or follow a gamma distribution of the
-shape `burstiness` and the scale 1 / (rate * burstiness), as in vLLM's `--burstiness`. Their coefficient
-of variation is 1 / sqrt(burstiness): below 1 arrivals come in bursts, 1 is Poisson, above 1 they are
-more regular. Closed loop: `concurrency` users; each submits a request when the one before has ended.
+Open loop: request i is due at a time drawn before, whatever the engine does. Without `burstiness` gaps
+are exponential with the mean 1 / rate, which makes a Poisson process. With it they follow a gamma
+distribution of that shape, as in vLLM's `--burstiness`, and are scaled so that the last request comes
+exactly (n - 1) / rate after the first: a short round offers the rate asked for, too. The coefficient of
+variation of the gaps is 1 / sqrt(burstiness): below 1 requests come in bursts, 1 is Poisson, above 1
+they are more regular.
+
+Closed loop: `concurrency` users; each submits a request when the one before has ended.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from itertools import accumulate
 
 from batchproof.validation.values import require
 
@@ -65,9 +69,11 @@ def drawn_arrivals(
     """
     if rate is None:
         return None
-    due_s = [0.0]
-    while len(due_s) < num_requests:
-        shape = burstiness
-        gap_s = rng.expovariate(rate) if shape is None else rng.gammavariate(shape, 1 / (rate * shape))
-        due_s.append(round(due_s[-1] + gap_s, 6))
-    return tuple(due_s)
+    if burstiness is None:
+        due_s = [0.0]
+        while len(due_s) < num_requests:
+            due_s.append(round(due_s[-1] + rng.expovariate(rate), 6))
+        return tuple(due_s)
+    gaps = [rng.gammavariate(burstiness, 1.0) for _ in range(num_requests - 1)]
+    scale = len(gaps) / (rate * sum(gaps)) if gaps else 0.0
+    return tuple(round(scale * each, 6) for each in accumulate(gaps, initial=0.0))

@@ -85,11 +85,10 @@ def in_words(kind: str, points: Sequence[Point], knee: float | None) -> str:
         )
         if knee == shown[-1]["load"]:
             found[-1] += " (the highest load with figures: it may lie beyond)"
-    found += [
-        f"no figures at {kind} {each['load']:g}: {each['saturation']}"
-        for each in points
-        if each["saturation"]
-    ]
+    gaps = {f"{each['load']:g}": each["saturation"] for each in points if each["saturation"]}
+    for load, reason in [*gaps.items()][:1]:
+        at = f"at {load} " if len(gaps) > 1 else ""
+        found.append(f"no figures at {kind} {', '.join(gaps)}: {at}{reason}")
     return "; ".join(found) or "no point has figures"
 
 

@@ -25,23 +25,23 @@ class Load:
 
     kind: Literal["rate", "concurrency"]
     values: tuple[float, ...]
-    burstiness: float | None = None
+    burstiness: float | None = 1.0  # of rates: 1 is Poisson; None in closed loop
 
     @classmethod
     def parsed(cls, text: str, burstiness: float | None = None) -> Self:
         """Returns what `--load` and `--burstiness` say. Raises `UsageError`."""
-        if burstiness is not None:
-            rule = "above 0 and finite: 1 is Poisson, less comes in bursts"
-            require(0 < burstiness < math.inf, "--burstiness", f"{burstiness:g}", rule)
+        shape = 1.0 if burstiness is None else burstiness
+        rule = "above 0 and finite: 1 is Poisson, less comes in bursts"
+        require(0 < shape < math.inf, "--burstiness", f"{shape:g}", rule)
         if text == "auto":
-            return cls(RATE, (), burstiness)
+            return cls(RATE, (), shape)
         kind, _, listed = text.partition(":")
         require(kind in (RATE, CONCURRENCY) and bool(listed), "--load", repr(text), FORM)
         if kind == RATE:
-            return cls(RATE, _values(text, listed, r"\d+(\.\d+)?", float), burstiness)
+            return cls(RATE, _values(text, listed, r"\d+(\.\d+)?", float), shape)
         rule = "left out with --load concurrency, where a request comes when another has ended"
         require(burstiness is None, "--burstiness", burstiness, rule)
-        return cls(CONCURRENCY, _values(text, listed, r"\d+", int))
+        return cls(CONCURRENCY, _values(text, listed, r"\d+", int), None)
 
     @property
     def num_points(self) -> int:
@@ -86,7 +86,7 @@ def _process(entry: Mapping[str, Any]) -> str:
     if entry["kind"] == CONCURRENCY:
         return "closed loop"
     burstiness = entry["burstiness"]
-    return "Poisson arrivals" if burstiness is None else f"gamma arrivals of burstiness {burstiness:g}"
+    return "Poisson arrivals" if burstiness == 1 else f"gamma arrivals of burstiness {burstiness:g}"
 
 
 def _values(text: str, listed: str, form: str, read: Callable[[str], float]) -> tuple[float, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from batchproof.bench.knee import keeps_up
@@ -10,7 +11,7 @@ from batchproof.bench.load import by_title
 
 LATENCIES = ("ttft", "itl", "tpot", "e2el")
 COLUMNS = (
-    *("engine", "load", "offered", "achieved req/s", "output tok/s"),
+    *("load", "offered", "achieved req/s", "output tok/s"),
     *(f"{name} p50/p90/p99" for name in LATENCIES),
     *("goodput", "client"),
 )
@@ -19,30 +20,36 @@ COLUMNS = (
 def load_table(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the lines for all entries, a table for each workload and model."""
     for title, group in by_title(entries).items():
-        yield f"{title}:"
+        yield f"{title}, latencies in ms:"
         yield from _table(group)
-        for entry in group:
-            yield f"{entry['engine']}: {entry['words']}"
         yield ""
 
 
-def _table(group: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    lines = [COLUMNS, *(_cells(entry, point) for entry in group for point in entry["points"])]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-        yield "  ".join([line[0].ljust(widths[0]), *cells[1:]]).rstrip()
+def _table(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the heads, and for each engine its knee in words and a line for each load."""
+    lines = {entry["engine"]: [_cells(entry, point) for point in entry["points"]] for entry in group}
+    columns = zip(COLUMNS, *chain(*lines.values()), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    yield _line(COLUMNS, widths)
+    for entry in group:
+        yield f"{entry['engine']}: {entry['words']}"
+        yield from (_line(cells, widths) for cells in lines[entry["engine"]])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join([f"  {first.strip():<{widths[0]}}", *others]).rstrip()
 
 
 def _cells(entry: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...]:
     metrics, own = point["metrics"], f"{point['client']['own_share']:.1%}"
     mark = " knee" if point["load"] == entry["knee"] else ""
-    first = (entry["engine"], f"{entry['kind']} {point['load']:g}{mark}")
+    load = f"{entry['kind']} {point['load']:g}{mark}"
     if metrics is None:
-        return (*first, *["-"] * (len(COLUMNS) - 4), "saturated", own)
+        return (load, *["-"] * (len(COLUMNS) - 3), "saturated", own)
     behind = "" if keeps_up(metrics) else " (behind)"
     return (
-        *first,
+        load,
         _short(metrics["offered_rate"]),
         f"{_short(metrics['achieved_rate'])}{behind}",
         _short(metrics["output_throughput"]),

@@ -208,7 +208,7 @@ def load(engine: str = "ragged", rates: Sequence[float] = (5, 10, 20, 40), knee:
         "verdict": "VALID",
         "reason": None,
         "kind": "rate",
-        "burstiness": None,
+        "burstiness": 1.0,
         "num_laps": 1,
         "points": points,
         "knee": knee,

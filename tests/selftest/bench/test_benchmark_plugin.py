@@ -106,7 +106,7 @@ def test_load_rises_for_engines_that_can_be_stepped(
     assert len({point["workload_hash"] for point in right["points"]}) == 3
     shown = [point["metrics"] for point in right["points"] if not point["saturation"]]
     assert all(metrics["goodput_share"] == 1 for metrics in shown)
-    assert "in float32, closed loop:" in session.output
+    assert "in float32, closed loop, latencies" in session.output
 
 
 def test_the_loads_of_auto_are_shares_of_the_throughput_at_once(
@@ -123,7 +123,7 @@ def test_the_loads_of_auto_are_shares_of_the_throughput_at_once(
     assert [point["load"] for point in entry["points"]] == pytest.approx(
         [share * at_once for share in SHARES], rel=0.01
     )
-    assert "gamma arrivals of burstiness 0.5:" in session.output
+    assert "gamma arrivals of burstiness 0.5, latencies" in session.output
 
 
 def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_path: Path) -> None:
