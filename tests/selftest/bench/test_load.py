@@ -19,6 +19,7 @@ from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
 from batchproof.bench.load_sweep import point_of
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
+from batchproof.bench.spec_files import LOAD_DIR, chosen
 from batchproof.errors import UsageError
 from tests.selftest.bench.simulated import (
     STEP_S,
@@ -293,6 +294,14 @@ def test_what_is_no_load_is_named(text: str, burstiness: float | None, says: str
     with pytest.raises(UsageError) as caught:
         Load.parsed(text, burstiness)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_the_workload_of_load_has_no_arrivals_of_its_own(on_cpu: bool) -> None:
+    (spec,) = chosen([str(LOAD_DIR)], on_cpu=on_cpu)
+    rated = Load.parsed("auto").at(10.0).specs(spec)
+    assert [each.arrival_rate for each in rated] == [10 * share for share in SHARES]
+    assert spec.num_requests >= 8 * spec.slots, "a queue can form"
 
 
 def test_a_workload_that_does_not_fit_the_load_is_named() -> None:
