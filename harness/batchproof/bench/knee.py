@@ -21,6 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a report needs no torch
+    from batchproof.bench.arrivals import Arrivals
     from batchproof.bench.drive import Round
 
 LEAST_KEPT_UP = 0.95
@@ -28,22 +29,20 @@ LEAST_POINTS = 3  # with fewer there is no bend
 Point = Mapping[str, Any]  # of a result file: `load`, `metrics` and more
 
 
-def rates(rounds: Sequence[Round]) -> dict[str, float | None]:
-    """Returns offered and achieved requests per second, of the median round; None for fewer than two
-    requests, and for an offered rate without one: at once and in closed loop."""
-    offered, achieved = [], []
+def rates(rounds: Sequence[Round], arrivals: Arrivals) -> dict[str, float | None]:
+    """Returns offered and achieved requests per second, the latter of the median round; None for fewer
+    than two requests. In closed loop nothing is offered: requests come as fast as they are served."""
+    achieved = []
     for each in rounds:
         assert each.client is not None, "only stepped engines are measured under load"
         assert each.token_times_s is not None, "a client and times come together"
-        due = each.client.due_s
-        times = zip(due, each.token_times_s, strict=True)
-        offered.append(_rate(due))
-        achieved.append(_rate([arrival + own[-1] for arrival, own in times]))
-    return {"offered_rate": _median(offered), "achieved_rate": _median(achieved)}
+        times = zip(each.client.due_s, each.token_times_s, strict=True)
+        achieved.append(_rate([due + own[-1] for due, own in times]))
+    return {"offered_rate": _rate(arrivals.due_s or ()), "achieved_rate": _median(achieved)}
 
 
 def _rate(times_s: Sequence[float]) -> float | None:
-    span = max(times_s) - min(times_s)
+    span = max(times_s, default=0.0) - min(times_s, default=0.0)
     return (len(times_s) - 1) / span if span > 0 else None
 
 

@@ -1,7 +1,7 @@
 """Throughput against latency: engines at rising load, interleaved, every answer checked.
 
 A lap visits all loads; at each the engines take turns, as in a comparison. One wrong answer at any load
-makes the engine INVALID at all. A load at which the client is saturated has no figures.
+leaves an engine without figures at all of them. A load at which the client is saturated has no figures.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def point_of(rounds: Sequence[Round], workload: BenchWorkload, terms: Terms) -> 
 
 
 def _figures(rounds: Sequence[Round], workload: BenchWorkload, terms: Terms) -> Figures:
-    return measure(rounds, workload.requests, terms.slo_ms) | rates(rounds)
+    return measure(rounds, workload.requests, terms.slo_ms) | rates(rounds, workload.arrivals)
 
 
 def _spread(laps: Sequence[Figures]) -> dict[str, tuple[float, float]]:

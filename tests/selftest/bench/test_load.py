@@ -92,11 +92,12 @@ def test_each_point_has_the_figures_of_lindleys_recursion(clock: Clock, load: Lo
         figures = expected.figures(requests, clock.slept)
         ends = [times[-1] for times in expected.tokens]
         spans = (max(expected.arrivals) - min(expected.arrivals), max(ends) - min(ends))
-        if due_s is not None:
+        if due_s is None:
+            assert point["metrics"]["offered_rate"] is None
+        else:
             assert 47 / spans[0] == pytest.approx(value, rel=1e-5), "what is asked for is offered"
-        figures |= dict(
-            zip(("offered_rate", "achieved_rate"), (47 / span for span in spans), strict=True)
-        )
+            figures["offered_rate"] = 47 / spans[0]
+        figures["achieved_rate"] = 47 / spans[1]
         found = {name: point["metrics"][name] for name in figures}
         assert found == pytest.approx(figures, rel=1e-9)
         assert point["client"]["own_share"] == pytest.approx(0, abs=1e-9)
@@ -130,6 +131,7 @@ def test_the_knee_of_a_closed_loop_is_where_the_slots_are_full(clock: Clock) -> 
     assert by_users[4]["output_throughput"] == by_users[8]["output_throughput"] == 4 / STEP_S
     assert by_users[16]["median_e2el_ms"] == 16_000 * STEP_S
     assert knee_of(points) == 4
+    assert all(keeps_up(metrics) for metrics in by_users.values())
 
 
 def test_too_few_points_or_none_that_keeps_up_have_no_knee(clock: Clock) -> None:
