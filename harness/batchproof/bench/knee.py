@@ -80,7 +80,7 @@ def in_words(kind: str, points: Sequence[Point], knee: float | None) -> str:
         metrics = next(each["metrics"] for each in shown if each["load"] == knee)
         found.append(
             f"knee at {kind} {knee:g}: {metrics['achieved_rate']:.3g} requests/s, "
-            f"ttft p99 {metrics['p99_ttft_ms']:.3g} ms, e2el p99 {metrics['p99_e2el_ms']:.3g} ms"
+            f"ttft p99 {metrics['p99_ttft_ms']:,.4g} ms, e2el p99 {metrics['p99_e2el_ms']:,.4g} ms"
         )
         if knee == shown[-1]["load"]:
             found[-1] += " (the highest load with figures: it may lie beyond)"

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchproof.bench.knee import keeps_up
 from batchproof.bench.load import by_title
+from batchproof.plugin.bench_table import short
 
 LATENCIES = ("ttft", "itl", "tpot", "e2el")
 COLUMNS = (
@@ -50,11 +51,11 @@ def _cells(entry: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...
     behind = "" if keeps_up(metrics) else " (behind)"
     return (
         load,
-        _short(metrics["offered_rate"]),
-        f"{_short(metrics['achieved_rate'])}{behind}",
-        _short(metrics["output_throughput"]),
+        short(metrics["offered_rate"]),
+        f"{short(metrics['achieved_rate'])}{behind}",
+        short(metrics["output_throughput"]),
         *(_three(metrics, name) for name in LATENCIES),
-        _short(metrics["request_goodput"]),
+        short(metrics["request_goodput"]),
         own,
     )
 
@@ -62,11 +63,4 @@ def _cells(entry: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...
 def _three(metrics: Mapping[str, Any], name: str) -> str:
     if metrics[f"p99_{name}_ms"] is None:
         return "-"
-    return "/".join(_short(metrics[f"{kind}_{name}_ms"]) for kind in ("median", "p90", "p99"))
-
-
-def _short(value: float | None) -> str:
-    """Returns the value with three significant digits, or with all digits before the decimal point."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "/".join(short(metrics[f"{kind}_{name}_ms"]) for kind in ("median", "p90", "p99"))
