@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pictures",
         type=Path,
         metavar="DIR",
-        help="write throughput, ratios, slots and growth as stand-alone SVG files to DIR as well",
+        help="write throughput, ratios, slots, load and growth as stand-alone SVG files to DIR as well",
     )
 
 

@@ -11,13 +11,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import torch
 
 from batchproof.api import Completion, FinishReason, Request, TokenEvent
 from batchproof.bench import drive
+from batchproof.bench.load import Load
+from batchproof.bench.load_sweep import point_of
+from batchproof.bench.result_rows import Terms
+from batchproof.bench.spec import BenchSpec, BenchWorkload
 
 STEP_S = 2.0**-7  # of a decode step
+CPU = torch.device("cpu")
+TERMS = Terms(num_laps=1, clock="wall")
 
 
 @dataclass
@@ -150,3 +158,16 @@ def one_slot(
 
 def wanted(num: int, cap: int, prompt_len: int = 1) -> tuple[Request, ...]:
     return tuple(Request(f"r{n}", (1,) * prompt_len, cap) for n in range(num))
+
+
+def served(clock: Clock, workload: BenchWorkload, prompt_s: float = 0.0) -> drive.Round:
+    """The clock starts anew, so that no digit is lost to the rounds before."""
+    clock.now = clock.slept = 0.0
+    engine = SimulatedEngine(clock, workload.config.max_num_seqs, prompt_s=prompt_s)
+    return drive.serve(engine, workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True)
+
+
+def curve(clock: Clock, load: Load, spec: BenchSpec) -> list[dict[str, Any]]:
+    workloads = [each.realise(50, 64) for each in load.specs(spec)]
+    found = [point_of([served(clock, each)], each, TERMS) for each in workloads]
+    return [{"load": value} | point for value, point in zip(load.values, found, strict=True)]

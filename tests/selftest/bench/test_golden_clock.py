@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from batchproof.api import Request
 from batchproof.bench import drive
@@ -15,6 +14,7 @@ from batchproof.bench.arrivals import AT_ONCE, Arrivals
 from batchproof.bench.metrics import measure
 from batchproof.bench.spec import BenchSpec, Range
 from tests.selftest.bench.simulated import (
+    CPU,
     STEP_S,
     Clock,
     Expected,
@@ -23,8 +23,6 @@ from tests.selftest.bench.simulated import (
     simulate_time,
     wanted,
 )
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture

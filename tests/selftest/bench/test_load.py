@@ -1,59 +1,40 @@
-"""Under rising load every figure is that of queueing arithmetic, the knee is where theory has it, and a
-client that is too slow says so instead of blaming the engine."""
+"""At rising load every figure is that of queueing arithmetic, and the knee is where theory has it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, pstdev
-from typing import Any
 
 import pytest
-import torch
 
-from batchproof.api import FinishReason, Request, TokenEvent
-from batchproof.bench import drive
+from batchproof.api import Request
 from batchproof.bench.knee import in_words, keeps_up, knee_of
 from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
 from batchproof.bench.load_sweep import point_of
-from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
+from batchproof.bench.spec import BenchSpec, Range
 from batchproof.bench.spec_files import LOAD_DIR, chosen
 from batchproof.errors import UsageError
 from tests.selftest.bench.simulated import (
     STEP_S,
+    TERMS,
     Clock,
     Expected,
-    SimulatedEngine,
+    curve,
     one_slot,
+    served,
     simulate_time,
 )
 
-CPU = torch.device("cpu")
-TERMS = Terms(num_laps=1, clock="wall")
 ONE = ((1.0, Range(1, 1)),)
 FIXED = BenchSpec("fixed", "why", 2000, Range(1, 1), ONE, slots=1)  # M/D/1 with Poisson arrivals
 MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
-CAPACITY = 1 / (5 * STEP_S)  # of `MIXED`, in requests per second, if prompts cost nothing
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return simulate_time(monkeypatch)
-
-
-def served(clock: Clock, workload: BenchWorkload, prompt_s: float = 0.0) -> drive.Round:
-    """The clock starts anew, so that no digit is lost to the rounds before."""
-    clock.now = clock.slept = 0.0
-    engine = SimulatedEngine(clock, workload.config.max_num_seqs, prompt_s=prompt_s)
-    return drive.serve(engine, workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True)
-
-
-def curve(clock: Clock, load: Load, spec: BenchSpec) -> list[dict[str, Any]]:
-    workloads = [each.realise(50, 64) for each in load.specs(spec)]
-    found = [point_of([served(clock, each)], each, TERMS) for each in workloads]
-    return [{"load": value} | point for value, point in zip(load.values, found, strict=True)]
 
 
 def closed_loop(
@@ -140,108 +121,6 @@ def test_too_few_points_or_none_that_keeps_up_have_no_knee(clock: Clock) -> None
     assert knee_of(points[-1:] * 3) is None
     assert in_words(RATE, points[-1:], None) == "falls behind at rate 154"
     assert "(the highest load with figures: it may lie beyond)" in in_words(RATE, points[:3], 76.8)
-
-
-def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -> None:
-    read = drive._read
-
-    def slowly(event: TokenEvent) -> tuple[Any, ...]:
-        clock.now += seconds
-        return read(event)
-
-    monkeypatch.setattr(drive, "_read", slowly)
-
-
-@pytest.mark.parametrize(("steps", "share"), [(1 / 8, 1 / 9), (1 / 64, 1 / 65)])
-def test_a_client_that_is_slow_between_steps_makes_no_claim(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, steps: float, share: float
-) -> None:
-    slow(monkeypatch, clock, steps * STEP_S)
-    (point,) = curve(clock, Load.parsed(f"rate:{CAPACITY / 2}"), MIXED)
-    assert point["client"]["own_share"] == pytest.approx(share)
-    if share < 0.05:
-        assert point["saturation"] is None
-        return
-    assert "its code took 11% of the time (limit 5%)" in point["saturation"]
-    assert point["metrics"] is point["spread"] is None
-    assert in_words(RATE, [point], None).startswith("no figures at rate 12.8: the load generator")
-
-
-def test_a_client_that_oversleeps_makes_no_claim(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request finds the engine idle, and waits a quarter of the step for the client."""
-    monkeypatch.setattr(drive, "sleep", lambda seconds: clock.sleep(seconds + STEP_S / 4))
-    workload = replace(FIXED, arrival_rate=0.01, num_requests=5).realise(50, 64)
-    round_ = served(clock, workload)
-    assert round_.client is not None
-    assert list(round_.client.own_delays_s()) == pytest.approx([0.0, *[STEP_S / 4] * 4])
-    saturation = point_of([round_], workload, TERMS)["saturation"]
-    assert "its own delays are 17% of the times to first token" in saturation  # 1 / 6
-
-
-def test_the_delay_by_a_long_step_is_the_engines(clock: Clock) -> None:
-    """Three requests fall due while a long prompt is fed; the client is not to blame."""
-    workload = MIXED.realise(50, 64)
-    requests = (Request("long", (1,) * 128, 2), *workload.requests[:3])
-    came = drive.Arrivals((0.0, 0.25, 0.5, 0.75))
-    engine = SimulatedEngine(clock, 4, prompt_s=STEP_S)
-    log = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True).client
-    assert log is not None
-    first = 129 * STEP_S
-    assert log.submitted_s == (0.0, *[first] * 3)
-    assert list(log.own_delays_s()) == [0.0] * 4
-    assert list(replace(log, is_beside=True).own_delays_s()) == [
-        0.0,
-        *(first - t for t in came.due_s[1:]),
-    ]
-
-
-@dataclass
-class SimulatedServer:
-    """Answers each request `SERVICE_S` after it came, however many there are."""
-
-    clock: Clock
-    ends: dict[str, float]
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self.ends)
-
-    def add(self, request: Request) -> None:
-        self.ends[request.request_id] = self.clock.now + 0.5
-
-    def step(self) -> list[TokenEvent]:
-        return self.step_within(60.0)
-
-    def step_within(self, seconds: float) -> list[TokenEvent]:
-        self.clock.now = min(self.clock.now + seconds, *self.ends.values())
-        ended = [name for name, end in self.ends.items() if end <= self.clock.now]
-        for name in ended:
-            del self.ends[name]
-        return [TokenEvent(name, 7, FinishReason.LENGTH) for name in ended]
-
-
-def test_a_server_gets_each_request_when_it_is_due(clock: Clock) -> None:
-    """Waiting for a token of one request delays no other: without `step_within` the second would be
-    sent when the first has ended."""
-    requests = tuple(Request(f"r{n}", (1,), 1) for n in range(3))
-    came = drive.Arrivals((0.0, 0.25, 0.375))
-    served = drive.serve(SimulatedServer(clock, {}), requests, came, CPU, 60.0, is_stepping=True)
-    assert served.client is not None
-    assert served.client.submitted_s == came.due_s
-    assert served.token_times_s == ((0.5,),) * 3
-
-
-def test_an_engine_that_forgets_a_request_ends_a_closed_loop(clock: Clock) -> None:
-    class Forgetful(SimulatedEngine):
-        def step(self) -> list[TokenEvent]:
-            return [each for each in super().step() if each.request_id != "r1"]
-
-    workload = replace(MIXED, concurrency=1, num_requests=3).realise(50, 64)
-    found = drive.serve(
-        Forgetful(clock, 1), workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True
-    )
-    reasons = [each.finish_reason for each in found.completions]
-    assert reasons == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.ERROR]
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1, 4])
