@@ -1,4 +1,4 @@
-"""A benchmark run: comparisons and cost growth, written to one result file as they are measured."""
+"""A benchmark run: comparisons, cost growth and load, written to one file as they are measured."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import Any
 from batchproof.bench import growth
 from batchproof.bench.axes import Axis
 from batchproof.bench.hardware import device_facts
-from batchproof.bench.interleaved import compare_engines
+from batchproof.bench.interleaved import compare_engines, workload_facts
+from batchproof.bench.load import Load
+from batchproof.bench.load_sweep import empty_entry, sweep_load
 from batchproof.bench.processes import adopt_orphans
+from batchproof.bench.reading import VALID
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.results import ResultFile
 from batchproof.bench.roofline import measure_ceilings
@@ -53,9 +56,13 @@ class BenchmarkRun:
             }
         )
 
-    def num_pieces(self, num_engines: int) -> int:
-        """Returns how often `compare` calls `on_round`."""
-        return 2 * num_engines * (self._terms.num_laps + 1)
+    def num_pieces(self, num_engines: int, load: Load | None = None) -> int:
+        """Returns how often `compare` calls `on_round`, or `sweep` if a load is given."""
+        num_laps = self._terms.num_laps
+        if load is None:
+            return 2 * num_engines * (num_laps + 1)
+        at_once = 0 if load.values else self.num_pieces(num_engines)
+        return 2 * num_engines * (num_laps * load.num_points + 1) + at_once
 
     def compare(
         self,
@@ -71,7 +78,7 @@ class BenchmarkRun:
         load_s = perf_counter() - began
         workload = spec.realise(subject.vocab_size, subject.context_len)
         # With arrivals over time an engine also waits, which process time does not show.
-        terms = self._terms if workload.arrivals_s is None else replace(self._terms, clock="wall")
+        terms = self._terms if workload.arrivals.is_at_once else replace(self._terms, clock="wall")
         trials = [self._trial(engine, model_name) for engine in engines]
         model = {
             "name": subject.name,
@@ -102,6 +109,49 @@ class BenchmarkRun:
         for entry in entries:
             self._file.add_growth(entry)
         return entries
+
+    def sweep(
+        self,
+        spec: BenchSpec,
+        load: Load,
+        model_name: str,
+        engines: Sequence[EngineSpec],
+        on_round: Callable[[str], None],
+    ) -> list[dict[str, Any]]:
+        """Measures engines that can be stepped at rising load; writes and returns an entry for each.
+
+        A load without values is made of the request throughput of the fastest lap of a VALID engine
+        with all requests at once, from a comparison that is written as well: a slow minute of the
+        machine must not leave the highest load below what an engine can do. Raises as `compare` does.
+        """
+        rows = [] if load.values else self.compare(spec, model_name, engines, on_round)["rows"]
+        laps_s = [each["wall_s"] for r in rows if r["verdict"] == VALID for each in r["rounds"]]
+        if rows and not laps_s:
+            entries = [empty_entry(r["engine"], r["verdict"], r["reason"], load) for r in rows]
+        else:
+            load = load.at(spec.num_requests / min(laps_s, default=1.0))
+            entries = self._swept(spec, load, model_name, engines, on_round)
+        subject = self._lab.subject(model_name)
+        facts = workload_facts(spec.realise(subject.vocab_size, subject.context_len))
+        model = {"name": subject.name, "dtype": subject.dtype_name}
+        entries = [{"workload": facts, "model": model} | entry for entry in entries]
+        for entry in entries:
+            self._file.add_load(entry)
+        return entries
+
+    def _swept(
+        self,
+        spec: BenchSpec,
+        load: Load,
+        model_name: str,
+        engines: Sequence[EngineSpec],
+        on_round: Callable[[str], None],
+    ) -> list[dict[str, Any]]:
+        subject = self._lab.subject(model_name)
+        workloads = [each.realise(subject.vocab_size, subject.context_len) for each in load.specs(spec)]
+        trials = [self._trial(engine, model_name) for engine in engines]
+        terms = replace(self._terms, clock="wall")  # an engine also waits for requests
+        return sweep_load(trials, load, workloads, terms, on_round)
 
     def finish(self) -> None:
         """Marks the file as complete."""

@@ -23,6 +23,8 @@ from batchproof.api import (
     SteppingEngine,
     TokenEvent,
 )
+from batchproof.bench.arrivals import Arrivals
+from batchproof.bench.client import ClientLog
 from batchproof.bench.processes import CpuMeter
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
@@ -42,9 +44,9 @@ class Round:
     """The completions of a round and its times in seconds.
 
     `wall_s` runs from the first request's submission to the last token, with the device synchronised.
-    `token_times_s[i]` holds, for request i, the seconds from its arrival to each of its tokens; None
-    for an engine that was not stepped. `num_at_once` is the most requests that got a token in one step
-    and had one before: they held a slot at the same time.
+    `token_times_s[i]` holds, for request i, the seconds from its arrival to each of its tokens;
+    `num_at_once` is the most requests that got a token in one step and had one before: they held a slot
+    at the same time. These and `client` are None for an engine that was not stepped.
     """
 
     completions: tuple[Completion, ...]
@@ -52,6 +54,7 @@ class Round:
     process_s: float  # of all threads of this process, and of those it has started
     token_times_s: tuple[tuple[float, ...], ...] | None = None
     num_at_once: int | None = None
+    client: ClientLog | None = None
 
 
 def plain(given: object) -> object:
@@ -89,46 +92,99 @@ def serve_at_once(
 def serve_stepping(
     engine: SteppingEngine,
     requests: Sequence[Request],
-    arrivals_s: Sequence[float] | None,
+    arrivals: Arrivals,
     device: torch.device,
     time_limit_s: float,
 ) -> Round:
     """Adds each request when it is due and steps until all are done.
 
     Latencies count from the moment a request is due, not from when the client added it, so a long step
-    does not hide the wait. Raises as `serve_at_once` does.
+    does not hide the wait. In closed loop a request is due when one before it has ended. Raises as
+    `serve_at_once` does.
     """
-    due = list(arrivals_s or [0.0] * len(requests))
-    asked = [replace(request) for request in requests]
+    client = _Client(engine, arrivals, [replace(request) for request in requests])
     synchronise(device)
     with time_limit(time_limit_s, "add and step"):
-        cpu, began = CpuMeter(), perf_counter()
-        steps = _step_through(engine, asked, due, began)
+        cpu, client.began = CpuMeter(), perf_counter()
+        client.serve()
         synchronise(device)
-        wall_s = perf_counter() - began
+        wall_s = perf_counter() - client.began
         cpu.stop()
-    process_s = cpu.seconds()
-    stamped = [(now, _event(each)) for now, read in steps for each in read]
-    return _put_together(requests, due, stamped, wall_s, process_s)
+    stamped = [(now, _event(each)) for now, read in client.steps for each in read]
+    return _put_together(requests, client.log(cpu.own_s), stamped, wall_s, cpu.seconds())
 
 
-def _step_through(
-    engine: SteppingEngine, requests: Sequence[Request], due: Sequence[float], began: float
-) -> list[ReadStep]:
-    steps: list[ReadStep] = []
-    num_added = 0
-    while num_added < len(requests) or engine.has_unfinished:
-        now = perf_counter() - began
-        while num_added < len(requests) and due[num_added] <= now:
-            engine.add(requests[num_added])
-            num_added += 1
-        if not engine.has_unfinished:
-            if num_added < len(requests):
-                sleep(max(0.0, due[num_added] - now))
-            continue
-        read = [_read(each) if isinstance(each, TokenEvent) else (each,) for each in engine.step()]
-        steps.append((perf_counter() - began, read))
-    return steps
+class _Client:
+    """Steps an engine and notes when it did what; times in seconds since `began`.
+
+    An engine with `step_within(seconds)`, which returns no event if none comes in that time, works
+    beside the client, as a server does: it is not waited for beyond the time of the next request.
+    """
+
+    def __init__(self, engine: SteppingEngine, arrivals: Arrivals, requests: Sequence[Request]) -> None:
+        self.began = 0.0
+        self.steps: list[ReadStep] = []
+        self._engine = engine
+        self._step_within = getattr(engine, "step_within", None)
+        self._requests = requests
+        self._is_closed = arrivals.concurrency is not None
+        self._due = arrivals.known_due_s(len(requests))
+        self._submitted: list[float] = []
+        self._calls: list[tuple[float, float]] = []
+        self._slept_s = 0.0
+
+    def serve(self) -> None:
+        """Serves all requests. Returns early in closed loop if an engine forgets a request."""
+        engine = self._engine
+        while True:
+            now = perf_counter() - self.began
+            while self._has_next and self._due[len(self._submitted)] <= now:
+                self._add()
+            called = perf_counter() - self.began
+            if engine.has_unfinished:
+                self._step(called)
+            elif self._has_next:
+                sleep(self._due[len(self._submitted)] - now)
+                self._slept_s += perf_counter() - self.began - called
+            else:
+                return
+
+    @property
+    def _has_next(self) -> bool:
+        """Whether it is known when another request is due."""
+        return len(self._submitted) < len(self._due)
+
+    def _add(self) -> None:
+        called = perf_counter() - self.began
+        self._engine.add(self._requests[len(self._submitted)])
+        self._submitted.append(called)
+        self._calls.append((called, perf_counter() - self.began))
+
+    def _step(self, called: float) -> None:
+        if self._step_within is not None and self._has_next:
+            given = self._step_within(max(0.0, self._due[len(self._submitted)] - called))
+        else:
+            given = self._engine.step()
+        self._calls.append((called, perf_counter() - self.began))
+        read = [_read(each) if isinstance(each, TokenEvent) else (each,) for each in given]
+        now = perf_counter() - self.began
+        self.steps.append((now, read))
+        if self._is_closed:
+            num_ended = sum(len(each) > 1 and each[2] is not None for each in read)
+            self._due += [now] * min(num_ended, len(self._requests) - len(self._due))
+
+    def log(self, cpu_s: float) -> ClientLog:
+        """Returns what was noted. A request that was never due, because an engine forgot one, counts
+        as due at the start: it has no token."""
+        forgotten = (0.0,) * (len(self._requests) - len(self._due))
+        return ClientLog(
+            due_s=(*self._due, *forgotten),
+            submitted_s=(*self._submitted, *forgotten),
+            calls_s=tuple(self._calls),
+            slept_s=self._slept_s,
+            cpu_s=cpu_s,
+            is_beside=self._step_within is not None,
+        )
 
 
 def _event(read: tuple[Any, ...]) -> object:
@@ -138,7 +194,7 @@ def _event(read: tuple[Any, ...]) -> object:
 
 def _put_together(
     requests: Sequence[Request],
-    due: Sequence[float],
+    client: ClientLog,
     stamped: Sequence[Stamped],
     wall_s: float,
     process_s: float,
@@ -151,11 +207,11 @@ def _put_together(
         own[event.request_id].append((now, event))
     completions = []
     times = []
-    for request, arrival in zip(requests, due, strict=True):
+    for request, arrival in zip(requests, client.due_s, strict=True):
         mine = own[request.request_id]
         completions.append(assemble(request.request_id, [event for _, event in mine]))
         times.append(tuple(now - arrival for now, event in mine if event.token_id is not None))
-    return Round(tuple(completions), wall_s, process_s, tuple(times), _most_at_once(stamped))
+    return Round(tuple(completions), wall_s, process_s, tuple(times), _most_at_once(stamped), client)
 
 
 def _most_at_once(stamped: Sequence[Stamped]) -> int:
@@ -171,7 +227,7 @@ def _most_at_once(stamped: Sequence[Stamped]) -> int:
 def serve(
     engine: Engine,
     requests: Sequence[Request],
-    arrivals_s: Sequence[float] | None,
+    arrivals: Arrivals,
     device: torch.device,
     time_limit_s: float,
     is_stepping: bool,
@@ -179,6 +235,6 @@ def serve(
     """Serves one round through stepping or `generate`. Raises as `serve_at_once` does."""
     if is_stepping:
         stepping = cast(SteppingEngine, engine)
-        return serve_stepping(stepping, requests, arrivals_s, device, time_limit_s)
-    assert arrivals_s is None, "requests that arrive over time need an engine that can be stepped"
+        return serve_stepping(stepping, requests, arrivals, device, time_limit_s)
+    assert arrivals.is_at_once, "requests that arrive over time need an engine that can be stepped"
     return serve_at_once(engine, requests, device, time_limit_s)

@@ -35,17 +35,42 @@ def compare_engines(
     `on_round` is called with a label before each of the `2 * len(trials) * (num_laps + 1)` pieces of
     work.
     """
+    came = workload.arrivals
+    laps = Laps(workload.requests, trials[0].subject.vocab_size, (came,), first=came)
+    engines = timed_engines(trials, workload, laps, terms, on_round)
+    terms = replace(terms, clock=clock_for(engines, terms.clock))
+    rows = [row_of(each, workload, terms) for each in engines]
+    return {
+        "workload": workload_facts(workload),
+        "clock": terms.clock,
+        "lap_seeds": laps.seeds,
+        "rows": rows,
+        "ratios": _ratios(engines, rows, terms.clock, workload.config.max_num_seqs),
+    }
+
+
+def timed_engines(
+    trials: Sequence[Trial],
+    workload: BenchWorkload,
+    laps: Laps,
+    terms: Terms,
+    on_round: Callable[[str], None],
+) -> list[TimedEngine]:
+    """Runs all laps of all engines, checks every answer, and returns the engines, which are closed.
+
+    `on_round` is called before each of the `2 * len(trials) * (laps.num_rounds * num_laps + 1)` pieces
+    of work.
+    """
     size = terms.sample_size
     if size is None:
         size = default_sample_size(sum(r.max_new_tokens for r in workload.requests))
-    laps = Laps(workload.requests, trials[0].subject.vocab_size)
     engines = [
-        TimedEngine(trial, workload, laps, Verifier(trial.oracle, size), terms.time_limit_s)
+        TimedEngine(trial, workload.config, laps, Verifier(trial.oracle, size), terms.time_limit_s)
         for trial in trials
     ]
     monitor = InterferenceMonitor(trials[0].lab, trials[0].subject, listens=terms.clock == "process")
     try:
-        _run(engines, terms.num_laps, monitor, on_round)
+        _run(engines, laps, terms.num_laps, monitor, on_round)
     finally:
         for each in engines:
             each.close()
@@ -55,20 +80,13 @@ def compare_engines(
     for each in engines:
         each.learn()
     for each in engines:
-        each.judge_laps(lambda name=each.name: on_round(f"checking {name}"))  # type: ignore[misc]
-    terms = replace(terms, clock=clock_for(engines, terms.clock))
-    rows = [row_of(each, workload, terms) for each in engines]
-    return {
-        "workload": _workload(workload),
-        "clock": terms.clock,
-        "lap_seeds": laps.seeds,
-        "rows": rows,
-        "ratios": _ratios(engines, rows, terms.clock, workload.config.max_num_seqs),
-    }
+        each.judge_rounds(lambda name=each.name: on_round(f"checking {name}"))  # type: ignore[misc]
+    return engines
 
 
 def _run(
     engines: Sequence[TimedEngine],
+    laps: Laps,
     num_laps: int,
     monitor: InterferenceMonitor,
     on_round: Callable[[str], None],
@@ -85,13 +103,14 @@ def _run(
         if harm is not None:
             stop_for(harm, each, engines)
             return
-    for lap in range(1, num_laps + 1):
-        for each in engines if lap % 2 else reversed(engines):
-            on_round(f"{each.name}: lap {lap} of {num_laps}")
+    num_rounds = num_laps * laps.num_rounds
+    for number in range(1, num_rounds + 1):
+        for each in engines if laps.is_forward(number) else reversed(engines):
+            on_round(f"{each.name}: round {number} of {num_rounds}")
             if not each.is_running:
                 continue
             gc.collect()  # no engine is charged for the garbage of another
-            each.time_lap(lap)
+            each.time_round(number)
             harm = monitor.noise()
             if harm is not None:
                 stop_for(harm, each, engines)
@@ -111,7 +130,8 @@ def clock_for(engines: Sequence[TimedEngine], asked: str) -> str:
     return "wall" if shares and min(shares) < LEAST_SHARE * max(*shares, 0.2) else asked
 
 
-def _workload(workload: BenchWorkload) -> dict[str, Any]:
+def workload_facts(workload: BenchWorkload) -> dict[str, Any]:
+    """Returns the workload as a result file keeps it."""
     requests = workload.requests
     return {
         "name": workload.spec.name,

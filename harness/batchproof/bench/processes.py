@@ -49,16 +49,16 @@ class CpuMeter:
 
     def __init__(self) -> None:
         self._others_s = _cpu_of_others()
-        self._own_s = time.process_time()
+        self.own_s = time.process_time()  # once stopped: CPU seconds of this process alone
 
     def stop(self) -> None:
         """Ends the stretch, at the cost of reading one clock."""
-        self._own_s = time.process_time() - self._own_s
+        self.own_s = time.process_time() - self.own_s
 
     def seconds(self) -> float:
         """Returns the CPU seconds of the stretch that has been stopped. Called once, soon after
         `stop`: what other processes compute in between is counted."""
-        return self._own_s + max(0.0, _cpu_of_others() - self._others_s)
+        return self.own_s + max(0.0, _cpu_of_others() - self._others_s)
 
 
 def _cpu_of_others() -> float:

@@ -30,7 +30,7 @@ class Terms:
 
 def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
     """Returns the row of a result file. Figures are None unless the engine kept its promises."""
-    verdict, reason = _verdict(timed)
+    verdict, reason = verdict_of(timed)
     has_figures = timed.problem is None
     first, rounds = timed.first_round, timed.rounds
     requests = workload.requests
@@ -51,7 +51,8 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
     }
 
 
-def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
+def verdict_of(timed: TimedEngine) -> tuple[str, str | None]:
+    """Returns the verdict of an engine, and the reason for one that is not VALID."""
     if timed.problem is not None:
         return UNVERIFIED if timed.is_blameless else INVALID, timed.problem
     adequacy = timed.trial.lab.adequacy(timed.trial.subject)
@@ -85,7 +86,7 @@ def _roofline(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict
     """Returns the share of the roofline; None without a trace or ceilings, for a model whose work is
     not counted, and where the engine waited for arrivals."""
     first = timed.first_round
-    if not (first and first.trace and terms.ceilings) or workload.arrivals_s is not None:
+    if not (first and first.trace and terms.ceilings) or not workload.arrivals.is_at_once:
         return None
     costs = ModelCosts.of(timed.trial.subject.model)
     if isinstance(costs, str):

@@ -41,7 +41,7 @@ class ResultFile:
 
     def write(self, header: Mapping[str, object]) -> None:
         """Writes the file without entries. Raises `UsageError` if it cannot be written."""
-        self._result |= {"header": dict(header), "comparisons": [], "growth": []}
+        self._result |= {"header": dict(header), "comparisons": [], "growth": [], "load": []}
         self._save()
 
     def add_comparison(self, comparison: Mapping[str, object]) -> None:
@@ -53,6 +53,11 @@ class ResultFile:
         infinity."""
         self._add("growth", growth)
 
+    def add_load(self, load: Mapping[str, object]) -> None:
+        """Appends an engine's entry of a load sweep and writes the file. Raises `ValueError` for NaN
+        or infinity."""
+        self._add("load", load)
+
     def finish(self) -> None:
         """Adds the footer; a second call changes nothing."""
         assert "header" in self._result, "`write` comes before `finish`"
@@ -62,6 +67,7 @@ class ResultFile:
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "num_comparisons": len(self._result["comparisons"]),
             "num_growth": len(self._result["growth"]),
+            "num_load": len(self._result["load"]),
         }
         self._save()
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from batchproof.api import EngineConfig, Request
+from batchproof.bench.arrivals import Arrivals, check_arrivals, drawn_arrivals
 from batchproof.errors import UsageError
 from batchproof.validation.values import InvalidValueError, at_least, require
 
+SINCE = ("prefix_caching", "burstiness", "concurrency")  # fields younger than the first results
 LARGEST_TOKEN = 10_000  # prompt tokens are drawn from 0..10000, then folded into the vocabulary
 
 
@@ -59,7 +60,9 @@ class BenchSpec:
     slots: int  # EngineConfig.max_num_seqs
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
-    arrival_rate: float | None = None  # requests per second, Poisson; None: all at once
+    arrival_rate: float | None = None  # requests per second, in open loop
+    burstiness: float | None = None  # shape of the gamma distribution of gaps; None: Poisson
+    concurrency: int | None = None  # requests in flight, in closed loop
     max_num_batched_tokens: int = 2048
     prefix_caching: bool = False  # whether engines that are able may keep prefixes
 
@@ -68,9 +71,7 @@ class BenchSpec:
             at_least(field, getattr(self, field), least)
         self._check_ranges()
         self._check_prefix()
-        rate = self.arrival_rate
-        if rate is not None:
-            require(0 < rate < math.inf, "arrival_rate", f"{rate:g}", "above 0 and finite")
+        check_arrivals(self.num_requests, self.arrival_rate, self.burstiness, self.concurrency)
         longest = self.prompt_len.high
         least = max(self.slots, longest)
         rule = (
@@ -119,7 +120,7 @@ class BenchSpec:
             for _ in range(self.num_requests)
         ]
         caps = [self._draw_cap(rng) for _ in prompts]
-        arrivals_s = self._draw_arrivals(rng)
+        arrivals_s = drawn_arrivals(rng, self.num_requests, self.arrival_rate, self.burstiness)
         if self.shared_prefix is not None:
             length, num_groups = self.shared_prefix.length, self.shared_prefix.num_groups
             for index, prompt in enumerate(prompts):
@@ -170,15 +171,6 @@ class BenchSpec:
                     break
         return rng.randint(chosen.low, chosen.high)
 
-    def _draw_arrivals(self, rng: random.Random) -> tuple[float, ...] | None:
-        """Arrivals in whole microseconds: the last bit of a logarithm depends on the C library."""
-        if self.arrival_rate is None:
-            return None
-        arrivals_s = [0.0]
-        while len(arrivals_s) < self.num_requests:
-            arrivals_s.append(round(arrivals_s[-1] + rng.expovariate(self.arrival_rate), 6))
-        return tuple(arrivals_s)
-
     def _check_fit(self, requests: tuple[Request, ...], context_len: int) -> None:
         largest = max(requests, key=_num_tokens)
         if _num_tokens(largest) > context_len:
@@ -196,7 +188,7 @@ class BenchWorkload:
 
     spec: BenchSpec
     requests: tuple[Request, ...]
-    arrivals_s: tuple[float, ...] | None  # of each request, from the start; None: all at once
+    arrivals_s: tuple[float, ...] | None  # of each request, from the start; None: at no given time
     config: EngineConfig
 
     @cached_property
@@ -207,13 +199,20 @@ class BenchWorkload:
             [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
             for r in self.requests
         ]
-        given = {
+        given: dict[str, Any] = {
             "requests": asked,
             "arrivals_s": self.arrivals_s,
             "config": _unless_off(asdict(replace(self.config, max_model_len=None))),
         }
+        if self.spec.concurrency is not None:
+            given["concurrency"] = self.spec.concurrency
         canonical = json.dumps(given, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """When the requests come."""
+        return Arrivals(self.arrivals_s, self.spec.concurrency)
 
     def totals(self) -> dict[str, int]:
         """Returns the sizes drawn. Nothing ends before its cap, so `max_output_tokens` are all
@@ -236,9 +235,9 @@ class BenchWorkload:
 
 
 def _unless_off(plain: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values without `prefix_caching` where it is off, so results older than that field
+    """Returns the values without those of `SINCE` that are off, so results older than these fields
     stay comparable."""
-    return {key: value for key, value in plain.items() if key != "prefix_caching" or value}
+    return {key: value for key, value in plain.items() if key not in SINCE or value}
 
 
 def _num_tokens(request: Request) -> int:

@@ -18,6 +18,7 @@ from batchproof.validation.values import InvalidValueError, one_of, require
 from batchproof.validation.yaml_nodes import YamlNode, read_yaml, yaml_files
 
 BENCHMARKS_DIR = CASES / "benchmarks"
+LOAD_DIR = BENCHMARKS_DIR / "load"  # the workloads of `--load` where none is named
 
 
 def workload_names() -> list[str]:
@@ -158,6 +159,8 @@ READERS: dict[str, Callable[[YamlNode], Any]] = {
     "seed": YamlNode.integer,
     "shared_prefix": _prefix,
     "arrival_rate": _decimal,
+    "burstiness": _decimal,
+    "concurrency": YamlNode.integer,
     "max_num_batched_tokens": YamlNode.integer,
     "prefix_caching": YamlNode.boolean,
 }

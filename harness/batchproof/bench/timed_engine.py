@@ -1,4 +1,4 @@
-"""One engine in a comparison: built, observed through a first round, timed lap by lap, checked."""
+"""One engine in a measurement: built, observed through a first round, timed lap by lap, checked."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from time import perf_counter
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import Capability, Engine, StepRecord
+from batchproof.api import Capability, Engine, EngineConfig, StepRecord
 from batchproof.bench.blame import blaming, judging
 from batchproof.bench.drive import Round, serve
 from batchproof.bench.forwards import ForwardLog, record_forwards
 from batchproof.bench.laps import Laps
 from batchproof.bench.memory import PeakMemory
-from batchproof.bench.spec import BenchWorkload
 from batchproof.bench.verification import Verifier
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.environment import require_same, settings_of
@@ -38,11 +37,11 @@ class FirstRound:
 
 
 class TimedEngine:
-    """The measurements of one engine. `rounds` holds the timed laps; `problem` says why there are none,
+    """The measurements of one engine. `rounds` holds the timed ones; `problem` says why there are none,
     or why they do not count."""
 
     def __init__(
-        self, trial: Trial, workload: BenchWorkload, laps: Laps, verifier: Verifier, limit_s: float
+        self, trial: Trial, config: EngineConfig, laps: Laps, verifier: Verifier, limit_s: float
     ) -> None:
         self.trial = trial
         self.verifier = verifier
@@ -51,7 +50,7 @@ class TimedEngine:
         self.build_s: float | None = None
         self.problem: str | None = None
         self.is_blameless = False  # the problem is a time limit or another engine
-        self._workload = workload
+        self._config = config
         self._laps = laps
         self._limit_s = limit_s
         self._engine: Engine | None = None
@@ -78,7 +77,7 @@ class TimedEngine:
         with self._blamed():
             memory.start(lambda: _one_token(model))
             began = perf_counter()
-            self._engine = self.trial.build(self._workload.config)
+            self._engine = self.trial.build(self._config)
             self.build_s = perf_counter() - began
             with record_forwards(model) as seen:
                 first = self._serve(0)
@@ -92,8 +91,8 @@ class TimedEngine:
     def _judge_trace(self, first: Round, trace: Sequence[StepRecord]) -> None:
         """Checks the trace, because figures are made of it. With arrivals over time the rules would
         need arrivals in steps, which a clock does not give, so nothing is checked then."""
-        if self._workload.arrivals_s is None:
-            checked = Workload(self._laps[0], self._workload.config)
+        if self._laps.arrivals(0).is_at_once:
+            checked = Workload(self._laps[0], self._config)
             check_conduct(
                 checked,
                 Outcome(first.completions),
@@ -102,18 +101,18 @@ class TimedEngine:
                 delay=self.trial.scheduling_delay,
             )
 
-    def time_lap(self, lap: int) -> None:
-        """Runs one timed round; laps count from 1."""
+    def time_round(self, number: int) -> None:
+        """Runs one timed round; they count from 1."""
         with self._blamed():
-            self.rounds.append(self._serve(lap))
+            self.rounds.append(self._serve(number))
 
-    def _serve(self, lap: int) -> Round:
+    def _serve(self, number: int) -> Round:
         assert self._engine is not None, "`start` has built it"
-        model, arrivals_s = self.trial.subject.model, self._workload.arrivals_s
-        requests, before = self._laps[lap], settings_of(model)
+        model, arrivals = self.trial.subject.model, self._laps.arrivals(number)
+        requests, before = self._laps[number], settings_of(model)
         try:
             served = serve(
-                self._engine, requests, arrivals_s, model.device, self._limit_s, self.is_stepping
+                self._engine, requests, arrivals, model.device, self._limit_s, self.is_stepping
             )
             require_same(before, settings_of(model), "while the engine worked")
         finally:
@@ -121,20 +120,21 @@ class TimedEngine:
                 torch.set_num_threads(before["number of threads"])
         return served
 
-    def judge_laps(self, on_lap: Callable[[], None]) -> None:
-        """Checks the answers of all timed laps up to the first wrong one; calls `on_lap` after each."""
-        for lap, each in enumerate(self.rounds, start=1):
+    def judge_rounds(self, on_round: Callable[[], None]) -> None:
+        """Checks the answers of all timed rounds up to the first wrong one; calls `on_round` after
+        each."""
+        for number, each in enumerate(self.rounds, start=1):
             if self.problem is None:
                 with self._blamed(), judging():
-                    self.verifier.judge(lap, self._laps[lap], each.completions)
-            on_lap()
+                    self.verifier.judge(number, self._laps[number], each.completions)
+            on_round()
 
     def learn(self) -> None:
-        """Gives the reference's own answers of the laps to the oracle, which need not compute them
+        """Gives the reference's own answers of the rounds to the oracle, which need not compute them
         again. The first round has been checked against the oracle."""
         if self.name == REFERENCE and self.problem is None:
-            for lap, each in enumerate(self.rounds, start=1):
-                for request, completion in zip(self._laps[lap], each.completions, strict=False):
+            for number, each in enumerate(self.rounds, start=1):
+                for request, completion in zip(self._laps[number], each.completions, strict=False):
                     self.trial.oracle.learn(request.prompt_token_ids, completion.token_ids)
 
     def close(self) -> None:

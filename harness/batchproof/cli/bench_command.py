@@ -20,6 +20,8 @@ benchmark options (`batchproof bench paged --help` has all of pytest):
   --laps N              timed rounds of each engine
   --verify all|N        requests of each round whose tokens are checked
   --goodput KEY:MS      latency limits that a good request meets
+  --load LOADS          latency at rising load: rate:R,..., concurrency:N,... or auto
+  --burstiness B        shape of the gaps between requests under --load (1: Poisson)
   --growth-for S        seconds to measure each axis of cost growth
   --threads N           threads that each engine may compute with on a CPU
   --pin CORES           CPU cores that everything runs on, as in 0,2 or 4-7

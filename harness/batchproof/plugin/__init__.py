@@ -30,7 +30,8 @@ OPTIONS = frozenset(
         *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
         *("--isolate", "--no-isolate", "--shard"),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
-        *("--laps", "--verify", "--goodput", "--growth-for", "--threads", "--pin", "--results"),
+        *("--laps", "--verify", "--goodput", "--load", "--burstiness", "--growth-for"),
+        *("--threads", "--pin", "--results"),
     )
 )
 MARKERS = (

@@ -8,18 +8,19 @@ from __future__ import annotations
 import pytest
 
 from batchproof.bench.axes import USUAL_BUDGET
+from batchproof.bench.load import FORM
 from batchproof.bench.spec_files import workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-from batchproof.plugin.numbers import seconds, whole
+from batchproof.plugin.numbers import number, seconds, whole
 
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
 SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
 OPTIONS = (
-    *("workload", *SIZES, "shape", "laps", "verify", "goodput", "growth-for"),
-    *("threads", "pin", "results"),
+    *("workload", *SIZES, "shape", "laps", "verify", "goodput", "load", "burstiness"),
+    *("growth-for", "threads", "pin", "results"),
 )
 
 
@@ -44,6 +45,7 @@ def add_options(parser: pytest.Parser) -> None:
     add("--verify", metavar="all|N", help=text)
     text = f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50"
     add("--goodput", action="append", nargs="+", metavar="KEY:MS", help=text)
+    _add_load(group)
     text = (
         f"seconds to measure each axis of cost growth (default: {USUAL_BUDGET.axis_s:g}; 0, which "
         "is none, where a workload is named)"
@@ -55,6 +57,14 @@ def add_options(parser: pytest.Parser) -> None:
     add("--pin", metavar="CORES", help=text)
     text = "where to write the result file (default: a new one below results/benchmarks/)"
     add("--results", metavar="FILE", help=text)
+
+
+def _add_load(group: pytest.OptionGroup) -> None:
+    """The options of a load sweep."""
+    text = f"latency and throughput at rising load instead of throughput alone: {FORM}"
+    group.addoption("--load", metavar="LOADS", help=text)
+    text = "shape of the gamma distribution of the gaps between requests (default: 1, which is Poisson)"
+    group.addoption("--burstiness", type=number("--burstiness"), metavar="B", help=text)
 
 
 def _add_sizes(group: pytest.OptionGroup) -> None:

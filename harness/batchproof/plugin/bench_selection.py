@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import pytest
 
 from batchproof.bench.axes import USUAL_BUDGET
+from batchproof.bench.load import Load
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
-from batchproof.bench.spec_files import chosen, override
+from batchproof.bench.spec_files import LOAD_DIR, chosen, override
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
 from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, SLO_KEYS
@@ -34,6 +35,7 @@ class BenchSelection:
     num_threads: int | None  # None: torch's own choice
     cores: frozenset[int] | None  # that this process and those it starts run on; None: as it is
     results: str | None
+    load: Load | None  # None: throughput is measured with all requests at once
     growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
 
 
@@ -41,7 +43,8 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
     """Returns the command line of a benchmark run, resolved. Raises `UsageError`."""
     get = config.getoption
     limit_s = get("--engine-time-limit")
-    names = get("--workload") or ()
+    load = _load(get("--load"), get("--burstiness"))
+    names = get("--workload") or ([str(LOAD_DIR)] if load else ())
     specs = [
         override(
             spec,
@@ -53,6 +56,9 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         )
         for spec in chosen(names, on_cpu=device_type != "cuda")
     ]
+    for spec in specs if load else ():
+        assert load is not None, "else there is no spec here"
+        load.at(1.0).specs(spec)  # whether the workload has arrivals of its own is told at once
     num_threads = _num_threads(get("--threads"), device_type)
     terms = Terms(
         num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
@@ -69,6 +75,7 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         num_threads=num_threads,
         cores=_cores(get("--pin"), num_threads),
         results=get("--results"),
+        load=load,
         growth_s=_growth_seconds(get("--growth-for"), bool(names)),
     )
 
@@ -89,6 +96,15 @@ def _growth_seconds(given: float | None, names_workload: bool) -> float:
         return 0.0 if names_workload else USUAL_BUDGET.axis_s
     require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
     return given
+
+
+def _load(text: str | None, burstiness: float | None) -> Load | None:
+    if text is not None:
+        return Load.parsed(text, burstiness)
+    require(
+        burstiness is None, "--burstiness", burstiness, "left out without --load, whose gaps it shapes"
+    )
+    return None
 
 
 def _sample_size(text: str | None) -> int | None:

@@ -83,11 +83,14 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _pair(metrics: Mapping[str, Any], name: str) -> str:
     p50, p99 = metrics[f"median_{name}_ms"], metrics[f"p99_{name}_ms"]
-    return "-" if p50 is None else f"{_short(p50)} / {_short(p99)}"
+    return "-" if p50 is None else f"{short(p50)} / {short(p99)}"
 
 
-def _short(value: float) -> str:
-    """Returns the value with three significant digits, or with all digits before the decimal point."""
+def short(value: float | None) -> str:
+    """Returns the value with three significant digits, or with all digits before the decimal point; a
+    dash for none."""
+    if value is None:
+        return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

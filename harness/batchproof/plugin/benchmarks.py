@@ -10,7 +10,6 @@ import faulthandler
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +25,14 @@ from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.bench_table import table
-from batchproof.plugin.measured import Measured, MeasuredGrowth, ReplayClock
+from batchproof.plugin.contests import CONTESTS, Contest
+from batchproof.plugin.load_table import load_table
+from batchproof.plugin.measured import Measured, MeasuredGrowth, MeasuredLoad, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.run.registry import EngineSpec
 
-MAX_REFERENCE_TOKENS = 8192  # output tokens of a round; the default reference skips longer ones
 NAME = "batchproof-benchmarks"
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """The parameter of one benchmark test: an engine, and what it is measured on.
-
-    `about` is a workload, or the name of an axis of cost growth.
-    """
-
-    about: BenchSpec | str
-    model_name: str
-    engine: EngineSpec
-
-    @property
-    def label(self) -> str:
-        """Returns the workload or axis as test ids name it."""
-        return self.about if isinstance(self.about, str) else self.about.label
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """Returns the key of the engines that run interleaved."""
-        return self.label, self.model_name
+Group = tuple[str, str, bool]  # of a contest
 
 
 class Benchmarks:
@@ -63,41 +42,26 @@ class Benchmarks:
         self._config = config
         self._options = options
         self._path = path
-        self._entrants: dict[tuple[str, str], list[EngineSpec]] = defaultdict(list)
-        self._measured: dict[tuple[str, str], dict[str, Any]] = {}
+        self._entrants: dict[Group, list[EngineSpec]] = defaultdict(list)
+        self._measured: dict[Group, dict[str, Any]] = {}
+        self._swept: dict[Group, list[dict[str, Any]]] = {}
         self._growth: list[dict[str, Any]] = []
         self._run: BenchmarkRun | None = None
         self._is_over = False
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrizes the benchmark tests with engines and what they are measured on."""
-        for name, find in (("measured", self._contests), ("growth", self._growth_contests)):
+        selection = self._config.stash[SELECTION]
+        for name, contests in CONTESTS.items():
             if name in metafunc.fixturenames:
-                dtype = self._config.stash[SELECTION].dtype
-                found = list(find())
-                ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{dtype}" for c in found]
+                found = list(contests(self._options, selection))
+                ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{selection.dtype}" for c in found]
                 metafunc.parametrize(name, found, ids=ids, indirect=True)
 
-    def _contests(self) -> Iterator[Contest]:
-        selection = self._config.stash[SELECTION]
-        for spec in self._options.specs:
-            for model_name in self._options.model_names:
-                for engine in selection.engines:
-                    is_long = spec.mean_output_tokens > MAX_REFERENCE_TOKENS
-                    if not (is_long and engine.name in selection.yardsticks):
-                        yield Contest(spec, model_name, engine)
-
-    def _growth_contests(self) -> Iterator[Contest]:
-        """Yields the growth measurements, which use the first model only."""
-        if self._options.growth_s:
-            for axis in default_axes():
-                for engine in self._config.stash[SELECTION].engines:
-                    yield Contest(axis.name, self._options.model_names[0], engine)
-
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Drops the placeholder item that pytest leaves if growth is not measured."""
-        idle = [item for item in items if "growth" in getattr(item, "fixturenames", ())]
-        idle = [item for item in idle if _contest_of(item) is None]
+        """Drops the placeholder items that pytest leaves for what is not measured."""
+        asking = [item for item in items if {*CONTESTS} & {*getattr(item, "fixturenames", ())}]
+        idle = [item for item in asking if _contest_of(item) is None]
         if idle:
             config.hook.pytest_deselected(items=idle)
             items[:] = [item for item in items if item not in idle]
@@ -106,7 +70,7 @@ class Benchmarks:
         """Gives each benchmark the clock that replays its times, and the group it is shown in."""
         contest = _contest_of(item)
         if contest is not None:
-            group = " on ".join(contest.group)
+            group = f"{contest.label} on {contest.model_name}"
             item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -126,16 +90,18 @@ class Benchmarks:
         """Returns one engine's cost along one axis."""
         return self.measure_growth(request.param, request.node)
 
+    @pytest.fixture
+    def load(self, request: pytest.FixtureRequest) -> MeasuredLoad:
+        """Returns one engine's figures at rising load."""
+        return self.measure_load(request.param, request.node)
+
     def measure(self, contest: Contest, item: pytest.Item) -> Measured:
         """Returns the row of one engine, timing the whole group if needed. Skips, by name, an engine
         that cannot take part.
         """
-        lack = self._lack(contest.engine, contest)
-        if lack is not None:
-            pytest.skip(lack)
+        able = self._able(contest)
         if contest.group not in self._measured:
             assert isinstance(contest.about, BenchSpec), "growth has its own tests"
-            able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
             with self._open() as run, self._bar(run.num_pieces(len(able))) as on_round:
                 found = run.compare(contest.about, contest.model_name, able, on_round)
             self._measured[contest.group] = found
@@ -143,14 +109,37 @@ class Benchmarks:
         row = next(each for each in comparison["rows"] if each["engine"] == contest.engine.name)
         return Measured(row, comparison, _clock_of(item))
 
+    def measure_load(self, contest: Contest, item: pytest.Item) -> MeasuredLoad:
+        """Returns the load entry of one engine, measuring the whole group if needed. Skips as
+        `measure` does.
+        """
+        able, load = self._able(contest), contest.load
+        if contest.group not in self._swept:
+            assert isinstance(contest.about, BenchSpec), "growth has its own tests"
+            assert load is not None, "a test of load is about one"
+            with self._open() as run, self._bar(run.num_pieces(len(able), load)) as on_round:
+                found = run.sweep(contest.about, load, contest.model_name, able, on_round)
+            self._swept[contest.group] = found
+        entries = self._swept[contest.group]
+        entry = next(each for each in entries if each["engine"] == contest.engine.name)
+        return MeasuredLoad(entry, _clock_of(item))
+
+    def _able(self, contest: Contest) -> list[EngineSpec]:
+        """Returns the engines of the group that can take part. Skips the test, by name, if its own
+        cannot.
+        """
+        lack = self._lack(contest.engine, contest)
+        if lack is not None:
+            pytest.skip(lack)
+        return [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
+
     def _lack(self, engine: EngineSpec, contest: Contest) -> str | None:
         lab = self._config.stash[LAB]
         try:
             capabilities = lab.capabilities(engine, lab.subject(contest.model_name))
         except UnsupportedModelError as error:
             return f"refused: {error}"
-        arrives = isinstance(contest.about, BenchSpec) and contest.about.arrival_rate is not None
-        if arrives and Capability.STEPPING not in capabilities:
+        if contest.needs_stepping and Capability.STEPPING not in capabilities:
             return f"engine {engine.name!r} has no capability 'stepping'"
         return None
 
@@ -158,11 +147,8 @@ class Benchmarks:
         """Returns the growth entry of one engine, measuring the whole axis if needed. Skips as
         `measure` does.
         """
-        lack = self._lack(contest.engine, contest)
-        if lack is not None:
-            pytest.skip(lack)
+        able = self._able(contest)
         if not any(entry["axis"] == contest.about for entry in self._growth):
-            able = [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
             axis = next(axis for axis in default_axes() if axis.name == contest.about)
             total = num_pieces(able, [axis])
             with self._open() as run, self._bar(total) as on_step:
@@ -211,7 +197,8 @@ class Benchmarks:
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
-        for line in table(self._measured.values(), self._growth):
+        swept = [entry for entries in self._swept.values() for entry in entries]
+        for line in (*table(self._measured.values(), self._growth), *load_table(swept)):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
         terminalreporter.write_line(f"result file: {self._run.path}{state}")

@@ -105,6 +105,23 @@ class MeasuredGrowth:
         benchmark.extra_info.update(self.entry)
 
 
+@dataclass(frozen=True)
+class MeasuredLoad:
+    """One engine on one workload at rising load."""
+
+    entry: Mapping[str, Any]
+    replay: ReplayClock
+
+    def report_to(self, benchmark: BenchmarkFixture) -> None:
+        """Passes the rounds at the highest load to pytest-benchmark. Fails the test if there are none,
+        because an answer was wrong or a round took too long.
+        """
+        if not self.entry["points"]:
+            pytest.fail(f"{self.entry['verdict']}: {self.entry['reason']}", pytrace=False)
+        _replay(self.replay, self.entry["points"][-1]["wall_s"], benchmark)
+        benchmark.extra_info.update(self.entry)
+
+
 def _replay(clock: ReplayClock, times_s: Sequence[float], benchmark: BenchmarkFixture) -> None:
     clock.load(times_s)
     benchmark.pedantic(lambda: None, rounds=len(times_s), iterations=1)

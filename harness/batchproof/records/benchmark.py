@@ -114,12 +114,36 @@ class GrowthRecord:
 
 
 @dataclass(frozen=True)
+class LoadPoint:
+    """An engine at one load: a rate in requests per second, or requests in flight. Without `metrics`
+    the client was saturated."""
+
+    load: float
+    saturation: str | None
+    metrics: Figures | None
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """One engine on one workload at rising load. `knee` is the load at which its curve bends."""
+
+    workload: WorkloadFacts
+    model: ModelFacts
+    engine: str
+    verdict: RowVerdict
+    kind: Literal["rate", "concurrency"]
+    points: tuple[LoadPoint, ...]
+    knee: float | None
+
+
+@dataclass(frozen=True)
 class BenchmarkFooter:
     """The last part of the file. Only a run that was completed has one."""
 
     finished: str
     num_comparisons: int
     num_growth: int
+    num_load: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,6 +153,7 @@ class BenchmarkRecord:
     header: BenchmarkHeader
     comparisons: tuple[ComparisonRecord, ...]
     growth: tuple[GrowthRecord, ...]
+    load: tuple[LoadRecord, ...] = ()  # files of version 1 have none
     footer: BenchmarkFooter | None = None
 
     @property
@@ -137,4 +162,6 @@ class BenchmarkRecord:
         return self.footer is not None
 
 
-BENCHMARK = FileKind("benchmark result", "batchproof.benchmark", 1, BenchmarkRecord)
+BENCHMARK = FileKind(
+    "benchmark result", "batchproof.benchmark", 2, BenchmarkRecord, upgrade=lambda first: first
+)

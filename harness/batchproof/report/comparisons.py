@@ -1,4 +1,4 @@
-"""The section of a benchmark file: each workload and model, then cost growth."""
+"""The section of a benchmark file: each workload and model, then load, then cost growth."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from batchproof.report.composition import compositions
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Source
 from batchproof.report.latencies import latency_pictures
+from batchproof.report.loads import LoadSweep, load_sweeps
 from batchproof.report.metrics_table import metrics_table, unwell
 from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import Data, facing
@@ -56,6 +57,7 @@ class Benchmark:
     about: str
     ratios: Picture | None
     comparisons: tuple[Comparison, ...]
+    loads: tuple[LoadSweep, ...]
     growth: Growth | None
 
 
@@ -68,6 +70,7 @@ def benchmark(source: Source, colours: Mapping[str, int]) -> Benchmark:
         f"On {header['device']['name']}; ratios are made of {clock}, measured lap by lap.",
         ratio_dots(comparisons, colours),
         tuple(_comparison(source, each, colours, each is shown) for each in comparisons),
+        load_sweeps(source.data.get("load", ()), colours),
         _growth(source.data["growth"], colours),
     )
 

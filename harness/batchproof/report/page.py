@@ -84,7 +84,11 @@ def engine_colours(read: Sequence[Source]) -> dict[str, int]:
         row["engine"]
         for source in read
         if source.kind is Kind.BENCHMARK
-        for rows in (*(each["rows"] for each in source.data["comparisons"]), source.data["growth"])
+        for rows in (
+            *(each["rows"] for each in source.data["comparisons"]),
+            source.data.get("load", ()),
+            source.data["growth"],
+        )
         for row in rows
     ]
     return {name: index for index, name in enumerate(dict.fromkeys(names))}

@@ -10,11 +10,14 @@ from batchproof.report.comparisons import chosen
 from batchproof.report.field_chart import field_chart
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Kind, Source
+from batchproof.report.load_charts import load_pictures
 from batchproof.report.page import engine_colours
 from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import facing
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines
+
+LOADS = ("latency", "interactivity")
 
 
 def pictures(read: Sequence[Source]) -> dict[str, str]:
@@ -34,6 +37,9 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
             found["slots"] = slot_timelines(shown["workload"]["name"], sides)
     for name, growth in growth_pictures(source.data["growth"], colours).items():
         found[f"growth-{name}"] = growth
+    sweeps = load_pictures(source.data.get("load", ()), colours).values()
+    for number, charts in enumerate(sweeps, start=1):
+        found |= {f"load-{number}-{name}": each for name, each in zip(LOADS, charts, strict=False)}
     note = _note(source)
     return {name: standalone(each, note) for name, each in found.items() if each is not None}
 

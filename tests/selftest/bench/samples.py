@@ -48,12 +48,14 @@ def made(
         "header": header(clock=clock, dtype=dtype),
         "comparisons": comparisons,
         "growth": growths,
+        "load": [],
     }
     if is_complete:
         result["footer"] = {
             "finished": "2026-11-21 08:00 UTC",
             "num_comparisons": len(comparisons),
             "num_growth": len(growths),
+            "num_load": 0,
         }
     return result
 
@@ -172,6 +174,45 @@ def growth(engine: str = "ragged", axis: str = "sequences", exponent: float = 0.
         "points": [{"x": x, "seconds": s, "low": 0.97 * s, "high": 1.04 * s} for x, s in seconds],
         "fit": {"exponent": exponent, "low": exponent - 0.1, "high": exponent + 0.1},
         "words": f"{engine}: time grows as {axis}^{exponent:.1f}",
+    }
+
+
+def load(engine: str = "ragged", rates: Sequence[float] = (5, 10, 20, 40), knee: float = 20) -> Result:
+    """An engine that serves 30 requests per second, at rates below and above. At 40 the client is
+    saturated."""
+    point = {"client": {"own_share": 0.01}, "wall_s": [1.0], "workload_hash": "0" * 12}
+    points = []
+    for rate in rates:
+        is_lost = rate > 30
+        figures = {
+            f"{kind}_{name}_ms": (5.0 + 30 * (rate > 10)) * (1 + index)
+            for name in ("ttft", "tpot", "itl", "e2el")
+            for index, kind in enumerate(("median", "p90", "p99"))
+        }
+        figures |= {"offered_rate": rate, "achieved_rate": min(rate, 30.0)}
+        figures |= {"output_throughput": 16.0 * min(rate, 30.0), "request_goodput": None}
+        points.append(
+            point
+            | {
+                "load": rate,
+                "saturation": "the load generator is saturated: too slow" if is_lost else None,
+                "metrics": None if is_lost else figures,
+                "spread": None if is_lost else {k: [v, v] for k, v in figures.items() if v is not None},
+            }
+        )
+    workload = comparison("uniform")["workload"]
+    return {
+        "workload": {key: workload[key] for key in ("name", "hash", "spec", "totals")},
+        "model": {"name": "tiny", "dtype": "float32"},
+        "engine": engine,
+        "verdict": "VALID",
+        "reason": None,
+        "kind": "rate",
+        "burstiness": 1.0,
+        "num_laps": 1,
+        "points": points,
+        "knee": knee,
+        "words": f"knee at rate {knee:g}",
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from batchproof.__main__ import main
+from batchproof.bench.load import SHARES
 from batchproof.bench.results import load
 from batchproof.cli import bench_command
 from batchproof.places import CASES, ROOT
@@ -37,7 +38,7 @@ def run_benchmark(
 ) -> Callable[..., Any]:
     """The session inside is no worker of xdist, even where the one around it is."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    for name in ("test_throughput.py", "test_growth.py"):
+    for name in ("test_throughput.py", "test_growth.py", "test_load.py"):
         shutil.copy(ROOT / "tests" / "benchmarks" / name, tmp_path / name)
     return run_suite
 
@@ -87,6 +88,46 @@ def test_an_engine_that_cannot_be_stepped_sits_out_arrivals(run_benchmark: Calla
     assert "engine 'static' has no capability 'stepping'" in session.output
 
 
+def test_load_rises_for_engines_that_can_be_stepped(
+    run_benchmark: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    session = run_benchmark(
+        *SMALL, "--engine=static", "--engine=ragged", "--engine=fault:first_token_streamed_twice",
+        f"--results={file}", "--load=concurrency:1,2,5", "--goodput", "ttft:5000",
+    )  # fmt: skip
+    assert "engine 'static' has no capability 'stepping'" in session.output
+    assert "1 failed, 1 passed, 1 skipped" in session.output
+    result = load(file)
+    assert (result["comparisons"], result["footer"]["num_load"]) == ([], 2)
+    right, wrong = result["load"]
+    assert (wrong["verdict"], wrong["points"]) == ("INVALID", [])
+    assert right["verdict"] == "VALID"
+    assert right["verification"]["num_completions"] == 5 * (1 + 2 * 3)
+    assert [point["load"] for point in right["points"]] == [1, 2, 5]
+    assert len({point["workload_hash"] for point in right["points"]}) == 3
+    shown = [point["metrics"] for point in right["points"] if not point["saturation"]]
+    assert all(metrics["goodput_share"] == 1 for metrics in shown)
+    assert "in float32, closed loop, latencies" in session.output
+
+
+def test_the_loads_of_auto_are_shares_of_the_throughput_at_once(
+    run_benchmark: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    session = run_benchmark(
+        *SMALL, "--engine=paged", f"--results={file}", "--load=auto", "--burstiness=0.5", "--laps=1"
+    )
+    assert session.exit_status == 0, session.output
+    result = load(file)
+    at_once = 5 / result["comparisons"][0]["rows"][0]["rounds"][0]["wall_s"]
+    (entry,) = result["load"]
+    assert [point["load"] for point in entry["points"]] == pytest.approx(
+        [share * at_once for share in SHARES], rel=0.01
+    )
+    assert "gamma arrivals of burstiness 0.5, latencies" in session.output
+
+
 def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     session = run_benchmark(
@@ -111,6 +152,10 @@ def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_
         (["--goodput=itl:5"], "--goodput 'itl:5' must read KEY:MILLISECONDS"),
         (["--goodput=ttft:0"], "--goodput 'ttft:0' must read KEY:MILLISECONDS"),
         (["--goodput=ttft:1,ttft:2"], "--goodput gives 'ttft' twice"),
+        (["--load=rat:2"], "--load is 'rat:2', but must be rate:R,"),
+        (["--load=concurrency:9"], "concurrency is 9, but must be 1 to 5, the number of requests"),
+        (["--load=auto", "--workload=poisson"], "workload 'poisson' has its own arrival_rate"),
+        (["--burstiness=2"], "--burstiness is 2.0, but must be left out without --load"),
         (["--cap=9:2"], "--cap"),
         (["--prompt-len=x"], "--prompt-len is 'x'"),
         (["--num-requests=0"], "--num-requests"),

@@ -1,174 +1,33 @@
-"""A simulated engine on a simulated clock: every figure must be the one that queueing arithmetic gives.
-
-Times are sums of powers of two, so that most comparisons are exact. The arithmetic of this file knows
-nothing of steps, events or clients: it is Lindley's recursion (Lindley 1952, "The theory of queues with
-a single server") for one slot, and waves for several.
-"""
+"""A simulated engine on a simulated clock: every figure is the one that queueing arithmetic gives."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from batchproof.api import Completion, FinishReason, Request, TokenEvent
+from batchproof.api import Request
 from batchproof.bench import drive
+from batchproof.bench.arrivals import AT_ONCE, Arrivals
 from batchproof.bench.metrics import measure
 from batchproof.bench.spec import BenchSpec, Range
-
-STEP_S = 2.0**-7  # of a decode step
-CPU = torch.device("cpu")
-
-
-@dataclass
-class Clock:
-    """Seconds that pass only when somebody computes or sleeps."""
-
-    now: float = 0.0
-    slept: float = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0, "a client that polls would count its own polls"
-        self.now += seconds
-        self.slept += seconds
-
-
-@dataclass
-class SimulatedEngine:
-    """Serves the queue in order. A step takes `step_s`, and `prompt_s` more for each prompt token it
-    feeds; every running request has a token at its end."""
-
-    clock: Clock
-    slots: int
-    step_s: float = STEP_S
-    prompt_s: float = 0.0
-    waiting: deque[Request] = field(default_factory=deque)
-    running: dict[str, tuple[Request, int]] = field(default_factory=dict)
-
-    def add(self, request: Request) -> None:
-        self.waiting.append(request)
-
-    def abort(self, request_id: str) -> None:
-        raise NotImplementedError
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.running)
-
-    def step(self) -> list[TokenEvent]:
-        fed = 0
-        while self.waiting and len(self.running) < self.slots:
-            request = self.waiting.popleft()
-            fed += len(request.prompt_token_ids)
-            self.running[request.request_id] = (request, 0)
-        self.clock.now += self.step_s + fed * self.prompt_s
-        return list(self._events())
-
-    def _events(self) -> Iterator[TokenEvent]:
-        for request, num_before in list(self.running.values()):
-            is_last = num_before + 1 == request.max_new_tokens
-            self.running[request.request_id] = (request, num_before + 1)
-            if is_last:
-                del self.running[request.request_id]
-            yield TokenEvent(request.request_id, 7, FinishReason.LENGTH if is_last else None)
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        for request in requests:
-            self.add(request)
-        while self.has_unfinished:
-            self.step()
-        return [
-            Completion(each.request_id, (7,) * each.max_new_tokens, FinishReason.LENGTH)
-            for each in requests
-        ]
-
-
-class Meter:
-    """Measures the time that nobody slept."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.began = clock.now - clock.slept
-
-    def stop(self) -> None:
-        self.took = self.clock.now - self.clock.slept - self.began
-
-    def seconds(self) -> float:
-        return self.took
+from tests.selftest.bench.simulated import (
+    CPU,
+    STEP_S,
+    Clock,
+    Expected,
+    SimulatedEngine,
+    one_slot,
+    simulate_time,
+    wanted,
+)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(drive, "perf_counter", lambda: made.now)
-    monkeypatch.setattr(drive, "CpuMeter", lambda: Meter(made))
-    monkeypatch.setattr(drive, "sleep", made.sleep)
-    return made
-
-
-@dataclass(frozen=True)
-class Expected:
-    """When each request arrives, and when each of its tokens leaves, in seconds from the beginning."""
-
-    arrivals: Sequence[float]
-    tokens: Sequence[Sequence[float]]
-
-    def figures(self, requests: Sequence[Request], slept_s: float) -> dict[str, float]:
-        """Returns every figure, by its definition."""
-        own = list(zip(self.arrivals, self.tokens, strict=True))
-        wall_s = max(times[-1] for times in self.tokens)
-        num_output = sum(map(len, self.tokens))
-        num_prompt = sum(len(each.prompt_token_ids) for each in requests)
-        found = {
-            "request_throughput": len(requests) / wall_s,
-            "output_throughput": num_output / wall_s,
-            "total_token_throughput": (num_output + num_prompt) / wall_s,
-            "output_tokens_per_process_s": num_output / (wall_s - slept_s),
-            "num_output_tokens": num_output,
-            "num_prompt_tokens": num_prompt,
-        }
-        pooled = {
-            "ttft": [times[0] - arrival for arrival, times in own],
-            "e2el": [times[-1] - arrival for arrival, times in own],
-            "itl": [b - a for times in self.tokens for a, b in pairwise(times)],
-            "tpot": [(t[-1] - t[0]) / (len(t) - 1) for t in self.tokens if len(t) > 1],
-        }
-        for name, values in pooled.items():
-            found[f"mean_{name}_ms"] = 1000 * sum(values) / len(values)
-            for kind, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99)):
-                found[f"{kind}_{name}_ms"] = 1000 * percentile(values, share)
-        return found
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the value at that share of the sorted ones, between two of them by their distance."""
-    ranked = sorted(values)
-    place = share * (len(ranked) - 1)
-    low = int(place)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (place - low) * (ranked[high] - ranked[low])
-
-
-def one_slot(
-    arrivals: Sequence[float], requests: Sequence[Request], first_s: Callable[[Request], float]
-) -> Expected:
-    """Returns the times of a queue with one server: a request begins when it has arrived and the one
-    before it has left."""
-    left, tokens = 0.0, []
-    for arrival, request in zip(arrivals, requests, strict=True):
-        first = max(arrival, left) + first_s(request)
-        tokens.append([first + k * STEP_S for k in range(request.max_new_tokens)])
-        left = tokens[-1][-1]
-    return Expected(arrivals, tokens)
-
-
-def wanted(num: int, cap: int, prompt_len: int = 1) -> tuple[Request, ...]:
-    return tuple(Request(f"r{n}", (1,) * prompt_len, cap) for n in range(num))
+    return simulate_time(monkeypatch)
 
 
 def measured(
@@ -177,7 +36,8 @@ def measured(
     arrivals: Sequence[float] | None,
     slo_ms: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    served = drive.serve(engine, requests, arrivals, CPU, 60.0, is_stepping=True)
+    came = AT_ONCE if arrivals is None else Arrivals(tuple(arrivals))
+    served = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True)
     return measure([served], requests, slo_ms)
 
 
@@ -247,7 +107,7 @@ def test_goodput_is_the_share_that_meets_the_limits(clock: Clock) -> None:
 
 def test_a_call_of_generate_has_throughput_alone(clock: Clock) -> None:
     requests = wanted(12, cap=5)
-    served = drive.serve(SimulatedEngine(clock, 3), requests, None, CPU, 60.0, is_stepping=False)
+    served = drive.serve(SimulatedEngine(clock, 3), requests, AT_ONCE, CPU, 60.0, is_stepping=False)
     found = measure([served], requests)
     assert served.wall_s == 4 * 5 * STEP_S
     assert found["output_throughput"] == 60 / (20 * STEP_S)

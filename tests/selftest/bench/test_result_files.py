@@ -52,6 +52,7 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
     for add, entry in (
         (file.add_comparison, samples.comparison()),
         (file.add_growth, samples.growth()),
+        (file.add_load, samples.load()),
         (file.add_comparison, samples.comparison("uniform")),
     ):
         read = load(path)
@@ -61,6 +62,7 @@ def test_the_file_can_be_read_after_each_addition_and_is_complete_only_at_the_en
     file.finish()
     footer = load(path)["footer"]
     assert (footer["num_comparisons"], footer["num_growth"]) == counts[-1][:2] == (2, 1)
+    assert footer["num_load"] == len(load(path)["load"]) == 1
     file.finish()
     assert load(path)["footer"] == footer
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -158,6 +160,10 @@ DAMAGES: dict[str, tuple[Callable[[Result], object], str]] = {
         lambda result: result["header"].update(clock="moon"),
         "header.clock is 'moon', not one of process, wall",
     ),
+    "a load without figures or a reason": (
+        lambda result: result["load"].append(samples.load() | {"points": [{"load": 2.0}]}),
+        "load[0].points[0] has no 'saturation'",
+    ),
     "an unknown verdict": (
         lambda result: result["comparisons"][0]["rows"][0].update(verdict="FINE"),
         "verdict is 'FINE', not one of INVALID, UNVERIFIED, VALID",
@@ -188,7 +194,8 @@ def test_damage_is_said_with_its_place(path: Path, name: str) -> None:
         (b"{}", f"its schema is None, not '{SCHEMA}'"),
         (b'{"schema": "batchproof.conformance/1"}', "its schema is 'batchproof.conformance/1', not"),
         (b'{"schema": "batchproof.benchmark/0"}', "its schema is 'batchproof.benchmark/0', not"),
-        (b'{"schema": "batchproof.benchmark/2"}', "this version of Batchproof reads up to"),
+        (b'{"schema": "batchproof.benchmark/3"}', "this version of Batchproof reads up to"),
+        (b'{"schema": "batchproof.benchmark/2"}', "it has no 'header'"),
         (b'{"schema": "batchproof.benchmark/1"}', "it has no 'header'"),
     ],
 )
@@ -204,6 +211,12 @@ def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
         load(tmp_path / "nothing.json")
     with pytest.raises(UsageError, match="is a directory, but must be a result file"):
         load(tmp_path)
+
+
+def test_a_file_of_the_version_before_load_is_read(path: Path) -> None:
+    result = samples.made() | {"schema": "batchproof.benchmark/1"}
+    del result["load"], result["footer"]["num_load"]
+    assert load(samples.saved(path, result)) == result
 
 
 def test_further_keys_are_welcome(path: Path) -> None:

@@ -71,9 +71,16 @@ class SteppingOpenAIEngine(OpenAIEngine):
 
         Raises `EngineFailed` after cutting all connections.
         """
+        return self._events(limit_s=None)
+
+    def step_within(self, seconds: float) -> list[TokenEvent]:
+        """As `step`, but waits at most so long: a client may have a request to add by then."""
+        return self._events(limit_s=seconds)
+
+    def _events(self, limit_s: float | None) -> list[TokenEvent]:
         events, self._undelivered = self._undelivered, []
         try:
-            while self._streams and (news := self._next(waits=not events)) is not None:
+            while self._streams and (news := self._next(not events, limit_s)) is not None:
                 events += self._delivered(*news)
         except BaseException:
             self._server.on_failure()
@@ -112,9 +119,11 @@ class SteppingOpenAIEngine(OpenAIEngine):
         except Exception as error:
             self._news.put((stream, error))
 
-    def _next(self, *, waits: bool) -> tuple[_Stream, TokenEvent | Exception] | None:
+    def _next(
+        self, waits: bool, limit_s: float | None
+    ) -> tuple[_Stream, TokenEvent | Exception] | None:
         try:
-            return self._news.get(block=waits)
+            return self._news.get(block=waits, timeout=limit_s)
         except Empty:
             return None
 

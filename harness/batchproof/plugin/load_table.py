@@ -1,0 +1,66 @@
+"""The figures of load sweeps in the terminal. A load without figures says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from batchproof.bench.knee import keeps_up
+from batchproof.bench.load import by_title
+from batchproof.plugin.bench_table import short
+
+LATENCIES = ("ttft", "itl", "tpot", "e2el")
+COLUMNS = (
+    *("load", "offered", "achieved req/s", "output tok/s"),
+    *(f"{name} p50/p90/p99" for name in LATENCIES),
+    *("goodput", "client"),
+)
+
+
+def load_table(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the lines for all entries, a table for each workload and model."""
+    for title, group in by_title(entries).items():
+        yield f"{title}, latencies in ms:"
+        yield from _table(group)
+        yield ""
+
+
+def _table(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the heads, and for each engine its knee in words and a line for each load."""
+    lines = {entry["engine"]: [_cells(entry, point) for point in entry["points"]] for entry in group}
+    columns = zip(COLUMNS, *chain(*lines.values()), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    yield _line(COLUMNS, widths)
+    for entry in group:
+        yield f"{entry['engine']}: {entry['words']}"
+        yield from (_line(cells, widths) for cells in lines[entry["engine"]])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join([f"  {first.strip():<{widths[0]}}", *others]).rstrip()
+
+
+def _cells(entry: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...]:
+    metrics, own = point["metrics"], f"{point['client']['own_share']:.1%}"
+    mark = " knee" if point["load"] == entry["knee"] else ""
+    load = f"{entry['kind']} {point['load']:g}{mark}"
+    if metrics is None:
+        return (load, *["-"] * (len(COLUMNS) - 3), "saturated", own)
+    behind = "" if keeps_up(metrics) else " (behind)"
+    return (
+        load,
+        short(metrics["offered_rate"]),
+        f"{short(metrics['achieved_rate'])}{behind}",
+        short(metrics["output_throughput"]),
+        *(_three(metrics, name) for name in LATENCIES),
+        short(metrics["request_goodput"]),
+        own,
+    )
+
+
+def _three(metrics: Mapping[str, Any], name: str) -> str:
+    if metrics[f"p99_{name}_ms"] is None:
+        return "-"
+    return "/".join(short(metrics[f"{kind}_{name}_ms"]) for kind in ("median", "p90", "p99"))

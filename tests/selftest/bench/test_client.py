@@ -1,0 +1,137 @@
+"""A client that is too slow says so and makes no claim; what the engine delays is not laid on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from batchproof.api import FinishReason, Request, TokenEvent
+from batchproof.bench import drive
+from batchproof.bench.knee import in_words
+from batchproof.bench.load import RATE, Load
+from batchproof.bench.load_sweep import point_of
+from batchproof.bench.spec import BenchSpec, Range
+from tests.selftest.bench.simulated import (
+    CPU,
+    STEP_S,
+    TERMS,
+    Clock,
+    SimulatedEngine,
+    curve,
+    served,
+    simulate_time,
+)
+
+ONE = ((1.0, Range(1, 1)),)
+FIXED = BenchSpec("fixed", "why", 5, Range(1, 1), ONE, slots=1)
+MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
+CAPACITY = 1 / (5 * STEP_S)  # of `MIXED`, in requests per second, if prompts cost nothing
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return simulate_time(monkeypatch)
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -> None:
+    read = drive._read
+
+    def slowly(event: TokenEvent) -> tuple[Any, ...]:
+        clock.now += seconds
+        return read(event)
+
+    monkeypatch.setattr(drive, "_read", slowly)
+
+
+@pytest.mark.parametrize(("steps", "share"), [(1 / 8, 1 / 9), (1 / 64, 1 / 65)])
+def test_a_client_that_is_slow_between_steps_makes_no_claim(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, steps: float, share: float
+) -> None:
+    slow(monkeypatch, clock, steps * STEP_S)
+    (point,) = curve(clock, Load.parsed(f"rate:{CAPACITY / 2}"), MIXED)
+    assert point["client"]["own_share"] == pytest.approx(share)
+    if share < 0.05:
+        assert point["saturation"] is None
+        return
+    assert "its code took 11% of the time (limit 5%)" in point["saturation"]
+    assert point["metrics"] is point["spread"] is None
+    assert in_words(RATE, [point], None).startswith("no figures at rate 12.8: the load generator")
+
+
+def test_a_client_that_oversleeps_makes_no_claim(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request finds the engine idle, and waits a quarter of the step for the client."""
+    monkeypatch.setattr(drive, "sleep", lambda seconds: clock.sleep(seconds + STEP_S / 4))
+    workload = replace(FIXED, arrival_rate=0.01).realise(50, 64)
+    round_ = served(clock, workload)
+    assert round_.client is not None
+    assert list(round_.client.own_delays_s()) == pytest.approx([0.0, *[STEP_S / 4] * 4])
+    saturation = point_of([round_], workload, TERMS)["saturation"]
+    assert "its own delays are 17% of the times to first token" in saturation  # 1 / 6
+
+
+def test_the_delay_by_a_long_step_is_the_engines(clock: Clock) -> None:
+    """Three requests fall due while a long prompt is fed; the client is not to blame."""
+    workload = MIXED.realise(50, 64)
+    requests = (Request("long", (1,) * 128, 2), *workload.requests[:3])
+    came = drive.Arrivals((0.0, 0.25, 0.5, 0.75))
+    engine = SimulatedEngine(clock, 4, prompt_s=STEP_S)
+    log = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True).client
+    assert log is not None
+    first = 129 * STEP_S
+    assert log.submitted_s == (0.0, *[first] * 3)
+    assert list(log.own_delays_s()) == [0.0] * 4
+    assert list(replace(log, is_beside=True).own_delays_s()) == [
+        0.0,
+        *(first - t for t in came.due_s[1:]),
+    ]
+
+
+@dataclass
+class SimulatedServer:
+    """Answers each request `SERVICE_S` after it came, however many there are."""
+
+    clock: Clock
+    ends: dict[str, float]
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.ends)
+
+    def add(self, request: Request) -> None:
+        self.ends[request.request_id] = self.clock.now + 0.5
+
+    def step(self) -> list[TokenEvent]:
+        return self.step_within(60.0)
+
+    def step_within(self, seconds: float) -> list[TokenEvent]:
+        self.clock.now = min(self.clock.now + seconds, *self.ends.values())
+        ended = [name for name, end in self.ends.items() if end <= self.clock.now]
+        for name in ended:
+            del self.ends[name]
+        return [TokenEvent(name, 7, FinishReason.LENGTH) for name in ended]
+
+
+def test_a_server_gets_each_request_when_it_is_due(clock: Clock) -> None:
+    """Waiting for a token of one request delays no other: without `step_within` the second would be
+    sent when the first has ended."""
+    requests = tuple(Request(f"r{n}", (1,), 1) for n in range(3))
+    came = drive.Arrivals((0.0, 0.25, 0.375))
+    served = drive.serve(SimulatedServer(clock, {}), requests, came, CPU, 60.0, is_stepping=True)
+    assert served.client is not None
+    assert served.client.submitted_s == came.due_s
+    assert served.token_times_s == ((0.5,),) * 3
+
+
+def test_an_engine_that_forgets_a_request_ends_a_closed_loop(clock: Clock) -> None:
+    class Forgetful(SimulatedEngine):
+        def step(self) -> list[TokenEvent]:
+            return [each for each in super().step() if each.request_id != "r1"]
+
+    workload = replace(MIXED, concurrency=1, num_requests=3).realise(50, 64)
+    found = drive.serve(
+        Forgetful(clock, 1), workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True
+    )
+    reasons = [each.finish_reason for each in found.completions]
+    assert reasons == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.ERROR]

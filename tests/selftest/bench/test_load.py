@@ -1,0 +1,195 @@
+"""At rising load every figure is that of queueing arithmetic, and the knee is where theory has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean, pstdev
+
+import pytest
+
+from batchproof.api import Request
+from batchproof.bench.knee import in_words, keeps_up, knee_of
+from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
+from batchproof.bench.load_sweep import point_of
+from batchproof.bench.spec import BenchSpec, Range
+from batchproof.bench.spec_files import LOAD_DIR, chosen
+from batchproof.errors import UsageError
+from tests.selftest.bench.simulated import (
+    STEP_S,
+    TERMS,
+    Clock,
+    Expected,
+    curve,
+    one_slot,
+    served,
+    simulate_time,
+)
+
+ONE = ((1.0, Range(1, 1)),)
+FIXED = BenchSpec("fixed", "why", 2000, Range(1, 1), ONE, slots=1)  # M/D/1 with Poisson arrivals
+MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return simulate_time(monkeypatch)
+
+
+def closed_loop(
+    concurrency: int, requests: Sequence[Request], first_s: Callable[[Request], float]
+) -> Expected:
+    """Request i is due when the one `concurrency` before it has left."""
+    arrivals = [0.0] * concurrency
+    while len(arrivals) < len(requests):
+        so_far = one_slot(arrivals, requests[: len(arrivals)], first_s)
+        arrivals.append(so_far.tokens[len(arrivals) - concurrency][-1])
+    return one_slot(arrivals, requests, first_s)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load.parsed("rate:5,10,20,40"),
+        Load.parsed("rate:5,10,20,40", burstiness=0.25),
+        Load.parsed("rate:5,10,20,40", burstiness=4),
+        Load.parsed("concurrency:1,3,16"),
+    ],
+    ids=["poisson", "bursts", "regular", "closed loop"],
+)
+def test_each_point_has_the_figures_of_lindleys_recursion(clock: Clock, load: Load) -> None:
+    def first_s(request: Request) -> float:
+        return STEP_S * (1 + len(request.prompt_token_ids) / 16)
+
+    for value, spec in zip(load.values, load.specs(MIXED), strict=True):
+        workload = spec.realise(50, 64)
+        point = point_of([served(clock, workload, STEP_S / 16)], workload, TERMS)
+        requests, due_s = workload.requests, workload.arrivals_s
+        if due_s is None:
+            expected = closed_loop(int(value), requests, first_s)
+        else:
+            expected = one_slot(due_s, requests, first_s)
+        figures = expected.figures(requests, clock.slept)
+        ends = [times[-1] for times in expected.tokens]
+        spans = (max(expected.arrivals) - min(expected.arrivals), max(ends) - min(ends))
+        if due_s is None:
+            assert point["metrics"]["offered_rate"] is None
+        else:
+            assert 47 / spans[0] == pytest.approx(value, rel=1e-5), "what is asked for is offered"
+            figures["offered_rate"] = 47 / spans[0]
+        figures["achieved_rate"] = 47 / spans[1]
+        found = {name: point["metrics"][name] for name in figures}
+        assert found == pytest.approx(figures, rel=1e-9)
+        assert point["client"]["own_share"] == pytest.approx(0, abs=1e-9)
+        assert point["client"]["p99_own_delay_ms"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_knee_of_m_d_1_is_where_power_is_largest(clock: Clock) -> None:
+    """Mean time in system: 1 + u / (2 (1 - u)) services (Pollaczek and Khinchine), so that power is
+    largest at a utilisation of 2 - sqrt(2) = 0.586; the nearest load measured is 0.6."""
+    points = curve(clock, Load(RATE, ()).at(1 / STEP_S), FIXED)
+    assert len(points) == len(SHARES)
+    for share, point in zip((0.2, 0.4, 0.6), points, strict=False):
+        in_system = point["metrics"]["mean_e2el_ms"] / (1000 * STEP_S)
+        assert in_system == pytest.approx(1 + share / (2 * (1 - share)), rel=0.05)
+    knee = knee_of(points)
+    assert knee == pytest.approx(0.6 / STEP_S, rel=1e-3)
+    assert [keeps_up(each["metrics"]) for each in points][:5] == [True] * 5
+    assert not keeps_up(points[-1]["metrics"])
+    assert points[-1]["metrics"]["achieved_rate"] == pytest.approx(1 / STEP_S, rel=0.01)
+    words = in_words(RATE, points, knee)
+    assert f"knee at rate {0.6 / STEP_S:.3g}: " in words
+    assert "it may lie beyond" not in words
+
+
+def test_the_knee_of_a_closed_loop_is_where_the_slots_are_full(clock: Clock) -> None:
+    """With n of 4 slots busy throughput is n / service; with more users only latency grows."""
+    spec = replace(MIXED, prompt_len=Range(1, 1), cap=((1.0, Range(4, 4)),), slots=4)
+    points = curve(clock, Load.parsed("concurrency:1,2,4,8,16"), spec)
+    by_users = {point["load"]: point["metrics"] for point in points}
+    assert by_users[2]["mean_e2el_ms"] == by_users[4]["mean_e2el_ms"] == 4000 * STEP_S
+    assert by_users[4]["output_throughput"] == by_users[8]["output_throughput"] == 4 / STEP_S
+    assert by_users[16]["median_e2el_ms"] == 16_000 * STEP_S
+    assert knee_of(points) == 4
+    assert all(keeps_up(metrics) for metrics in by_users.values())
+
+
+def test_too_few_points_or_none_that_keeps_up_have_no_knee(clock: Clock) -> None:
+    points = curve(clock, Load(RATE, ()).at(1 / STEP_S), replace(FIXED, num_requests=50))
+    assert knee_of(points[:2]) is None
+    assert knee_of(points[-1:] * 3) is None
+    assert in_words(RATE, points[-1:], None) == "falls behind at rate 154"
+    assert "(the highest load with figures: it may lie beyond)" in in_words(RATE, points[:3], 76.8)
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1, 4])
+def test_burstiness_is_the_shape_of_the_gaps(burstiness: float) -> None:
+    """vLLM's definition: a coefficient of variation of 1 / sqrt(burstiness), whatever the rate."""
+    spec = replace(FIXED, arrival_rate=5.0, burstiness=burstiness, num_requests=4000)
+    due_s = spec.realise(50, 64).arrivals_s
+    assert due_s is not None
+    gaps = [b - a for a, b in pairwise(due_s)]
+    assert fmean(gaps) == pytest.approx(1 / 5, rel=1e-6)
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(burstiness**-0.5, rel=0.05)
+    faster = replace(spec, arrival_rate=10.0).realise(50, 64).arrivals_s
+    assert faster == pytest.approx([each / 2 for each in due_s], abs=1e-5)
+
+
+def test_workloads_without_the_new_fields_keep_their_hashes_and_labels() -> None:
+    poisson = replace(MIXED, arrival_rate=5.0)
+    drawn, scaled = (replace(poisson, burstiness=b).realise(50, 64).arrivals_s for b in (None, 1.0))
+    assert drawn is not None
+    assert scaled == pytest.approx([each * 47 / 5 / drawn[-1] for each in drawn], abs=1e-5)
+    assert not {"burstiness", "concurrency"} & poisson.as_dict().keys()
+    hashes = {
+        replace(MIXED, **given).realise(50, 64).hash  # type: ignore[arg-type]
+        for given in (
+            {},
+            {"concurrency": 1},
+            {"concurrency": 2},
+            {"arrival_rate": 5.0, "burstiness": 2.0},
+        )
+    }
+    assert len(hashes) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "burstiness", "says"),
+    [
+        (
+            "rat:2",
+            None,
+            "--load is 'rat:2', but must be rate:R,... in requests per second, concurrency:",
+        ),
+        ("rate:", None, "--load is 'rate:', but must be rate:R"),
+        ("rate:0,2", None, "--load is 'rate:0,2', but must be rate:R,"),
+        ("rate:4,2", None, "with numbers above 0 that rise"),
+        ("rate:2,fast", None, "--load is 'rate:2,fast', but must be"),
+        ("concurrency:1.5", None, "--load is 'concurrency:1.5', but must be"),
+        ("auto", 0, "--burstiness is 0, but must be above 0 and finite"),
+        ("concurrency:2", 0.5, "--burstiness is 0.5, but must be left out with --load concurrency"),
+    ],
+)
+def test_what_is_no_load_is_named(text: str, burstiness: float | None, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Load.parsed(text, burstiness)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_the_workload_of_load_has_no_arrivals_of_its_own(on_cpu: bool) -> None:
+    (spec,) = chosen([str(LOAD_DIR)], on_cpu=on_cpu)
+    rated = Load.parsed("auto").at(10.0).specs(spec)
+    assert [each.arrival_rate for each in rated] == [10 * share for share in SHARES]
+    assert spec.num_requests >= 8 * spec.slots, "a queue can form"
+
+
+def test_a_workload_that_does_not_fit_the_load_is_named() -> None:
+    with pytest.raises(
+        UsageError, match="workload 'mixed' has its own arrival_rate: name a --workload"
+    ):
+        Load.parsed("rate:2").specs(replace(MIXED, arrival_rate=1.0))
+    with pytest.raises(UsageError, match="'mixed': concurrency is 99, but must be 1 to 48, the number"):
+        Load.parsed("concurrency:2,99").specs(MIXED)
+    assert Load(CONCURRENCY, (2,), None).at(5.0).values == (2,)
