@@ -17,6 +17,7 @@ from batchproof.plugin.numbers import number, seconds, whole
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
 SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
+FIXTURES = frozenset(("measured", "growth", "load_sweep"))  # a test that asks for one is a benchmark
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
 OPTIONS = (
     *("workload", *SIZES, "shape", "laps", "verify", "goodput", "load", "burstiness"),

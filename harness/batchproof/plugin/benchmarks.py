@@ -91,7 +91,7 @@ class Benchmarks:
         return self.measure_growth(request.param, request.node)
 
     @pytest.fixture
-    def load(self, request: pytest.FixtureRequest) -> MeasuredLoad:
+    def load_sweep(self, request: pytest.FixtureRequest) -> MeasuredLoad:
         """Returns one engine's figures at rising load."""
         return self.measure_load(request.param, request.node)
 

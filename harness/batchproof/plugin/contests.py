@@ -77,5 +77,5 @@ def _load(options: BenchSelection, selection: Selection) -> Iterator[Contest]:
 CONTESTS: dict[str, Callable[[BenchSelection, Selection], Iterator[Contest]]] = {
     "measured": _throughput,
     "growth": _growth,
-    "load": _load,
+    "load_sweep": _load,
 }

@@ -149,7 +149,7 @@ def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     if wants_benchmarks:
         return "benchmark" not in fixtures
-    return "measured" in fixtures or "growth" in fixtures
+    return not bench_options.FIXTURES.isdisjoint(fixtures)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
