@@ -39,11 +39,16 @@ class HangFailure(EngineHang):
 
 def last_frames(error: BaseException, count: int = 3) -> list[str]:
     """Returns the innermost `count` frames of the traceback, one line each, and before them, if they
-    are of a library, the last ones in the engine's own files."""
+    are of a library, the last ones in the engine's own files. A file below the working directory is
+    named from there, so that a failure can be passed on."""
     walked = list(traceback.walk_tb(error.__traceback__))
     files = [frame.f_code.co_filename for frame, _ in walked]
     entry = next((os.path.dirname(file) for file in files if not file.startswith(OURS)), None)
     own = [at for at, file in enumerate(files) if os.path.dirname(file) == entry]
     shown = sorted({*own[-count:], *range(len(walked))[-count:]})
     frames = traceback.StackSummary.extract([walked[at] for at in shown])  # not of all: recursion
-    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
+    here = f"{os.getcwd()}{os.sep}"
+    return [
+        f"{frame.filename.removeprefix(here)}:{frame.lineno} in {frame.name}: {frame.line}"
+        for frame in frames
+    ]
