@@ -195,7 +195,7 @@ def test_an_interrupt_ends_the_process(build: Build) -> None:
 
 
 def test_a_question_that_is_never_read_is_a_hang(build: Build) -> None:
-    stops = "def build(question):\n    say('{}' + chr(10))\n    time.sleep(60)"
+    stops = "def build(question):\n    say('{}' + chr(10))\n    time.sleep(3600)"
     long = Request("a", tuple(range(250)) * 1000, 1)  # more than a pipe holds
     engine = build(stops)
     with pytest.raises(EngineHang), time_limit(0.3, "generate"):
