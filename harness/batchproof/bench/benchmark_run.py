@@ -126,32 +126,22 @@ class BenchmarkRun:
         """
         rows = [] if load.values else self.compare(spec, model_name, engines, on_round)["rows"]
         laps_s = [each["wall_s"] for r in rows if r["verdict"] == VALID for each in r["rounds"]]
+        subject = self._lab.subject(model_name)
+        sizes = subject.vocab_size, subject.context_len
         if rows and not laps_s:
             entries = [empty_entry(r["engine"], r["verdict"], r["reason"], load) for r in rows]
         else:
             load = load.at(spec.num_requests / min(laps_s, default=1.0))
-            entries = self._swept(spec, load, model_name, engines, on_round)
-        subject = self._lab.subject(model_name)
-        facts = workload_facts(spec.realise(subject.vocab_size, subject.context_len))
+            workloads = [each.realise(*sizes) for each in load.specs(spec)]
+            trials = [self._trial(engine, model_name) for engine in engines]
+            terms = replace(self._terms, clock="wall")  # an engine also waits for requests
+            entries = sweep_load(trials, load, workloads, terms, on_round)
+        facts = workload_facts(spec.realise(*sizes))
         model = {"name": subject.name, "dtype": subject.dtype_name}
         entries = [{"workload": facts, "model": model} | entry for entry in entries]
         for entry in entries:
             self._file.add_load(entry)
         return entries
-
-    def _swept(
-        self,
-        spec: BenchSpec,
-        load: Load,
-        model_name: str,
-        engines: Sequence[EngineSpec],
-        on_round: Callable[[str], None],
-    ) -> list[dict[str, Any]]:
-        subject = self._lab.subject(model_name)
-        workloads = [each.realise(subject.vocab_size, subject.context_len) for each in load.specs(spec)]
-        trials = [self._trial(engine, model_name) for engine in engines]
-        terms = replace(self._terms, clock="wall")  # an engine also waits for requests
-        return sweep_load(trials, load, workloads, terms, on_round)
 
     def finish(self) -> None:
         """Marks the file as complete."""

@@ -56,9 +56,9 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         )
         for spec in chosen(names, on_cpu=device_type != "cuda")
     ]
-    for spec in specs if load else ():
-        assert load is not None, "else there is no spec here"
-        load.at(1.0).specs(spec)  # whether the workload has arrivals of its own is told at once
+    if load is not None:
+        for spec in specs:
+            load.at(1.0).specs(spec)  # whether the workload has arrivals of its own is told at once
     num_threads = _num_threads(get("--threads"), device_type)
     terms = Terms(
         num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from batchproof.bench.axes import default_axes
 from batchproof.bench.load import Load
 from batchproof.bench.spec import BenchSpec
+from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.selection import Selection
 from batchproof.run.registry import EngineSpec
@@ -79,3 +80,4 @@ CONTESTS: dict[str, Callable[[BenchSelection, Selection], Iterator[Contest]]] = 
     "growth": _growth,
     "load_sweep": _load,
 }
+assert CONTESTS.keys() == FIXTURES, "or a run that is no benchmark would not leave one out"

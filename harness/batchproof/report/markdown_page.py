@@ -10,7 +10,8 @@ from batchproof.bench.reading import clock_of, exceeds_slots
 from batchproof.report import words
 from batchproof.report.file_origins import origin
 from batchproof.report.inputs import Source
-from batchproof.report.rows import Data, is_shown, schedule, throughput
+from batchproof.report.metrics_table import latency, pair, roofline
+from batchproof.report.rows import Data, is_shown, throughput
 
 COLUMNS = ("engine", "verdict", "output tok/s", "TTFT ms", "ITL ms", "cores", "at once", "roofline")
 
@@ -60,17 +61,11 @@ def _comparison(comparison: Data, clock: str) -> Iterator[str]:
 
 
 def _cells(row: Data, clock: str) -> list[str]:
-    found, metrics = throughput(row, clock), row["metrics"]
-    roofline = schedule(row).get("roofline") or {}
+    found = throughput(row, clock)
     return [
         words.number(found.typical if found else None),
-        *(_pair(metrics, name) for name in ("ttft", "itl")),
+        *(pair(latency(name)(row)) for name in ("ttft", "itl")),
         words.number(row.get("cores")),
         words.count(row.get("num_at_once")),
-        words.share(roofline.get("share")),
+        words.share(roofline("share")(row)),
     ]
-
-
-def _pair(metrics: Data, name: str) -> str:
-    values = metrics[f"median_{name}_ms"], metrics[f"p99_{name}_ms"]
-    return words.UNDEFINED if None in values else " / ".join(map(words.number, values))

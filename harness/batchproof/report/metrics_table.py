@@ -42,20 +42,24 @@ def _scheduled(key: str) -> Callable[[Data], Any]:
     return lambda row: schedule(row).get(key)
 
 
-def _roofline(key: str) -> Callable[[Data], Any]:
+def roofline(key: str) -> Callable[[Data], Any]:
+    """Returns how a figure of the roofline is read from a row."""
     return lambda row: (schedule(row).get("roofline") or {}).get(key)
 
 
-def _latency(name: str) -> Callable[[Data], Any]:
-    def pair(row: Data) -> tuple[float, float] | None:
+def latency(name: str) -> Callable[[Data], Any]:
+    """Returns how median and 99th percentile of a latency are read from a row: both, or None."""
+
+    def read(row: Data) -> tuple[float, float] | None:
         metrics = row["metrics"]
         values = metrics.get(f"median_{name}_ms"), metrics.get(f"p99_{name}_ms")
         return None if None in values else values
 
-    return pair
+    return read
 
 
-def _pair(values: tuple[float, float] | None) -> str:
+def pair(values: tuple[float, float] | None) -> str:
+    """Returns the two as text, or the dash."""
     return words.UNDEFINED if values is None else " / ".join(words.number(each) for each in values)
 
 
@@ -70,10 +74,7 @@ LINES = (
     MetricLine(RATES, "requests, wall time", _metric("request_throughput")),
     MetricLine(RATES, "goodput: requests in limits", _metric("request_goodput"), is_optional=True),
     MetricLine(RATES, "share of requests in limits", _metric("goodput_share"), words.share, True),
-    *(
-        MetricLine(TIMES, f"{title} ({name})", _latency(name), _pair)
-        for name, title in LATENCIES.items()
-    ),
+    *(MetricLine(TIMES, f"{title} ({name})", latency(name), pair) for name, title in LATENCIES.items()),
     MetricLine(SCHEDULE, "steps", _scheduled("num_steps"), words.count),
     MetricLine(SCHEDULE, "mean batch", _scheduled("mean_batch")),
     MetricLine(SCHEDULE, "slots occupied", _scheduled("occupancy"), words.share),
@@ -81,8 +82,8 @@ LINES = (
     MetricLine(RESOURCES, "cores: CPU time / wall time", lambda row: row.get("cores")),
     MetricLine(RESOURCES, AT_ONCE, lambda row: row.get("num_at_once"), words.count),
     MetricLine(RESOURCES, MEMORY, _scheduled("peak_memory_bytes"), words.size),
-    MetricLine(ROOFLINE, "share of it reached", _roofline("share"), words.share),
-    MetricLine(ROOFLINE, "bound by", _roofline("bound"), lambda bound: bound or words.UNDEFINED),
+    MetricLine(ROOFLINE, "share of it reached", roofline("share"), words.share),
+    MetricLine(ROOFLINE, "bound by", roofline("bound"), lambda bound: bound or words.UNDEFINED),
     MetricLine(START, "building the engine", lambda row: row.get("build_s")),
     MetricLine(START, "first round, warm-up", lambda row: row.get("first_round_s")),
 )
