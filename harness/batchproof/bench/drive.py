@@ -2,7 +2,8 @@
 
 A stepping engine is driven as a server drives it: requests are added when they are due, and every token
 is stamped when its event arrives. Any other engine gets one call of `generate`, so only the whole round
-has a time. What an engine creates lazily is created inside the round.
+has a time; where requests come over time it is served in waves (`waves.py`). What an engine creates
+lazily is created inside the round.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from batchproof.api import (
 from batchproof.bench.arrivals import Arrivals
 from batchproof.bench.client import ClientLog
 from batchproof.bench.processes import CpuMeter
+from batchproof.bench.waves import Waves
 from batchproof.checks.broken import broken
 from batchproof.checks.contract_types import checked_completions, checked_events
 from batchproof.findings.finding import Rule
@@ -46,7 +48,8 @@ class Round:
     `wall_s` runs from the first request's submission to the last token, with the device synchronised.
     `token_times_s[i]` holds, for request i, the seconds from its arrival to each of its tokens;
     `num_at_once` is the most requests that got a token in one step and had one before: they held a slot
-    at the same time. These and `client` are None for an engine that was not stepped.
+    at the same time. These and `client` are None for an engine that got one call. `is_streamed` says
+    whether a request's tokens arrive one by one.
     """
 
     completions: tuple[Completion, ...]
@@ -55,6 +58,7 @@ class Round:
     token_times_s: tuple[tuple[float, ...], ...] | None = None
     num_at_once: int | None = None
     client: ClientLog | None = None
+    is_streamed: bool = True
 
 
 def plain(given: object) -> object:
@@ -231,10 +235,15 @@ def serve(
     device: torch.device,
     time_limit_s: float,
     is_stepping: bool,
+    num_slots: int,
 ) -> Round:
-    """Serves one round through stepping or `generate`. Raises as `serve_at_once` does."""
+    """Serves one round through stepping or `generate`, which has at most `num_slots` requests a call
+    if they come over time. Raises as `serve_at_once` does."""
     if is_stepping:
         stepping = cast(SteppingEngine, engine)
         return serve_stepping(stepping, requests, arrivals, device, time_limit_s)
-    assert arrivals.is_at_once, "requests that arrive over time need an engine that can be stepped"
-    return serve_at_once(engine, requests, device, time_limit_s)
+    if arrivals.is_at_once:
+        return serve_at_once(engine, requests, device, time_limit_s)
+    waves = Waves(engine, num_slots)
+    served = serve_stepping(waves, requests, arrivals, device, time_limit_s)
+    return replace(served, num_at_once=None, is_streamed=False)

@@ -1,7 +1,8 @@
 """Where a curve of throughput and latency bends: rates of a round, and the knee over rising loads.
 
     offered_rate    requests per second between the first and the last arrival
-    achieved_rate   the same between the first and the last end of a request
+    achieved_rate   the same between the first and the last end of a request; of a batch that ends at
+                    once as the first, none counts
     keeps up        achieved_rate >= 0.95 * offered_rate; else the queue grows as long as requests come
     power           achieved_rate / mean end-to-end latency
     knee            the load of largest power among those that the engine keeps up with
@@ -34,7 +35,7 @@ def rates(rounds: Sequence[Round], arrivals: Arrivals) -> dict[str, float | None
     than two requests. In closed loop nothing is offered: requests come as fast as they are served."""
     achieved = []
     for each in rounds:
-        assert each.client is not None, "only stepped engines are measured under load"
+        assert each.client is not None, "under load requests come one by one"
         assert each.token_times_s is not None, "a client and times come together"
         times = zip(each.client.due_s, each.token_times_s, strict=True)
         achieved.append(_rate([due + own[-1] for due, own in times]))
@@ -42,8 +43,9 @@ def rates(rounds: Sequence[Round], arrivals: Arrivals) -> dict[str, float | None
 
 
 def _rate(times_s: Sequence[float]) -> float | None:
-    span = max(times_s, default=0.0) - min(times_s, default=0.0)
-    return (len(times_s) - 1) / span if span > 0 else None
+    first = min(times_s, default=0.0)
+    span = max(times_s, default=0.0) - first
+    return sum(each > first for each in times_s) / span if span > 0 else None
 
 
 def _median(values: Sequence[float | None]) -> float | None:

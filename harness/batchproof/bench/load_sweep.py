@@ -34,9 +34,8 @@ def sweep_load(
 ) -> list[dict[str, Any]]:
     """Returns an entry of a result file's `load` for each engine, without its workload and model.
 
-    `workloads` are those of `load`, in its order: they differ in arrivals only. All engines can be
-    stepped. The first round, which warms up, has all requests at once; `on_round` is called as
-    `timed_engines` says.
+    `workloads` are those of `load`, in its order: they differ in arrivals only. The first round, which
+    warms up, has all requests at once; `on_round` is called as `timed_engines` says.
     """
     laps = Laps(
         workloads[0].requests, trials[0].subject.vocab_size, [each.arrivals for each in workloads]

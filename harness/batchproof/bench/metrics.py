@@ -85,10 +85,11 @@ def latencies(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
     times = _request_times(rounds)
     if times is None:
         return dict.fromkeys(LATENCIES)
+    is_streamed = all(each.is_streamed for each in rounds)
     return {
         "ttft": _sorted(each.ttft for each in times),
-        "tpot": _sorted(each.tpot for each in times),
-        "itl": _sorted(gap for each in times for gap in each.itls),
+        "tpot": _sorted(each.tpot for each in times) if is_streamed else None,
+        "itl": _sorted(gap for each in times for gap in each.itls) if is_streamed else None,
         "e2el": _sorted(each.e2el for each in times),
     }
 

@@ -112,7 +112,13 @@ class TimedEngine:
         requests, before = self._laps[number], settings_of(model)
         try:
             served = serve(
-                self._engine, requests, arrivals, model.device, self._limit_s, self.is_stepping
+                self._engine,
+                requests,
+                arrivals,
+                model.device,
+                self._limit_s,
+                is_stepping=self.is_stepping,
+                num_slots=self._config.max_num_seqs,
             )
             require_same(before, settings_of(model), "while the engine worked")
         finally:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from batchproof.api import Capability
 from batchproof.bench.axes import default_axes
 from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.growth import num_pieces
@@ -136,11 +135,9 @@ class Benchmarks:
     def _lack(self, engine: EngineSpec, contest: Contest) -> str | None:
         lab = self._config.stash[LAB]
         try:
-            capabilities = lab.capabilities(engine, lab.subject(contest.model_name))
+            lab.capabilities(engine, lab.subject(contest.model_name))
         except UnsupportedModelError as error:
             return f"refused: {error}"
-        if contest.needs_stepping and Capability.STEPPING not in capabilities:
-            return f"engine {engine.name!r} has no capability 'stepping'"
         return None
 
     def measure_growth(self, contest: Contest, item: pytest.Item) -> MeasuredGrowth:

@@ -39,14 +39,6 @@ class Contest:
         """Returns the key of the engines that run interleaved."""
         return self.label, self.model_name, self.load is not None
 
-    @property
-    def needs_stepping(self) -> bool:
-        """Whether requests come over time, which `generate` has no place for."""
-        if isinstance(self.about, str):
-            return False
-        rate, concurrency = self.about.arrival_rate, self.about.concurrency
-        return self.load is not None or rate is not None or concurrency is not None
-
 
 def _throughput(options: BenchSelection, selection: Selection) -> Iterator[Contest]:
     """Yields the comparisons."""
@@ -66,7 +58,8 @@ def _growth(options: BenchSelection, selection: Selection) -> Iterator[Contest]:
 
 
 def _load(options: BenchSelection, selection: Selection) -> Iterator[Contest]:
-    """Yields the load sweeps. A yardstick cannot be stepped, so it takes no part."""
+    """Yields the load sweeps. A yardstick takes no part: it would fall behind at most loads, and take
+    most of the time."""
     for spec in options.specs if options.load is not None else ():
         for model_name in options.model_names:
             for engine in selection.engines:

@@ -85,8 +85,13 @@ def _latency(name: str, kind: str, lines: Sequence[Line]) -> Chart:
 
 
 def _interactivity(name: str, kind: str, lines: Sequence[Line]) -> tuple[Chart, ...]:
-    """Returns the picture, or none if no answer has two tokens."""
-    if any(point["metrics"]["median_tpot_ms"] is None for line in lines for point in line.points):
+    """Returns the picture of the engines that stream, or none if no answer has two tokens."""
+    lines = [
+        line
+        for line in lines
+        if all(point["metrics"]["median_tpot_ms"] is not None for point in line.points)
+    ]
+    if not lines:
         return ()
 
     def draw(figure: Figure) -> None:

@@ -178,7 +178,8 @@ def served(clock: Clock, workload: BenchWorkload, prompt_s: float = 0.0) -> driv
     """The clock starts anew, so that no digit is lost to the rounds before."""
     clock.now = clock.slept = 0.0
     engine = SimulatedEngine(clock, workload.config.max_num_seqs, prompt_s=prompt_s)
-    return drive.serve(engine, workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True)
+    requests, came = workload.requests, workload.arrivals
+    return drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1)
 
 
 def curve(clock: Clock, load: Load, spec: BenchSpec) -> list[dict[str, Any]]:

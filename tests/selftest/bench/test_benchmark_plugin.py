@@ -82,13 +82,7 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Callable[.
     assert "over static" not in session.output.replace("over static waves", "")
 
 
-def test_an_engine_that_cannot_be_stepped_sits_out_arrivals(run_benchmark: Callable[..., Any]) -> None:
-    sizes = [each for each in SMALL if not each.startswith("--workload")]
-    session = run_benchmark(*sizes, "--workload=poisson", "--engine=static", "--num-requests=2")
-    assert "engine 'static' has no capability 'stepping'" in session.output
-
-
-def test_load_rises_for_engines_that_can_be_stepped(
+def test_load_rises_for_engines_that_stream_and_for_those_that_serve_waves(
     run_benchmark: Callable[..., Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "out.json"
@@ -96,11 +90,14 @@ def test_load_rises_for_engines_that_can_be_stepped(
         *SMALL, "--engine=static", "--engine=ragged", "--engine=fault:first_token_streamed_twice",
         f"--results={file}", "--load=concurrency:1,2,5", "--goodput", "ttft:5000",
     )  # fmt: skip
-    assert "engine 'static' has no capability 'stepping'" in session.output
-    assert "1 failed, 1 passed, 1 skipped" in session.output
+    assert "1 failed, 2 passed" in session.output
     result = load(file)
-    assert (result["comparisons"], result["footer"]["num_load"]) == ([], 2)
-    right, wrong = result["load"]
+    assert (result["comparisons"], result["footer"]["num_load"]) == ([], 3)
+    in_waves, right, wrong = result["load"]
+    assert in_waves["verdict"] == "VALID"
+    figures = [point["metrics"] for point in in_waves["points"] if not point["saturation"]]
+    assert all(each["p99_ttft_ms"] == each["p99_e2el_ms"] for each in figures)
+    assert all(each["p99_tpot_ms"] is each["p99_itl_ms"] is None for each in figures)
     assert (wrong["verdict"], wrong["points"]) == ("INVALID", [])
     assert right["verdict"] == "VALID"
     assert right["verification"]["num_completions"] == 5 * (1 + 2 * 3)

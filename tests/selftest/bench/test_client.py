@@ -77,7 +77,7 @@ def test_the_delay_by_a_long_step_is_the_engines(clock: Clock) -> None:
     requests = (Request("long", (1,) * 128, 2), *workload.requests[:3])
     came = drive.Arrivals((0.0, 0.25, 0.5, 0.75))
     engine = SimulatedEngine(clock, 4, prompt_s=STEP_S)
-    log = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True).client
+    log = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1).client
     assert log is not None
     first = 129 * STEP_S
     assert log.submitted_s == (0.0, *[first] * 3)
@@ -118,7 +118,9 @@ def test_a_server_gets_each_request_when_it_is_due(clock: Clock) -> None:
     sent when the first has ended."""
     requests = tuple(Request(f"r{n}", (1,), 1) for n in range(3))
     came = drive.Arrivals((0.0, 0.25, 0.375))
-    served = drive.serve(SimulatedServer(clock, {}), requests, came, CPU, 60.0, is_stepping=True)
+    served = drive.serve(
+        SimulatedServer(clock, {}), requests, came, CPU, 60.0, is_stepping=True, num_slots=1
+    )
     assert served.client is not None
     assert served.client.submitted_s == came.due_s
     assert served.token_times_s == ((0.5,),) * 3
@@ -130,8 +132,7 @@ def test_an_engine_that_forgets_a_request_ends_a_closed_loop(clock: Clock) -> No
             return [each for each in super().step() if each.request_id != "r1"]
 
     workload = replace(MIXED, concurrency=1, num_requests=3).realise(50, 64)
-    found = drive.serve(
-        Forgetful(clock, 1), workload.requests, workload.arrivals, CPU, 60.0, is_stepping=True
-    )
+    engine, requests, came = Forgetful(clock, 1), workload.requests, workload.arrivals
+    found = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1)
     reasons = [each.finish_reason for each in found.completions]
     assert reasons == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.ERROR]

@@ -37,7 +37,7 @@ def measured(
     slo_ms: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     came = AT_ONCE if arrivals is None else Arrivals(tuple(arrivals))
-    served = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True)
+    served = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1)
     return measure([served], requests, slo_ms)
 
 
@@ -107,7 +107,9 @@ def test_goodput_is_the_share_that_meets_the_limits(clock: Clock) -> None:
 
 def test_a_call_of_generate_has_throughput_alone(clock: Clock) -> None:
     requests = wanted(12, cap=5)
-    served = drive.serve(SimulatedEngine(clock, 3), requests, AT_ONCE, CPU, 60.0, is_stepping=False)
+    served = drive.serve(
+        SimulatedEngine(clock, 3), requests, AT_ONCE, CPU, 60.0, is_stepping=False, num_slots=1
+    )
     found = measure([served], requests)
     assert served.wall_s == 4 * 5 * STEP_S
     assert found["output_throughput"] == 60 / (20 * STEP_S)

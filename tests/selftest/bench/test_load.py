@@ -10,6 +10,7 @@ from statistics import fmean, pstdev
 import pytest
 
 from batchproof.api import Request
+from batchproof.bench import drive
 from batchproof.bench.knee import in_words, keeps_up, knee_of
 from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
 from batchproof.bench.load_sweep import point_of
@@ -17,10 +18,12 @@ from batchproof.bench.spec import BenchSpec, Range
 from batchproof.bench.spec_files import LOAD_DIR, chosen
 from batchproof.errors import UsageError
 from tests.selftest.bench.simulated import (
+    CPU,
     STEP_S,
     TERMS,
     Clock,
     Expected,
+    SimulatedEngine,
     curve,
     one_slot,
     served,
@@ -83,6 +86,35 @@ def test_each_point_has_the_figures_of_lindleys_recursion(clock: Clock, load: Lo
         assert found == pytest.approx(figures, rel=1e-9)
         assert point["client"]["own_share"] == pytest.approx(0, abs=1e-9)
         assert point["client"]["p99_own_delay_ms"] == pytest.approx(0, abs=1e-6)
+
+
+def test_an_engine_that_cannot_be_stepped_is_given_what_waits_when_it_is_free(clock: Clock) -> None:
+    """A wave is all that has come, at most a full batch; it ends with its longest answer."""
+    spec = replace(MIXED, slots=4, arrival_rate=20.0)
+    workload = spec.realise(50, 64)
+    arrivals, longest = workload.arrivals_s, []
+    assert arrivals is not None
+    ends: list[float] = []
+    free = 0.0
+    while len(ends) < len(arrivals):
+        begin = max(free, arrivals[len(ends)])
+        num = sum(arrival <= begin for arrival in arrivals[len(ends) : len(ends) + 4])
+        longest.append(max(r.max_new_tokens for r in workload.requests[len(ends) : len(ends) + num]))
+        free = begin + longest[-1] * STEP_S
+        ends += [free] * num
+    assert {1, 4} <= {ends.count(end) for end in ends}, "waves of several sizes"
+
+    engine = SimulatedEngine(clock, slots=4)
+    requests, came = workload.requests, workload.arrivals
+    found = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=False, num_slots=4)
+    assert found.process_s == pytest.approx(sum(longest) * STEP_S)
+    metrics = point_of([found], workload, TERMS)["metrics"]
+    waits = [end - arrival for end, arrival in zip(ends, arrivals, strict=True)]
+    for name in ("ttft", "e2el"):
+        assert metrics[f"mean_{name}_ms"] == pytest.approx(1000 * fmean(waits))
+    assert metrics["mean_tpot_ms"] is metrics["mean_itl_ms"] is None
+    after_first = sum(end > ends[0] for end in ends)
+    assert metrics["achieved_rate"] == pytest.approx(after_first / (ends[-1] - ends[0]))
 
 
 def test_the_knee_of_m_d_1_is_where_power_is_largest(clock: Clock) -> None:
