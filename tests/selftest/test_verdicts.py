@@ -165,6 +165,8 @@ def test_the_error_unit_is_small_in_float32_and_larger_in_bfloat16(oracle: Oracl
     assert 0 < oracle.error.max_abs < 1e-4
     assert oracle.error.rms < oracle.error.max_abs
     assert oracle.error.num_steps == 12 * 24
+    assert 0 < oracle.least_error.max_abs <= oracle.error.max_abs
+    assert 0 < oracle.least_error.rms <= oracle.error.rms
     assert make_oracle("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
 
 

@@ -3,7 +3,7 @@ P9)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from batchproof.api import StepRecord
@@ -62,12 +62,14 @@ def check_scheduling(
     """
     check_late_ends(trace, ends)
     replay = TraceReplay(workload)
-    arrival_order = _arrival_order(workload)
+    place = {name: index for index, name in enumerate(_arrival_order(workload))}
     previous: StepRecord | None = None
     for step, record in enumerate(trace):
         replay.begin(step, record)
         _check_slots(step, replay, ends)
-        _check_first_come(step, record, replay, arrival_order)
+        if record.admitted:
+            _check_first_come(step, record, place)
+            _check_arrival_order(step, replay, place)
         _check_decodes(step, record, replay, ends)
         _check_refill(step, record, replay, previous, can_chunk)
         replay.end(record)
@@ -80,18 +82,25 @@ def _arrival_order(workload: Workload) -> list[str]:
     return [workload.requests[index].request_id for _, index in ordered]
 
 
-def _check_first_come(
-    step: int, record: StepRecord, replay: TraceReplay, arrival_order: list[str]
-) -> None:
-    """Checks that no request is admitted before an earlier one that waits, a preempted one included."""
-    for waiting in record.waiting:
-        for admitted in record.admitted:
-            if arrival_order.index(admitted) > arrival_order.index(waiting):
-                raise broken(Rule.FIRST_COME, admitted, step, waiting=waiting)
-    firsts = [arrival_order.index(each) for each in replay.ever_admitted]
-    if firsts != sorted(firsts):
-        should_be = arrival_order[: len(firsts)]
-        raise broken(Rule.ARRIVAL_ORDER, step=step, got=replay.ever_admitted, should_be=should_be)
+def _check_first_come(step: int, record: StepRecord, place: Mapping[str, int]) -> None:
+    """Checks that no request is admitted before an earlier one that waits, a preempted one included.
+
+    `place`: of each request in the order of arrival.
+    """
+    if not record.waiting:
+        return
+    waiting = min(record.waiting, key=place.__getitem__)
+    admitted = max(record.admitted, key=place.__getitem__)
+    if place[admitted] > place[waiting]:
+        raise broken(Rule.FIRST_COME, admitted, step, waiting=waiting)
+
+
+def _check_arrival_order(step: int, replay: TraceReplay, place: Mapping[str, int]) -> None:
+    """Checks that requests are first admitted in order of arrival."""
+    got = replay.ever_admitted
+    places = [place[each] for each in got]
+    if places != sorted(places):
+        raise broken(Rule.ARRIVAL_ORDER, step=step, got=got, should_be=[*place][: len(got)])
 
 
 def _check_slots(step: int, replay: TraceReplay, ends: LateEnds) -> None:
