@@ -58,7 +58,8 @@ class Completion:
 
     `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch
     scalars. `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of
-    shape `(len(token_ids), vocab_size)`: token i was chosen from row i.
+    shape `(len(token_ids), vocab_size)`: token i was chosen from row i. Later calls leave them as they
+    are.
     """
 
     request_id: str
@@ -197,8 +198,8 @@ class SteppingEngine(Protocol):
     def abort(self, request_id: str) -> None:
         """Ends a request at once, in whatever state it is, and frees what it holds.
 
-        No token follows; one event with ABORTED may still come. Unknown and finished ids are
-        ignored.
+        No token follows; one event with ABORTED may still come in the next `step`, after which the
+        id may be used again. Unknown and finished ids are ignored.
         """
         ...
 
