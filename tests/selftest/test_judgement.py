@@ -20,7 +20,7 @@ from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.judgement import judge_command, output, replays, session
 from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
-from batchproof.judgement.output import slug, without_machine_paths, written
+from batchproof.judgement.output import passed_on, slug, written
 from batchproof.judgement.session import Session
 from batchproof.judgement.verdict_of_journal import verdict_of
 from batchproof.judgement.verdict_page import verdict_page
@@ -316,7 +316,7 @@ def test_no_path_of_this_machine_is_written(tmp_path: Path) -> None:
         f"{ROOT}/harness/a.py:3 in x, {tmp_path}/b/c.py, /opt/v/lib/site-packages/torch/nn.py:8, "
         f"{os.path.dirname(os.__file__)}/json/decoder.py, {Path.home()}/d.py"
     )
-    verdict = without_machine_paths(judged([replace(CRASH, report=text)]))
+    verdict = passed_on(judged([replace(CRASH, report=text)]))
     shown = verdict.groups[0].shown_report
     assert "harness/a.py:3 in x, " in shown
     assert " torch/nn.py:8, json/decoder.py, d.py" in shown

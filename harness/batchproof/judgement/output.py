@@ -10,25 +10,20 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import sysconfig
-import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from batchproof.cli.choices import WHOLE, Shard
 from batchproof.judgement.verdict_page import verdict_page
-from batchproof.places import ROOT
 from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import replace_text
+from batchproof.records.machine_paths import without_machine_paths
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
 
 RUNNING = ".running"
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
 MOST_CHARACTERS = 100  # of a folder's name
-# Ends where a path ends in a report: at white space, a quote, a colon or a comma.
-TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/(?:[^\s'\"`:,]+/)?")
-INSTALLED = re.compile(r"/(?:[^\s'\"`:,]+/)?site-packages/")
 
 
 def running_folder(output: Path, engine: str, shard: Shard = WHOLE) -> Path:
@@ -51,7 +46,7 @@ def written(verdict: EngineVerdict, output: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / FAILURES, ignore_errors=True)
     groups = tuple(_kept(group, folder) for group in verdict.groups)
-    clean = without_machine_paths(replace(verdict, groups=groups))
+    clean = passed_on(replace(verdict, groups=groups))
     VERDICT.write(clean, folder / RECORD)
     replace_text(folder / PAGE, verdict_page(clean))
     return folder / PAGE
@@ -83,29 +78,22 @@ def _kept(group: FailureGroup, folder: Path) -> FailureGroup:
     )
 
 
-def without_machine_paths(verdict: EngineVerdict) -> EngineVerdict:
-    """Returns the verdict without paths of this machine: files are named relative to the checkout,
-    installed packages by their own names. Reasons that differed in a path alone become one.
+def passed_on(verdict: EngineVerdict) -> EngineVerdict:
+    """Returns the verdict without paths of this machine. Reasons that differed in a path alone become
+    one.
     """
     skips: Counter[str] = Counter()
     for reason, count in verdict.skips.items():
-        skips[_clean_text(reason)] += count
+        skips[without_machine_paths(reason)] += count
     return decode(EngineVerdict, _clean(encode(replace(verdict, skips=dict(skips.most_common())))))
 
 
 def _clean(value: object) -> object:
     if isinstance(value, dict):
-        return {_clean_text(name): _clean(each) for name, each in value.items()}
+        return {without_machine_paths(name): _clean(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_clean(each) for each in value]
-    return _clean_text(value) if isinstance(value, str) else value
-
-
-def _clean_text(text: str) -> str:
-    text = INSTALLED.sub("", TEMPORARY.sub("", text.replace(f"{ROOT}/", "")))
-    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("data"), str(Path.home())):
-        text = text.replace(f"{folder}/", "")
-    return text
+    return without_machine_paths(value) if isinstance(value, str) else value
 
 
 def slug(name: str) -> str:

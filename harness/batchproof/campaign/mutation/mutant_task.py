@@ -13,6 +13,7 @@ from batchproof.campaign.mutation.reach import Statements, statements_noted
 from batchproof.campaign.shared_laboratory import process_laboratory
 from batchproof.campaign.suite_outcome import Effort, SuiteOutcome
 from batchproof.campaign.suite_run import run_suite
+from batchproof.records.machine_paths import without_machine_paths
 from batchproof.run.registry import resolve_engine
 
 BEFORE = "before the first test"
@@ -99,7 +100,7 @@ def _fate(found: SuiteOutcome, num_expected: int) -> MutantFate:
     if found.catches:
         first = found.first or found.catches[0]
         said = first.headline or _last_line(first.report)
-        return MutantFate(function_of(first.test), first.broken, said)
+        return MutantFate(function_of(first.test), first.broken, without_machine_paths(said))
     if found.num_skipped and not found.num_passed:
         return MutantFate("the table of the run", None, "no test runs: the engine refuses its models")
     if found.exit_status:
@@ -111,7 +112,8 @@ def _fate(found: SuiteOutcome, num_expected: int) -> MutantFate:
 
 
 def _last_line(report: str) -> str:
-    return next((each for each in reversed(report.splitlines()) if each.strip()), "").strip()[:200]
+    last = next((each for each in reversed(report.splitlines()) if each.strip()), "")
+    return without_machine_paths(last.strip())[:200]
 
 
 @dataclass(frozen=True, slots=True)
