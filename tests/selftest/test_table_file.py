@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from batchproof.records.made import TYPED
+
 RunSuite = Callable[..., Any]
 
 SUITE = """
@@ -84,9 +86,13 @@ def test_the_file_says_what_the_terminal_says(run_suite: RunSuite, suite: Path) 
     assert "--table=table.json" in table["made"]["command"]
 
 
-def test_a_session_that_was_cut_short_is_incomplete(run_suite: RunSuite, suite: Path) -> None:
+def test_a_session_that_was_cut_short_is_incomplete(
+    run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TYPED, "batchproof test static")
     run_suite("--table=table.json", "--maxfail=1")
     table = json.loads((suite / "table.json").read_text())
+    assert table["made"]["command"] == "batchproof test static", "what started pytest is what was typed"
     assert not table["is_complete"]
 
 

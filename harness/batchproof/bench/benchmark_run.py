@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.promises import Promise
-from batchproof.records.made import command_line, provenance
+from batchproof.records.made import provenance, pytest_line
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial
@@ -47,7 +48,7 @@ class BenchmarkRun:
         dtype = str(lab.dtype).removeprefix("torch.")
         self._file.write(
             {
-                "made": provenance(command_line("pytest")),
+                "made": provenance(pytest_line(sys.argv[1:])),
                 "device": device_facts(lab.device),
                 "clock": terms.clock,
                 "num_laps": terms.num_laps,

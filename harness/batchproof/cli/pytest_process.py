@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.errors import UsageError
+from batchproof.records.made import TYPED, command_line
 
 EXIT_CODES = {  # of pytest -> of a command; the others are the same
     int(pytest.ExitCode.INTERRUPTED): 2,  # by an error while tests were collected
@@ -57,7 +58,8 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
         *(f"--engine={engine}" for engine in engines),
         *arguments[len(engines) :],
     ]
-    with subprocess.Popen(command) as process:
+    typed = {TYPED: command_line("batchproof")}
+    with subprocess.Popen(command, env=os.environ | typed) as process:
         try:
             status = process.wait()
         except KeyboardInterrupt as interrupt:

@@ -7,7 +7,6 @@ conformance test leaves an older file as it is.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from batchproof.plugin.promise_table import Outcome, cells_of, in_order, notes, outcomes_of, totals_of
 from batchproof.plugin.selection import SELECTION
 from batchproof.promises import Promise
-from batchproof.records.made import made_now
+from batchproof.records.made import made_now, pytest_line
 from batchproof.records.table import CONFORMANCE, ConformanceTable
 
 OPTION = "--table"
@@ -67,7 +66,7 @@ def conformance(
     outcomes = in_order(outcomes, names, selection.model_names)
     engines = tuple(dict.fromkeys(record.engine for _, record in outcomes))
     return ConformanceTable(
-        made=made_now(shlex.join(["pytest", *map(str, config.invocation_params.args)])),
+        made=made_now(pytest_line(config.invocation_params.args)),
         engines=engines,
         cells={engine: cells_of(engine, outcomes) for engine in engines},
         totals={engine: totals_of(engine, outcomes) for engine in engines},

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ from batchproof.places import CHECKOUT
 from batchproof.records.decode import encode
 from batchproof.records.provenance import Machine, Provenance
 
+TYPED = "BATCHPROOF_COMMAND"  # for the pytest that a command starts: what was typed
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 
@@ -27,6 +29,11 @@ def num_cores() -> int:
 def command_line(*start: str) -> str:
     """Returns what was typed. `start` replaces the program, whose path exists on this machine alone."""
     return shlex.join([*start, *sys.argv[1:]])
+
+
+def pytest_line(arguments: Iterable[object]) -> str:
+    """Returns what was typed to run pytest: the command that started it, if one did."""
+    return os.environ.get(TYPED) or shlex.join(["pytest", *map(str, arguments)])
 
 
 def made_now(command: str | None = None) -> Provenance:
