@@ -55,8 +55,8 @@ class Found(Generic[Outcome]):
         """Returns a line for each sitting."""
         number = Counter(self.sittings.values())
         return tuple(
-            f"shard {each.shard}, {count} tasks, from {each.made.date} on "
-            f"{each.made.machine.cores} cores of {each.made.machine.cpu}, commit {each.made.commit}"
+            f"shard {each.shard}, {count} tasks, from {each.made.date} on {each.made.machine}, commit "
+            f"{each.made.commit}"
             for each, count in number.items()
         )
 

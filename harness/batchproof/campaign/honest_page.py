@@ -63,7 +63,7 @@ def _runs(runs: Sequence[HonestRun]) -> Iterator[str]:
             str(run.examples_per_task),
             f"`{made.command}`",
             made.date,
-            f"{made.machine.cores} cores of {made.machine.cpu}; {versions}",
+            f"{made.machine}; {versions}",
             made.commit,
         )
 

@@ -13,6 +13,9 @@ class Machine:
     cpu: str
     cores: int  # that the process may use
 
+    def __str__(self) -> str:
+        return f"{self.cores} core{'' if self.cores == 1 else 's'} of {self.cpu}"
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -33,7 +36,7 @@ class Provenance:
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return [
             f"* made by `{self.command}` on {self.date}",
-            f"* machine: {self.machine.cores} cores of {self.machine.cpu}",
+            f"* machine: {self.machine}",
             f"* versions: {versions}",
             f"* commit: {self.commit}",
             *(f"* work of {each}" for each in self.sittings),

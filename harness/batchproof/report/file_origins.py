@@ -43,8 +43,7 @@ def _facts(source: Source) -> Iterator[Fact]:
     yield Fact("state", "complete") if source.is_complete else Fact("state", "", chip=INCOMPLETE)
     yield Fact("made", made.get("date", "?"))
     yield Fact("command", made.get("command", "?"), is_code=True)
-    cores = words.many(machine["cores"], "core") if "cores" in machine else "? cores"
-    yield Fact("machine", f"{cores} of {machine.get('cpu', '?')}")
+    yield Fact("machine", words.machine_words(machine))
     versions = made.get("versions", {})
     yield Fact("versions", ", ".join(f"{name} {number}" for name, number in versions.items()))
     yield Fact("commit", made.get("commit", "?"))

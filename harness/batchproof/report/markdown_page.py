@@ -8,6 +8,7 @@ from pathlib import Path
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import clock_of, exceeds_slots
 from batchproof.report import words
+from batchproof.report.field_chart import CAPTION
 from batchproof.report.file_origins import origin
 from batchproof.report.inputs import Source
 from batchproof.report.metrics_table import latency, pair, roofline
@@ -30,6 +31,7 @@ def _lines(source: Source, picture: Path | None) -> Iterator[str]:
     yield "Every token of every timed round was checked; TTFT and ITL are median / 99th percentile."
     if picture is not None:
         yield f"\n![Throughput of every engine on every workload]({picture.name})"
+        yield f"\n{CAPTION}"
     for comparison in source.data["comparisons"]:
         yield from _comparison(comparison, clock_of(source.data, comparison))
 

@@ -16,6 +16,7 @@ from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import facing
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines
+from batchproof.report.words import machine_words
 
 LOADS = ("latency", "interactivity")
 
@@ -55,9 +56,5 @@ def _note(source: Source) -> str:
     header = source.data["header"]
     machine = header["made"]["machine"]
     is_cpu = header["device"]["type"] == "cpu"
-    device = (
-        f"{machine.get('cores', '?')} cores of {machine.get('cpu', '?')}"
-        if is_cpu
-        else header["device"]["name"]
-    )
+    device = machine_words(machine) if is_cpu else header["device"]["name"]
     return f"{device}, {header['made'].get('date', '?')}, {source.path.name}"

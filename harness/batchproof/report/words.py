@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 UNDEFINED = "-"
 
 
@@ -46,6 +49,12 @@ def size(num_bytes: float | None) -> str:
 def many(amount: int, noun: str) -> str:
     """Returns a count with its noun: `1 row`, `3 rows`."""
     return f"{amount:,} {noun}" + ("" if amount == 1 else "s")
+
+
+def machine_words(machine: Mapping[str, Any]) -> str:
+    """Returns the processor of a result file; older files may not say how many cores."""
+    cores = many(machine["cores"], "core") if "cores" in machine else "? cores"
+    return f"{cores} of {machine.get('cpu', '?')}"
 
 
 def shortened(name: str, width: int = 22) -> str:
