@@ -1,7 +1,8 @@
 """Which kernel multiplies the rows of a step with a layer's weights: measured, by shape and row count.
 
-The answer depends on the machine. A shape is measured once in a process, with the model's own layers
-of that shape in turn, so that their weights come from where they will come from in a step.
+The answer depends on the machine. A shape is measured once on it (`packing_memory.py`), with the
+model's own layers of that shape in turn, so that their weights come from where they will come from in a
+step.
 
 kernel    its copy of the weights serves
 plain     needs none: the layer's own forward pass
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
+from batchproof_engines.paged.packing_memory import Memory
+
 Layer = nn.Linear  # or transformers' Conv1D, whose weight is (in, out)
 Choice = dict[int, str]  # the kernel for each class of row counts
 
@@ -36,8 +39,7 @@ LEAST_GAIN = 1.1  # less would be lost in the noise of the measurement
 MOST_MEASURED = 1 << 23  # elements in all that are measured for a shape
 ROUNDS = 3
 
-# (kind of layer, its two sizes, dtype, threads), kernel, rows -> the kernel or the plain one
-_FASTER: dict[tuple[tuple[object, ...], str, int], str] = {}
+_MEMORY = Memory()
 
 # TorchScript, because a trace can call it but cannot record the operators' own arguments.
 _SCRIPT = """
@@ -102,15 +104,20 @@ def chosen(layers: Iterable[Layer], slots: int) -> dict[Layer, Choice]:
 
     A layer gets copies for one kernel at most.
     """
-    groups: dict[tuple[object, ...], list[Layer]] = {}
+    groups: dict[str, list[Layer]] = {}
     for layer in layers:
-        shape = type(layer), *layer.weight.shape, layer.weight.dtype, torch.get_num_threads()
-        groups.setdefault(shape, []).append(layer)
+        groups.setdefault(_shape(layer), []).append(layer)
     choices = {shape: _choice(shape, group, slots) for shape, group in groups.items()}
     return {each: choices[shape] for shape, group in groups.items() for each in group}
 
 
-def _choice(shape: tuple[object, ...], layers: list[Layer], slots: int) -> Choice:
+def _shape(layer: Layer) -> str:
+    """Returns what products of this layer have in common with those of others."""
+    sizes = "x".join(map(str, layer.weight.shape))
+    return f"{type(layer).__name__} {sizes} {layer.weight.dtype}, threads={torch.get_num_threads()}"
+
+
+def _choice(shape: str, layers: list[Layer], slots: int) -> Choice:
     choice = {each: _faster(shape, layers, ONEDNN, each) for each in CLASSES}
     choice[FULL] = choice[_class(slots)]
     if slots in SLOTS and ONEDNN not in choice.values():
@@ -118,13 +125,14 @@ def _choice(shape: tuple[object, ...], layers: list[Layer], slots: int) -> Choic
     return choice
 
 
-def _faster(shape: tuple[object, ...], layers: list[Layer], kernel: str, num_rows: int) -> str:
+def _faster(shape: str, layers: list[Layer], kernel: str, num_rows: int) -> str:
     """Returns the kernel if it gains clearly over the plain one, else that; measured once."""
-    key = shape, kernel, num_rows
-    if key not in _FASTER:
+    question = f"{shape}, {kernel}, {num_rows} rows"
+    gains = _MEMORY.recall(question)
+    if gains is None:
         gains = works(kernel, layers[0].weight.dtype) and _gain(layers, kernel, num_rows) > LEAST_GAIN
-        _FASTER[key] = kernel if gains else PLAIN
-    return _FASTER[key]
+        _MEMORY.keep(question, gains)
+    return kernel if gains else PLAIN
 
 
 def _gain(layers: list[Layer], kernel: str, num_rows: int) -> float:

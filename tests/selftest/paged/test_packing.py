@@ -4,6 +4,8 @@ model is not touched."""
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from batchproof.models.catalogue import load_model
 from batchproof_engines.paged import packing, packing_choice, paged
 from batchproof_engines.paged.packing import PackedLinears
 from batchproof_engines.paged.packing_choice import CLASSES, FULL, MKL, ONEDNN, PLAIN, chosen
+from batchproof_engines.paged.packing_memory import Memory
 
 SLOTS = 8
 ASKED = [Request(f"r{i}", tuple(range(1, 4 + i)), 3 + 4 * i) for i in range(SLOTS)]
@@ -30,6 +33,14 @@ def model() -> PreTrainedModel:
     return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder for what was measured; returns the file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(packing_choice, "_MEMORY", Memory())
+    return tmp_path / "cache" / "batchproof" / "linears.json"
+
+
 def of_kernel(kernel: str, gains: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Replaces the clock: each kernel gains so much. Returns the measured row counts of `kernel`."""
     measured = list[int]()
@@ -40,7 +51,7 @@ def of_kernel(kernel: str, gains: dict[str, float], monkeypatch: pytest.MonkeyPa
         return gains[name]
 
     monkeypatch.setattr(packing_choice, "_gain", gain)
-    monkeypatch.setattr(packing_choice, "_FASTER", {})
+    monkeypatch.setattr(packing_choice, "_MEMORY", Memory())
     return measured
 
 
@@ -73,6 +84,34 @@ def test_a_choice_is_kept_for_the_next_engine(
     copies = [PackedLinears(model, "auto", SLOTS)._copies.values() for _ in range(2)]
     assert [*copies[0]] == [*copies[1]], "the copies are kept, too"
     assert first.generate(ASKED) == second.generate(ASKED)
+
+
+def test_a_choice_is_kept_for_the_next_process(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = of_kernel(ONEDNN, {ONEDNN: 1.5, MKL: 1.0}, monkeypatch)
+    choices = []
+    for _ in range(2):
+        monkeypatch.setattr(packing_choice, "_MEMORY", Memory())  # as in a process of its own
+        choices.append([*chosen([nn.Linear(16, 16)], SLOTS).values()])
+    assert choices[0] == choices[1]
+    assert len(measured) == len(CLASSES)
+    ((machine, answers),) = json.loads(cache.read_text()).items()
+    assert torch.__version__ in machine
+    assert answers["Linear 16x16 torch.float32, threads=1, onednn, 4 rows"] is True
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', None])
+def test_a_memory_that_cannot_be_read_is_measured_anew(
+    text: str | None, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is None:
+        cache.mkdir(parents=True)  # where the file should be, so that it cannot be written either
+    else:
+        cache.parent.mkdir(parents=True)
+        cache.write_text(text)
+    measured = of_kernel(ONEDNN, {ONEDNN: 1.5, MKL: 1.0}, monkeypatch)
+    chosen([nn.Linear(16, 16)], SLOTS)
+    assert len(measured) == len(CLASSES)
+    assert [*cache.parent.iterdir()] == [cache], "no draft is left"
 
 
 def test_a_small_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""What was measured here before: which kernels gained, in a file that other processes read.
+
+`batchproof/linears.json` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`) holds the
+answers by machine and version of torch. Whoever doubts them deletes it. If it cannot be read or
+written, each process measures for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import torch
+
+
+class Memory:
+    """Answers by question, of this process and, on this machine, of those before it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] | None = None
+
+    def recall(self, question: str) -> bool | None:
+        """Returns the answer, or None if it was never measured."""
+        if self._known is None:
+            self._known = {
+                name: gains
+                for name, gains in _read().get(_machine(), {}).items()
+                if isinstance(gains, bool)
+            }
+        return self._known.get(question)
+
+    def keep(self, question: str, gains: bool) -> None:
+        """Keeps an answer, beside those that other processes have kept meanwhile."""
+        assert self._known is not None, "whoever measures has asked before"
+        self._known[question] = gains
+        found = _read()
+        found[_machine()] = found.get(_machine(), {}) | self._known
+        with suppress(OSError):
+            _replace(json.dumps(found, indent=1))
+
+
+def _place() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "batchproof" / "linears.json"
+
+
+def _machine() -> str:
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.node()}, {capability}, torch {torch.__version__}"
+
+
+def _read() -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(_place().read_text(encoding="utf-8"))
+        return {name: answers for name, answers in found.items() if isinstance(answers, dict)}
+    except (OSError, ValueError, AttributeError, RuntimeError):  # no file, no JSON, no table, no home
+        return {}
+
+
+def _replace(text: str) -> None:
+    """Writes the file at once: another process reads the old one or the new one."""
+    place = _place()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, delete=False) as file:
+        file.write(text)
+    try:
+        os.replace(file.name, place)
+    except OSError:
+        os.unlink(file.name)
+        raise
