@@ -103,7 +103,7 @@ def test_a_newcomer_joins_running_decodes_unnoticed(trial: Trial, data: st.DataO
     trial.check(Workload(tuple(wanted), arrivals=tuple(2 * i for i in range(len(wanted)))))
 
 
-@pytest.mark.nan_model
+@pytest.mark.on_model("gpt2-nan")
 def test_what_is_not_finite_stays_with_its_request(trial: Trial) -> None:
     """Serves prompts whose activations are NaN from their first, middle or last token on, beside and
     before others: a key of weight 0 still reaches its query if its value is NaN, and a cell of a block

@@ -28,6 +28,14 @@ def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> N
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
 
 
+@pytest.mark.on_model("qwen2-mixed")
+@settings(max_examples=max(2, settings().max_examples // 4))
+@given(data=st.data())
+def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) -> None:
+    """Takes a model that has layers with a window and layers without."""
+    trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
+
+
 @pytest.mark.one_model
 @settings(max_examples=max(2, settings().max_examples // 4))
 @given(data=st.data())

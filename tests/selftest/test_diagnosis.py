@@ -249,7 +249,8 @@ def test_the_counterfactual_without_a_mistake_is_the_reference(lab: Laboratory, 
     table = cell_table_of([(call.workload, call.completions, call.schedule())])
     assert table is not None
     window = getattr(trial.subject.model.config, "sliding_window", None)
-    view = honest_view(table, torch.tensor([sample.cell for sample in table.samples]), window)
+    cells, kinds = torch.tensor([each.cell for each in table.samples]), trial.subject.layer_kinds
+    view = honest_view(table, cells, window, kinds)
     logits = centred(logits_of(trial.subject, view))
     for sample, found in zip(table.samples, logits, strict=True):
         request = table.sequences[sample.seq].request

@@ -31,6 +31,7 @@ MODELS = ("gpt2-random", "mistral-window")  # absolute positions; RoPE and a win
 PLACE_OF = {
     "scale": ["-k", "test_scale", f"--model={LONG_MODEL}"],
     "contagion": [f"--model={NAN_MODEL}"],
+    "layers": ["--model=qwen2-mixed"],
 }
 EFFORT = Effort(profile="default")
 

@@ -71,6 +71,7 @@ class Facts:
     is_generated: bool  # by Hypothesis: it is decorated with `@given(...)`
     promises: frozenset[str]  # of its marks, else of its module's; a case brings its own
     marks: frozenset[str]  # names of its pytest marks and of its module's
+    on_model: str | None  # the only model that it runs on
 
 
 @cache
@@ -84,7 +85,7 @@ def conformance_functions() -> dict[str, Facts]:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 promises = _promises(node.decorator_list) or _promises(marks)
                 named = _marks([*marks, *node.decorator_list])
-                facts = Facts(_is_generated(node), promises, named)
+                facts = Facts(_is_generated(node), promises, named, _on_model(node))
                 found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = facts
     return found
 
@@ -97,6 +98,13 @@ def _promises(nodes: Iterable[ast.expr]) -> frozenset[str]:
 def _marks(nodes: Iterable[ast.expr]) -> frozenset[str]:
     attributes = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Attribute))
     return frozenset(each.attr for each in attributes if ast.unparse(each.value) == "pytest.mark")
+
+
+def _on_model(node: ast.FunctionDef) -> str | None:
+    for each in node.decorator_list:
+        if isinstance(each, ast.Call) and ast.unparse(each.func) == "pytest.mark.on_model":
+            return str(ast.literal_eval(each.args[0]))
+    return None
 
 
 def _is_generated(node: ast.FunctionDef) -> bool:

@@ -131,8 +131,7 @@ class HonestPlan:
                 test = next(decks[engine])
                 marks = facts_of[test].marks
                 is_large = "long_model" in marks and rng.random() < LARGE_SHARE
-                on = NAN_MODEL if "nan_model" in marks else model
-                found.append((engine, on, test, is_large))
+                found.append((engine, facts_of[test].on_model or model, test, is_large))
             yield found
 
 
@@ -143,4 +142,4 @@ def honest_engines() -> list[str]:
 
 def _sweeps(facts: Facts) -> bool:
     """Returns whether the test draws or sweeps its workloads, as those of scale and of NaN do."""
-    return facts.is_generated or not facts.marks.isdisjoint({"long_model", "nan_model"})
+    return facts.is_generated or not facts.marks.isdisjoint({"long_model", "on_model"})

@@ -7,16 +7,20 @@ chunks, batches, leaks and former tenants need no special treatment.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from batchproof.diagnosis.cell_table import CellTable
 from batchproof.models.catalogue import ModelUnderTest, moved
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,22 @@ class View:
     position: Tensor  # per cell
     visible: Tensor  # bool (query cell, key cell)
     samples: Tensor  # the cells whose logits are wanted
+    # By kind of layer: which of these keys it sees. Kinds that are not named see all.
+    within: Mapping[str, Tensor] = field(default_factory=dict)
     zeroed: Tensor | None = None  # bool per cell: its key and value are zeros
     rounded: Tensor | None = None  # bool per cell: they are rounded to `kv_dtype`
     kv_dtype: torch.dtype | None = None
     logits_dtype: torch.dtype | None = None
+
+    def grown(self, within: Tensor) -> Tensor:
+        """Returns the mask with pads as keys within; a mistake may have added some behind the cells."""
+        num = len(self.visible) - len(within)
+        return pad(within, (0, num, 0, num), value=True)
+
+    def seen_by(self, kind: str) -> Tensor:
+        """Returns the mask of the layers of a kind, bool (query cell, key cell)."""
+        within = self.within.get(kind)
+        return self.visible if within is None else self.visible & self.grown(within)
 
     def is_same(self, other: View) -> bool:
         """Returns whether nothing differs, so that the mistake cannot show on this table."""
@@ -45,9 +61,16 @@ class View:
         )
 
 
-def honest_view(table: CellTable, samples: Tensor, window: int | None) -> View:
-    """Returns the right computation, whose logits are those of the cells `samples`, `(n,)`."""
-    return View(table.token, table.index, table.own_keys(window), samples)
+def honest_view(
+    table: CellTable, samples: Tensor, window: int | None, kinds: Collection[str] = ()
+) -> View:
+    """Returns the right computation, whose logits are those of the cells `samples`, `(n,)`. Of layers
+    of several kinds, only those that slide have the window."""
+    if len(kinds) < 2 or window is None:
+        return View(table.token, table.index, table.own_keys(window), samples)
+    near = table.index[:, None] - table.index < window
+    within = {kind: near for kind in kinds if kind == SLIDING}
+    return View(table.token, table.index, table.own_keys(None), samples, within)
 
 
 @torch.inference_mode()
@@ -57,25 +80,28 @@ def logits_of(subject: ModelUnderTest, view: View, dtype: torch.dtype = torch.fl
     model = subject.exact
     if dtype is not torch.float64:
         model = moved(copy.deepcopy(model), model.device, dtype)
-    arguments = {
-        "input_ids": view.token[None],
-        "position_ids": view.position.clamp(0, subject.context_len - 1)[None],
-        "attention_mask": _mask(model, view.visible)[None, None],
+    arguments: dict[str, Any] = {
+        "input_ids": view.token[None].to(model.device),
+        "position_ids": view.position.clamp(0, subject.context_len - 1)[None].to(model.device),
+        "attention_mask": _mask(model, view.visible),
     }
-    there = {name: value.to(model.device) for name, value in arguments.items()}
+    if len(subject.layer_kinds) > 1:
+        seen = {kind: view.seen_by(kind) for kind in subject.layer_kinds}
+        arguments["attention_mask"] = {kind: _mask(model, mask) for kind, mask in seen.items()}
     with _EditedCache(view):
-        logits: Tensor = model(**there, use_cache=False).logits[0].cpu()[view.samples].double()
+        logits: Tensor = model(**arguments, use_cache=False).logits[0].cpu()[view.samples].double()
     return logits if view.logits_dtype is None else logits.to(view.logits_dtype).double()
 
 
 def _mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
-    """Returns the mask in the form that the model's attention takes.
+    """Returns the mask in the form that the model's attention takes, (1, 1, queries, keys).
 
     SDPA returns zeros for a query that sees nothing.
     """
+    visible = visible[None, None].to(model.device)
     if model.config._attn_implementation == "sdpa":
         return visible
-    bias = torch.zeros(visible.shape, dtype=model.dtype)
+    bias = torch.zeros(visible.shape, dtype=model.dtype, device=model.device)
     return bias.masked_fill_(~visible, torch.finfo(model.dtype).min)
 
 
@@ -95,6 +121,7 @@ def _pruned(view: View) -> View:
         position=view.position[needed],
         visible=view.visible[needed][:, needed],
         samples=place[view.samples],
+        within={kind: view.grown(each)[needed][:, needed] for kind, each in view.within.items()},
         zeroed=None if view.zeroed is None else view.zeroed[needed],
         rounded=None if view.rounded is None else view.rounded[needed],
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from batchproof.api import Capability
 from batchproof.diagnosis.cell_table import cell_table_of
-from batchproof.diagnosis.counterfactual import View, honest_view, logits_of
+from batchproof.diagnosis.counterfactual import FULL, SLIDING, View, honest_view, logits_of
 from batchproof.diagnosis.cross_request_mistakes import leak_mistakes, routing_mistakes, stale_mistakes
 from batchproof.diagnosis.explanation import Explanation, Observed
 from batchproof.diagnosis.mask_mistakes import mask_mistakes
@@ -77,6 +77,8 @@ def _evidence(
 ) -> tuple[Suspect, Observed] | None:
     trial = rerunner.trial
     subject = trial.subject
+    if not subject.layer_kinds <= {FULL, SLIDING}:
+        return None  # the table knows the keys of these two kinds
     table = cell_table_of([(c.workload, c.completions, c.schedule()) for c in calls])
     completion = calls[symptom.call].completion(symptom.request.request_id)
     if table is None or completion is None:
@@ -91,7 +93,8 @@ def _evidence(
     if not cells:
         return None
     end = symptom.step + len(cells)
-    honest = honest_view(table, torch.tensor(cells), _window(subject))
+    window = _window(subject)
+    honest = honest_view(table, torch.tensor(cells), window, subject.layer_kinds)
     tokens = torch.tensor(completion.token_ids[symptom.step : end])
     exact = centred(logits_of(subject, honest))
     given = None if completion.logits is None else completion.logits[symptom.step : end]
@@ -103,7 +106,8 @@ def _evidence(
     )
     config = calls[symptom.call].workload.config
     is_continuous = Capability.SCHEDULING in trial.capabilities
-    return Suspect(table, seq, honest, _window(subject), config, is_continuous), observed
+    only_window = None if honest.within else window
+    return Suspect(table, seq, honest, only_window, config, is_continuous), observed
 
 
 def _believed(given: Tensor | None, tokens: Tensor, exact: Tensor) -> Tensor | None:
@@ -116,11 +120,9 @@ def _believed(given: Tensor | None, tokens: Tensor, exact: Tensor) -> Tensor | N
 
 
 def _window(subject: ModelUnderTest) -> int | None:
-    config = subject.model.config.get_text_config()
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None and "sliding_attention" not in layer_types:
+    if subject.layer_kinds and SLIDING not in subject.layer_kinds:
         return None
-    return getattr(config, "sliding_window", None)
+    return getattr(subject.model.config.get_text_config(), "sliding_window", None)
 
 
 def _best(
@@ -182,7 +184,17 @@ def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
     token, position = view.token.clone(), view.position.clone()
     token[:size] = torch.where(where, view.token[:size], honest.token)
     position[:size] = torch.where(where, view.position[:size], honest.position)
-    return replace(view, token=token, position=position, visible=visible)
+    within = honest.within
+    if view.within is not within:
+        within = {
+            kind: torch.where(where[:, None], _within(view, kind, size), _within(honest, kind, size))
+            for kind in {*within, *view.within}
+        }
+    return replace(view, token=token, position=position, visible=visible, within=within)
+
+
+def _within(view: View, kind: str, size: int) -> Tensor:
+    return view.within.get(kind, torch.ones(size, size, dtype=torch.bool))
 
 
 def rounding_explains(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from batchproof.diagnosis.counterfactual import FULL, SLIDING, View
 from batchproof.diagnosis.mistake import (
     Mistake,
     Suspect,
@@ -19,7 +21,9 @@ from batchproof.findings.causes import Cause
 
 
 def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
-    """Yields masks that are too wide, too narrow or shifted within the own sequence."""
+    """Yields masks that are too wide, too narrow or shifted within the own sequence, or that belong to
+    layers of another kind."""
+    yield from _mistakes_of_kinds(suspect.honest)
     table, right = suspect.table, suspect.honest.visible
     own, gap, by_then = among_own(table), distance(table), fed_by_then(table)
     query_len, context_len = table.query_len[:, None], table.context_len[:, None]
@@ -76,6 +80,18 @@ def mask_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     )
     for width in (*range(1, 17), 32, 64):
         yield suspect.seeing(Cause.MASK, f"only the last {width} keys are seen", right & (gap < width))
+
+
+def _mistakes_of_kinds(honest: View) -> Iterator[Mistake]:
+    near = honest.within.get(SLIDING)
+    if near is None:
+        return
+    for words, within in (
+        ("the layers that have a sliding window see beyond it", {}),
+        ("the layers without a window have that of the others", {SLIDING: near, FULL: near}),
+        ("layers with a sliding window and layers without have each other's mask", {FULL: near}),
+    ):
+        yield Mistake(Cause.MASK, words, replace(honest, within=within))
 
 
 def _in_window(gap: Tensor, window: int | None) -> Tensor:

@@ -57,6 +57,12 @@ class ModelUnderTest:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
 
     @cached_property
+    def layer_kinds(self) -> frozenset[str]:
+        """The kinds of attention layers that its configuration names, such as "sliding_attention"; none
+        where it names none, and all layers are alike."""
+        return frozenset(getattr(self.model.config.get_text_config(), "layer_types", None) or ())
+
+    @cached_property
     def has_experts(self) -> bool:
         """Whether tokens choose their expert: then the shapes of its kernels depend on what all rows
         hold."""

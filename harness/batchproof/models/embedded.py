@@ -42,6 +42,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-random": EmbeddedModel("random_models:build_gpt2_random"),
     "llama-random": EmbeddedModel("random_models:build_llama_random"),
     "mistral-window": EmbeddedModel("random_models:build_mistral_window"),
+    "qwen2-mixed": EmbeddedModel("random_models:build_qwen2_mixed"),
     "gpt2-long": EmbeddedModel("gpt2_long:build_gpt2_long", gpt2_long_oracle.generate),
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),

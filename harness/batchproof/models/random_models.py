@@ -20,6 +20,8 @@ from transformers import (
     MistralForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
 VOCAB_SIZE = 256  # bytes are the tokens
@@ -55,6 +57,16 @@ def build_llama_random() -> PreTrainedModel:
 def build_mistral_window() -> PreTrainedModel:
     """Returns `llama-random` with a sliding window of `WINDOW` keys in every layer."""
     return _build(MistralForCausalLM, MistralConfig(sliding_window=WINDOW, **_rope_shape()))
+
+
+def build_qwen2_mixed() -> PreTrainedModel:
+    """Returns `llama-random` with biases, a window of `WINDOW` keys in one layer and none in the
+    other."""
+    kinds = ["sliding_attention", "full_attention"]
+    config = Qwen2Config(
+        layer_types=kinds, use_sliding_window=True, sliding_window=WINDOW, **_rope_shape()
+    )
+    return _build(Qwen2ForCausalLM, config)
 
 
 def _rope_shape() -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str
     """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
     answers one request at a time, so none where many are the point."""
     has_mark = metafunc.definition.get_closest_marker
-    is_about_many = has_mark("long_model") or has_mark("nan_model")
+    is_about_many = has_mark("long_model") or has_mark("on_model")
     return () if is_about_many else selection.model_names[-1:]
 
 
@@ -63,8 +63,9 @@ def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     asked = metafunc.config.stash[SELECTION].model_names
     is_free = not metafunc.config.getoption("--model")  # a model asked for is never left out
     has_mark = metafunc.definition.get_closest_marker
-    if has_mark("nan_model"):
-        return (NAN_MODEL,) if is_free or NAN_MODEL in asked else ()
+    only = has_mark("on_model")
+    if only is not None:
+        return tuple(name for name in only.args if is_free or name in asked)
     names = tuple(name for name in asked if name != NAN_MODEL)
     if has_mark("long_model") and (is_free or LONG_MODEL in names):
         names = (LONG_MODEL, *names)

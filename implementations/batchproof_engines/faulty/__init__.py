@@ -14,6 +14,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     contagion,
     inputs,
     lateness,
+    layers,
     liveness,
     masks,
     numerics,
