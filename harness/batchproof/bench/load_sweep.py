@@ -13,7 +13,7 @@ from typing import Any
 from batchproof.bench.client import ClientFigures, client_figures
 from batchproof.bench.drive import Round
 from batchproof.bench.interleaved import timed_engines
-from batchproof.bench.knee import in_words, knee_of, rates
+from batchproof.bench.knee import in_words, judge_points, knee_of, rates
 from batchproof.bench.laps import Laps
 from batchproof.bench.load import Load
 from batchproof.bench.metrics import latencies, measure
@@ -53,6 +53,7 @@ def _entry(
         if timed.problem is None:
             rounds = timed.rounds[index :: len(workloads)]
             points.append({"load": value} | point_of(rounds, workload, terms))
+    judge_points(points)
     knee = knee_of(points)
     return empty_entry(timed.name, verdict, reason, load) | {
         "num_laps": terms.num_laps,
@@ -94,7 +95,10 @@ def point_of(rounds: Sequence[Round], workload: BenchWorkload, terms: Terms) -> 
 
 
 def _figures(rounds: Sequence[Round], workload: BenchWorkload, terms: Terms) -> Figures:
-    return measure(rounds, workload.requests, terms.slo_ms) | rates(rounds, workload.arrivals)
+    figures = measure(rounds, workload.requests, terms.slo_ms) | rates(rounds, workload.arrivals)
+    if figures["goodput_share"] is not None and figures["achieved_rate"] is not None:
+        figures["request_goodput"] = figures["goodput_share"] * figures["achieved_rate"]
+    return figures
 
 
 def _spread(laps: Sequence[Figures]) -> dict[str, tuple[float, float]]:

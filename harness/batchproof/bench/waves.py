@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from batchproof.api import Completion, Engine, Request, TokenEvent
+from batchproof.checks.answers import check_order
 from batchproof.checks.contract_types import checked_completions
 
 
@@ -27,10 +28,11 @@ class Waves:
 
     def step(self) -> list[TokenEvent]:
         """Serves a wave and returns all of its events, request by request. Raises `BrokenPromise` for
-        anything but completions."""
+        anything but a completion for each."""
         num = min(len(self._waiting), self._num_slots)
         wave = [self._waiting.popleft() for _ in range(num)]
         completions = checked_completions(self._engine.generate(wave))
+        check_order(wave, completions)
         return [event for each in completions for event in _events(each)]
 
     def abort(self, request_id: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from batchproof.bench.knee import keeps_up
 from batchproof.bench.load import by_title
 from batchproof.plugin.bench_table import short
 
+KEEPS_UP = {True: "", False: " (behind)", None: " (too short)"}
 LATENCIES = ("ttft", "itl", "tpot", "e2el")
 COLUMNS = (
     *("load", "offered", "achieved req/s", "output tok/s"),
@@ -48,7 +48,7 @@ def _cells(entry: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...
     load = f"{entry['kind']} {point['load']:g}{mark}"
     if metrics is None:
         return (load, *["-"] * (len(COLUMNS) - 3), "saturated", own)
-    behind = "" if keeps_up(metrics) else " (behind)"
+    behind = KEEPS_UP[point["keeps_up"]]
     return (
         load,
         short(metrics["offered_rate"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batchproof.bench.knee import keeps_up
 from batchproof.bench.load import by_title
 from batchproof.drawing.picture import Picture
 from batchproof.report import words
@@ -15,6 +14,7 @@ from batchproof.report.rows import Data
 from batchproof.report.table_values import Row, Table, TableCell
 
 QUANTILES = ("median", "p90", "p99")
+KEEPS_UP = {True: "", False: ", falls behind", None: ", too short to tell"}
 NO_FIGURE = "no figure is shown, because the client was the bottleneck"
 
 
@@ -69,7 +69,7 @@ def _row(entry: Data, point: Data, has_limits: bool) -> Row:
         num_empty = 3 + has_limits + len(LATENCIES)
         return Row(name, (*[TableCell(words.UNDEFINED, "none", note=1)] * num_empty, own))
     mark = " (knee)" if point["load"] == entry["knee"] else ""
-    behind = "" if keeps_up(metrics) else ", falls behind"
+    behind = KEEPS_UP[point["keeps_up"]]
     texts = [
         words.number(metrics["offered_rate"]),
         words.number(metrics["achieved_rate"]) + behind,

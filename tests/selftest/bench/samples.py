@@ -189,7 +189,7 @@ def load(engine: str = "ragged", rates: Sequence[float] = (5, 10, 20, 40), knee:
             for name in ("ttft", "tpot", "itl", "e2el")
             for index, kind in enumerate(("median", "p90", "p99"))
         }
-        figures |= {"offered_rate": rate, "achieved_rate": min(rate, 30.0)}
+        figures |= {"offered_rate": rate, "achieved_rate": min(rate, 30.0), "lag_ms": 0.0}
         figures |= {"output_throughput": 16.0 * min(rate, 30.0), "request_goodput": None}
         points.append(
             point
@@ -197,6 +197,7 @@ def load(engine: str = "ragged", rates: Sequence[float] = (5, 10, 20, 40), knee:
                 "load": rate,
                 "saturation": "the load generator is saturated: too slow" if is_lost else None,
                 "metrics": None if is_lost else figures,
+                "keeps_up": not is_lost,
                 "spread": None if is_lost else {k: [v, v] for k, v in figures.items() if v is not None},
             }
         )

@@ -18,6 +18,7 @@ import torch
 
 from batchproof.api import Completion, FinishReason, Request, TokenEvent
 from batchproof.bench import drive
+from batchproof.bench.knee import judge_points
 from batchproof.bench.load import Load
 from batchproof.bench.load_sweep import point_of
 from batchproof.bench.result_rows import Terms
@@ -185,4 +186,6 @@ def served(clock: Clock, workload: BenchWorkload, prompt_s: float = 0.0) -> driv
 def curve(clock: Clock, load: Load, spec: BenchSpec) -> list[dict[str, Any]]:
     workloads = [each.realise(50, 64) for each in load.specs(spec)]
     found = [point_of([served(clock, each)], each, TERMS) for each in workloads]
-    return [{"load": value} | point for value, point in zip(load.values, found, strict=True)]
+    points = [{"load": value} | point for value, point in zip(load.values, found, strict=True)]
+    judge_points(points)
+    return points

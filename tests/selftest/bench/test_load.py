@@ -9,11 +9,12 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from batchproof.api import Request
+from batchproof.api import Request, TokenEvent
 from batchproof.bench import drive
-from batchproof.bench.knee import in_words, keeps_up, knee_of
+from batchproof.bench.knee import in_words, knee_of
 from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
 from batchproof.bench.load_sweep import point_of
+from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, Range
 from batchproof.bench.spec_files import LOAD_DIR, chosen
 from batchproof.errors import UsageError
@@ -75,13 +76,15 @@ def test_each_point_has_the_figures_of_lindleys_recursion(clock: Clock, load: Lo
             expected = one_slot(due_s, requests, first_s)
         figures = expected.figures(requests, clock.slept)
         ends = [times[-1] for times in expected.tokens]
-        spans = (max(expected.arrivals) - min(expected.arrivals), max(ends) - min(ends))
+        quickest = min(end - due for end, due in zip(ends, expected.arrivals, strict=True))
+        came, left = max(expected.arrivals), max(ends) - quickest
         if due_s is None:
             assert point["metrics"]["offered_rate"] is None
         else:
-            assert 47 / spans[0] == pytest.approx(value, rel=1e-5), "what is asked for is offered"
-            figures["offered_rate"] = 47 / spans[0]
-        figures["achieved_rate"] = 47 / spans[1]
+            assert 47 / came == pytest.approx(value, rel=1e-5), "what is asked for is offered"
+            figures["offered_rate"] = 47 / came
+        figures["achieved_rate"] = min(47, sum(end > quickest for end in ends)) / left
+        figures["lag_ms"] = 1000 * (left - came)
         found = {name: point["metrics"][name] for name in figures}
         assert found == pytest.approx(figures, rel=1e-9)
         assert point["client"]["own_share"] == pytest.approx(0, abs=1e-9)
@@ -113,8 +116,9 @@ def test_an_engine_that_cannot_be_stepped_is_given_what_waits_when_it_is_free(cl
     for name in ("ttft", "e2el"):
         assert metrics[f"mean_{name}_ms"] == pytest.approx(1000 * fmean(waits))
     assert metrics["mean_tpot_ms"] is metrics["mean_itl_ms"] is None
-    after_first = sum(end > ends[0] for end in ends)
-    assert metrics["achieved_rate"] == pytest.approx(after_first / (ends[-1] - ends[0]))
+    begin = arrivals[0] + min(waits)
+    after = min(sum(end > begin for end in ends), 47)
+    assert metrics["achieved_rate"] == pytest.approx(after / (ends[-1] - begin))
 
 
 def test_the_knee_of_m_d_1_is_where_power_is_largest(clock: Clock) -> None:
@@ -127,8 +131,7 @@ def test_the_knee_of_m_d_1_is_where_power_is_largest(clock: Clock) -> None:
         assert in_system == pytest.approx(1 + share / (2 * (1 - share)), rel=0.05)
     knee = knee_of(points)
     assert knee == pytest.approx(0.6 / STEP_S, rel=1e-3)
-    assert [keeps_up(each["metrics"]) for each in points][:5] == [True] * 5
-    assert not keeps_up(points[-1]["metrics"])
+    assert [each["keeps_up"] for each in points] == [True] * 6 + [False]
     assert points[-1]["metrics"]["achieved_rate"] == pytest.approx(1 / STEP_S, rel=0.01)
     words = in_words(RATE, points, knee)
     assert f"knee at rate {0.6 / STEP_S:.3g}: " in words
@@ -144,7 +147,47 @@ def test_the_knee_of_a_closed_loop_is_where_the_slots_are_full(clock: Clock) -> 
     assert by_users[4]["output_throughput"] == by_users[8]["output_throughput"] == 4 / STEP_S
     assert by_users[16]["median_e2el_ms"] == 16_000 * STEP_S
     assert knee_of(points) == 4
-    assert all(keeps_up(metrics) for metrics in by_users.values())
+    assert all(each["keeps_up"] for each in points)
+
+
+def test_an_engine_that_stalls_at_the_start_achieves_no_more_for_it(clock: Clock) -> None:
+    """Its first answer comes a second late, and others in a burst that says nothing of its pace."""
+
+    class Stalled(SimulatedEngine):
+        def step(self) -> list[TokenEvent]:
+            if not self.running and clock.now < 1:
+                clock.now += 1
+            return super().step()
+
+    load = Load.parsed("rate:4,16,64")
+    points = []
+    for value, spec in zip(load.values, load.specs(replace(MIXED, slots=8)), strict=True):
+        clock.now = clock.slept = 0.0
+        workload = spec.realise(50, 64)
+        requests, came = workload.requests, workload.arrivals
+        engine = Stalled(clock, slots=8)
+        found = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=8)
+        points.append({"load": value} | point_of([found], workload, TERMS))
+    for point in points:
+        assert point["metrics"]["achieved_rate"] <= point["metrics"]["offered_rate"]
+        assert point["metrics"]["p99_e2el_ms"] > 500
+
+
+def test_a_round_that_is_too_short_says_so(clock: Clock) -> None:
+    """Four requests at 100 a second come in 30 ms, and one takes 8 to 63 ms."""
+    spec = replace(MIXED, num_requests=4, slots=4)
+    points = curve(clock, Load.parsed("rate:1,10,100"), spec)
+    assert [point["keeps_up"] for point in points] == [True, True, None]
+    words = in_words(RATE, points, knee_of(points))
+    assert "keeps up with rate 10; at rate 100 the round is too short to tell" in words
+
+
+def test_goodput_is_no_more_than_what_is_achieved(clock: Clock) -> None:
+    spec = replace(MIXED, arrival_rate=10.0, num_requests=8)
+    workload = spec.realise(50, 64)
+    terms = Terms(num_laps=1, clock="wall", slo_ms={"e2el": 1e9})
+    metrics = point_of([served(clock, workload)], workload, terms)["metrics"]
+    assert metrics["request_goodput"] == metrics["achieved_rate"] <= metrics["offered_rate"]
 
 
 def test_too_few_points_or_none_that_keeps_up_have_no_knee(clock: Clock) -> None:
