@@ -10,6 +10,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from batchproof.cli import pytest_process
 from batchproof.errors import UsageError
 from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
 from batchproof.plugin import OPTIONS
+from batchproof.records.made import ENDED
 from batchproof.run.registry import resolve_engine
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -229,19 +231,28 @@ def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.Monke
         return 2
 
     process = nullcontext(SimpleNamespace(wait=wait))
-    monkeypatch.setattr(pytest_process.subprocess, "Popen", lambda _: process)
+    monkeypatch.setattr(pytest_process.subprocess, "Popen", lambda _, env: process)  # noqa: ARG005
     assert main(["test", "paged"]) == 130
     assert not list(waits)
 
 
-@pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1), (2, 2), (4, 2), (5, 2), (-11, 139)])
+@pytest.mark.parametrize(
+    ("status", "has_ended", "exit_code"),
+    [
+        (0, True, 0),
+        (0, False, 1),  # an engine that ends the process with 0 passes nothing
+        *((status, True, code) for status, code in ((1, 1), (2, 2), (4, 2), (5, 2), (-11, 139))),
+    ],
+)
 def test_a_verdict_does_not_depend_on_the_folder(
-    status: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    status: int, has_ended: bool, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
 
-    def started(command: list[str]) -> AbstractContextManager[SimpleNamespace]:
+    def started(command: list[str], env: Mapping[str, str]) -> AbstractContextManager[SimpleNamespace]:
         commands.append(command)
+        if has_ended:
+            Path(env[ENDED]).touch()
         return nullcontext(SimpleNamespace(wait=lambda: status))
 
     monkeypatch.setattr(pytest_process.subprocess, "Popen", started)

@@ -11,14 +11,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.records.made import TYPED, command_line
+from batchproof.records.made import ENDED, TYPED, command_line
 
 EXIT_CODES = {  # of pytest -> of a command; the others are the same
     int(pytest.ExitCode.INTERRUPTED): 2,  # by an error while tests were collected
@@ -58,17 +59,31 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
         *(f"--engine={engine}" for engine in engines),
         *arguments[len(engines) :],
     ]
-    typed = {TYPED: command_line("batchproof")}
-    with subprocess.Popen(command, env=os.environ | typed) as process:
+    with tempfile.TemporaryDirectory() as folder:
+        ended = Path(folder) / "ended"
+        told = {TYPED: command_line("batchproof"), ENDED: str(ended)}
+        status = _status(command, os.environ | told)
+        has_ended = ended.exists()
+    if status < 0:
+        name = signal.Signals(-status).name
+        print(f"pytest was ended by {name}: --isolate finds the test and goes on", file=sys.stderr)
+        return 128 - status
+    if status == 0 and not has_ended:  # else the status says that something is wrong
+        print(
+            "pytest was ended before its last test, with exit status 0, so an engine has ended it: "
+            "--isolate finds the test and goes on",
+            file=sys.stderr,
+        )
+        return int(pytest.ExitCode.TESTS_FAILED)
+    return EXIT_CODES.get(status, status)
+
+
+def _status(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    with subprocess.Popen(command, env=environment) as process:
         try:
-            status = process.wait()
+            return process.wait()
         except KeyboardInterrupt as interrupt:
             if getattr(interrupt, "exit_code", None) == TERMINATED:  # a terminal sends Ctrl-C to both
                 process.terminate()
             process.wait()  # pytest prints its summary
             raise
-    if status < 0:
-        name = signal.Signals(-status).name
-        print(f"pytest was ended by {name}: --isolate finds the test and goes on", file=sys.stderr)
-        return 128 - status
-    return EXIT_CODES.get(status, status)

@@ -6,6 +6,9 @@ have shown a fault. This module imports no torch: with workers, the controller p
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from batchproof.plugin.promise_table import (
@@ -19,6 +22,7 @@ from batchproof.plugin.promise_table import (
     table,
 )
 from batchproof.plugin.selection import SELECTION
+from batchproof.records.made import ENDED
 
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 
@@ -39,6 +43,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """
     if hasattr(session.config, "workerinput"):
         return  # an xdist worker: its controller judges the whole
+    if ENDED in os.environ:
+        Path(os.environ[ENDED]).touch()
     outcomes = _session_outcomes(session.config)
     is_clean = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     proves_little = not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)

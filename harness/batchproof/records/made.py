@@ -17,7 +17,9 @@ from batchproof.places import CHECKOUT
 from batchproof.records.decode import encode
 from batchproof.records.provenance import Machine, Provenance
 
-TYPED = "BATCHPROOF_COMMAND"  # for the pytest that a command starts: what was typed
+# For the pytest that a command starts: what was typed, and the file to touch when all tests have ended.
+TYPED = "BATCHPROOF_COMMAND"
+ENDED = "BATCHPROOF_ENDED"
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.report.inputs import KNOWN, RESULTS, Kind, sources
-from batchproof.report.markdown_page import markdown_page
 
 DEFAULT_OUTPUT = RESULTS / "report.html"
 
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--markdown",
         type=Path,
         metavar="FILE",
-        help="instead of the page, write one benchmark file as tables in Markdown, with its picture "
+        help="instead of the page, write one benchmark file as tables in Markdown, with its pictures "
         "beside them as SVG",
     )
 
@@ -74,11 +73,11 @@ def _write_markdown(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--markdown {str(target)!r} is made of one benchmark file: name it")
     if target.suffix != ".md" or not target.parent.is_dir():
         raise UsageError(f"--markdown {str(target)!r} must name a .md file in a folder that exists")
-    picture = importlib.import_module("batchproof.report.pictures").field_picture(read[0])
-    beside = target.with_suffix(".svg") if picture is not None else None
-    if beside is not None:
-        _write(beside, picture)
-    _write(target, markdown_page(read[0], beside))
+    module = importlib.import_module("batchproof.report.markdown_page")  # imports matplotlib
+    page, pictures = module.markdown_page(read[0], target.stem)
+    for name, picture in pictures.items():
+        _write(target.with_name(name), picture)
+    _write(target, page)
     return 0
 
 

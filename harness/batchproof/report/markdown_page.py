@@ -3,37 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import clock_of, exceeds_slots
+from batchproof.drawing.picture import Picture, standalone
 from batchproof.report import words
-from batchproof.report.field_chart import CAPTION
+from batchproof.report.field_chart import field_chart
 from batchproof.report.file_origins import origin
 from batchproof.report.inputs import Source
+from batchproof.report.loads import load_sweeps
 from batchproof.report.metrics_table import latency, pair, roofline
+from batchproof.report.page import engine_colours
+from batchproof.report.pictures import LOADS, note_of
 from batchproof.report.rows import Data, is_shown, throughput
+from batchproof.report.table_values import Table
 
-COLUMNS = ("engine", "verdict", "output tok/s", "TTFT ms", "ITL ms", "cores", "at once", "roofline")
-
-
-def markdown_page(source: Source, picture: Path | None) -> str:
-    """Returns the page. `picture` is shown at its top, by its name beside the page."""
-    return "\n".join(_lines(source, picture)) + "\n"
+THROUGHPUT = "output tok/s"
+COLUMNS = ("engine", "verdict", THROUGHPUT, "TTFT ms", "ITL ms", "cores", "at once", "roofline")
 
 
-def _lines(source: Source, picture: Path | None) -> Iterator[str]:
+def markdown_page(source: Source, stem: str) -> tuple[str, dict[str, str]]:
+    """Returns the page, and its pictures as SVG by the names of their files, which begin with `stem`
+    and lie beside it."""
+    pictures: dict[str, Picture] = {}
+    text = "\n".join(_lines(source, stem, pictures)) + "\n"
+    note = note_of(source)
+    return text, {name: standalone(each, note) for name, each in pictures.items()}
+
+
+def _lines(source: Source, stem: str, pictures: dict[str, Picture]) -> Iterator[str]:
+    """Yields the lines, and adds the pictures that they show."""
+    colours = engine_colours([source])
     yield f"# Benchmark: {source.path.name}"
     yield ""
     for fact in origin(source).facts:
         yield f"* {fact.name}: " + (f"`{fact.text}`" if fact.is_code else fact.text or "INCOMPLETE")
     yield ""
     yield "Every token of every timed round was checked; TTFT and ITL are median / 99th percentile."
-    if picture is not None:
-        yield f"\n![Throughput of every engine on every workload]({picture.name})"
-        yield f"\n{CAPTION}"
+    field = field_chart(source.data, colours)
+    if field is not None:
+        yield from _shown(f"{stem}.svg", field, pictures)
     for comparison in source.data["comparisons"]:
         yield from _comparison(comparison, clock_of(source.data, comparison))
+    for number, sweep in enumerate(load_sweeps(source.data.get("load", ()), colours), start=1):
+        yield f"\n## {sweep.title}\n"
+        yield from (f"* {each}" for each in sweep.lines)
+        yield from (f"* {engine}: {reason}" for engine, reason in sweep.unwell.items())
+        for name, each in zip(LOADS, sweep.pictures, strict=False):
+            yield from _shown(f"{stem}-load-{number}-{name}.svg", each, pictures)
+        yield from _table(sweep.figures)
+
+
+def _shown(name: str, picture: Picture, pictures: dict[str, Picture]) -> Iterator[str]:
+    pictures[name] = picture
+    yield f"\n![{picture.title}]({name})"
+    yield f"\n{picture.caption}"
+
+
+def _table(table: Table) -> Iterator[str]:
+    """Yields a table whose groups have a line of their own."""
+    yield "\n| " + " | ".join(table.head) + " |"
+    yield "|" + " --- |" * len(table.head)
+    for row in table.rows:
+        head = row.head.replace("|", "\\|")
+        cells = [each.text for each in row.cells] or [""] * (len(table.head) - 1)
+        yield "| " + " | ".join((head if row.cells else f"**{head}**", *cells)) + " |"
+    yield from (f"\n{note}" for note in table.notes)
 
 
 def _comparison(comparison: Data, clock: str) -> Iterator[str]:
@@ -46,7 +81,8 @@ def _comparison(comparison: Data, clock: str) -> Iterator[str]:
         f"(`{workload['hash']}`); throughput and ratios by {words.clock_words(clock)}.\n"
     )
     first = rows[0]["engine"]
-    yield "| " + " | ".join((*COLUMNS, f"over {first}")) + " |"
+    columns = [f"{each} ({clock} time)" if each == THROUGHPUT else each for each in COLUMNS]
+    yield "| " + " | ".join((*columns, f"over {first}")) + " |"
     yield "|" + " --- |" * (len(COLUMNS) + 1)
     over = {each["engine"]: each for each in comparison["ratios"] if each["over"] == first}
     for row in rows:

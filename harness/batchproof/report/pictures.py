@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.report.comparisons import chosen
-from batchproof.report.field_chart import field_chart
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Kind, Source
 from batchproof.report.load_charts import load_pictures
@@ -41,17 +40,11 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
     sweeps = load_pictures(source.data.get("load", ()), colours).values()
     for number, charts in enumerate(sweeps, start=1):
         found |= {f"load-{number}-{name}": each for name, each in zip(LOADS, charts, strict=False)}
-    note = _note(source)
+    note = note_of(source)
     return {name: standalone(each, note) for name, each in found.items() if each is not None}
 
 
-def field_picture(source: Source) -> str | None:
-    """Returns SVG of all engines of a benchmark file on all of its workloads, or None without any."""
-    chart = field_chart(source.data, engine_colours([source]))
-    return None if chart is None else standalone(chart, _note(source))
-
-
-def _note(source: Source) -> str:
+def note_of(source: Source) -> str:
     """Returns the hardware on which the figures were measured."""
     header = source.data["header"]
     machine = header["made"]["machine"]

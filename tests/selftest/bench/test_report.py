@@ -435,6 +435,7 @@ def test_without_matplotlib_the_command_says_what_to_install(
 
 def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> None:
     result = samples.made(workloads=["bimodal", "uniform"])
+    result["load"] = [samples.load()]
     wide, wrong = (each["rows"][1] for each in result["comparisons"])
     wide["num_at_once"] = 2 * samples.SLOTS
     wrong.update(verdict="INVALID", reason="a token too few", metrics=None)
@@ -442,12 +443,18 @@ def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> 
     file = samples.saved(tmp_path / "result.json", result)
     assert main(["report", str(file), f"--markdown={page}"]) == 0
     lines = page.read_text().splitlines()
-    assert "![Throughput of every engine on every workload](page.svg)" in lines
+    assert "![Engines side by side](page.svg)" in lines
+    assert "| engine | verdict | output tok/s (process time)" in page.read_text()
     bimodal, uniform = (line for line in lines if line.startswith("| ragged"))
     assert bimodal.endswith(f"| {2 * samples.SLOTS} | 31 % | more slots than asked |"), bimodal
     assert uniform.split(" | ")[1:] == ["INVALID", *["-"] * 6, "- |"]
     assert "* ragged: a token too few" in lines
-    assert ElementTree.parse(tmp_path / "page.svg").getroot().tag.endswith("svg")
+    assert any(line.startswith("* ragged: ") and "knee at rate 20" in line for line in lines)
+    assert "| **ragged** |" in page.read_text()
+    assert any(line.startswith("| rate 20 (knee) | 20.0 | 20.0 |") for line in lines)
+    for name in ("page.svg", "page-load-1-latency.svg", "page-load-1-interactivity.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
+        assert f"]({name})" in page.read_text()
 
 
 @pytest.mark.parametrize(
