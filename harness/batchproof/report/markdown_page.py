@@ -50,7 +50,7 @@ def _lines(source: Source, stem: str, pictures: dict[str, Picture]) -> Iterator[
         yield from (f"* {each}" for each in sweep.lines)
         yield from (f"* {engine}: {reason}" for engine, reason in sweep.unwell.items())
         for name, each in zip(LOADS, sweep.pictures, strict=False):
-            yield from _shown(f"{stem}-load-{number}-{name}.svg", each, pictures)
+            yield from _shown(f"{stem}-{number}-{name}.svg", each, pictures)
         yield from _table(sweep.figures)
 
 

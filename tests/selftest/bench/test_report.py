@@ -452,7 +452,7 @@ def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> 
     assert any(line.startswith("* ragged: ") and "knee at rate 20" in line for line in lines)
     assert "| **ragged** |" in page.read_text()
     assert any(line.startswith("| rate 20 (knee) | 20.0 | 20.0 |") for line in lines)
-    for name in ("page.svg", "page-load-1-latency.svg", "page-load-1-interactivity.svg"):
+    for name in ("page.svg", "page-1-latency.svg", "page-1-interactivity.svg"):
         assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
         assert f"]({name})" in page.read_text()
 
