@@ -20,7 +20,7 @@ from batchproof.places import CASES, ROOT
 from batchproof.plugin import bench_options
 from batchproof.plugin.measured import ReplayClock
 
-CORE = min(os.sched_getaffinity(0))  # one that this process may use
+CORE = min(getattr(os, "sched_getaffinity", lambda _: {0})(0))  # one that this process may use
 SMALL = [
     "--benchmark-only",
     "--model=gpt2-random",
