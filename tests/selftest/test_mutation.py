@@ -74,17 +74,25 @@ def test_the_engine_is_imported_with_the_change_and_afterwards_without(
     del sys.modules["mutable_engine"]
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str, stops: bool = False) -> int:
+def _run(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *options: str,
+    stops: bool = False,
+    num_passed: int = 9,
+) -> int:
     def judge_mutant(task: MutantTask) -> MutantFate:
         if stops:
             raise KeyboardInterrupt
+        assert task.num_passed == (num_passed,), "or a test that a mutant loses is not missed"
         return MutantFate("tests/a.py::test", "P1", "wrong") if task.mutant.line % 2 else MutantFate()
 
     statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
     monkeypatch.setattr("batchproof.campaign.mutation.drawing.WorkerPool", OneProcess)
     monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
     monkeypatch.setattr(
-        "batchproof.campaign.mutation.drawing.judge_baseline", lambda _: Baseline((9,), (), statements)
+        "batchproof.campaign.mutation.drawing.judge_baseline",
+        lambda _: Baseline((num_passed,), (), statements),
     )
     monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)
     return main(["mutants", "--jobs=1", f"--output={tmp_path}", *options])
@@ -110,7 +118,7 @@ def test_a_survivor_is_named_until_it_is_judged_and_a_hole_is_tried_again(
     assert _run(monkeypatch, tmp_path, *again, stops=True) == 1, "today's suite has tried it"
     monkeypatch.setattr(f"{COMMAND}.code_digest", lambda _: "another suite")
     assert _run(monkeypatch, tmp_path, *again, stops=True) == 130
-    assert _run(monkeypatch, tmp_path, *again) == 1
+    assert _run(monkeypatch, tmp_path, *again, num_passed=10) == 1, "the suite has grown"
     assert f"survived, hole: {survivors[0]}" in capsys.readouterr().out
     assert MUTANTS.read(path).mutants == record.mutants
     assert len(MUTANTS.read(path).made.sittings) == 2

@@ -60,6 +60,12 @@ def drawn(task: BaselineTask, num_mutants: int) -> MutantsRecord:
     )
 
 
+def num_passed_today(task: BaselineTask) -> tuple[int, ...]:
+    """Returns how many tests each unchanged engine passes; the suite may have grown since the mutants
+    were drawn. Raises `UsageError` as `drawn` does."""
+    return _baseline(task).num_passed
+
+
 def _files(sources: Iterable[Path]) -> list[Path]:
     found = []
     for source in sources:

@@ -18,7 +18,7 @@ from typing import Any
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import code_digest
 from batchproof.campaign.found import Found
-from batchproof.campaign.mutation.drawing import drawn, points_of, sources_of
+from batchproof.campaign.mutation.drawing import drawn, num_passed_today, points_of, sources_of
 from batchproof.campaign.mutation.judged import Judgement, judgements, open_survivors
 from batchproof.campaign.mutation.mutant_task import (
     QUICK_TESTS,
@@ -105,7 +105,8 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
         choices.chosen(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
     )
     suite = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
-    if arguments.anew or not path.exists():
+    is_new = arguments.anew or not path.exists()
+    if is_new:
         MUTANTS.write(drawn(suite, arguments.mutants), path)
     drawing, points = _drawing(path, suite), points_of(suite.sources)
     judged = judgements(folder)
@@ -125,11 +126,12 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
         gone = [row.name for row in left if row.name not in points]
         if gone:
             raise UsageError(f"'{path}': the source has changed, {gone[0]!r} is no mutant any more")
+        num_passed = num_passed_today(suite) if left and not is_new else drawing.num_passed
         quick = [row for row in left if row.report != QUICK_PASS]
         work.progress.expect(len(quick or left))
         for row in quick or left:
             order = _order([*drawing.mutants, *found.outcomes.values()], bool(quick))
-            yield MutantTask(points[row.name], suite, drawing.num_passed, order, bool(quick))
+            yield MutantTask(points[row.name], suite, num_passed, order, bool(quick))
 
     return work.run(
         arguments,
