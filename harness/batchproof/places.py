@@ -19,7 +19,8 @@ def _checkout() -> Path | None:
     return root if is_source_root and (root / "tests" / "conformance").is_dir() else None
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """Returns the folder for what can be made again, by the environment of this moment."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "batchproof"
 
@@ -31,7 +32,7 @@ BENCHMARKS = CHECKOUT / "tests" / "benchmarks" if CHECKOUT else PACKAGE / "bench
 
 # `results/` lies below the checkout for those who work in it, else below the current folder.
 ROOT = CHECKOUT if CHECKOUT and Path.cwd().is_relative_to(CHECKOUT) else Path.cwd()
-ENVIRONMENTS = CHECKOUT / ".engines" if CHECKOUT else _user_cache() / "engines"
+ENVIRONMENTS = CHECKOUT / ".engines" if CHECKOUT else user_cache() / "engines"
 
 # The suite as an argument of pytest that is run in ROOT.
 SUITE_ARGUMENTS = (

@@ -29,7 +29,7 @@ from batchproof.bench.client import ClientLog
 from batchproof.bench.processes import CpuMeter
 from batchproof.bench.waves import Waves
 from batchproof.checks.broken import broken
-from batchproof.checks.contract_types import checked_completions, checked_events
+from batchproof.checks.contract_types import checked_completions, checked_events, event_list
 from batchproof.findings.finding import Rule
 from batchproof.run.devices import synchronise
 from batchproof.run.time_limit import time_limit
@@ -85,10 +85,9 @@ def serve_at_once(
     synchronise(device)
     with time_limit(time_limit_s, "generate"):
         cpu, began = CpuMeter(), perf_counter()
-        answers = engine.generate(asked)
-        given: object = answers
-        if isinstance(answers, Iterable):  # or the checks say what it is
-            given = [plain(each) for each in answers]
+        given: object = engine.generate(asked)
+        if isinstance(given, Iterable):  # or the checks say what it is
+            given = [plain(each) for each in given]
         synchronise(device)
         wall_s = perf_counter() - began
         cpu.stop()
@@ -171,10 +170,9 @@ class _Client:
             given = self._step_within(max(0.0, self._due[len(self._submitted)] - called))
         else:
             given = self._engine.step()
-        if isinstance(given, TokenEvent) or not isinstance(given, list | tuple):
-            checked_events(given)  # says what it is
+        events = event_list(given)
         self._calls.append((called, perf_counter() - self.began))
-        read = _read(given)
+        read = _read(events)
         now = perf_counter() - self.began
         self.steps.append((now, read))
         if self._is_closed:
@@ -195,7 +193,7 @@ class _Client:
         )
 
 
-def _read(given: Iterable[object]) -> list[tuple[Any, ...]]:
+def _read(given: Sequence[object]) -> list[tuple[Any, ...]]:
     """Returns the events of a step as tuples that stay as they are.
 
     Events are such tuples. Only those of another type are looked into: in timed code each look costs a

@@ -42,21 +42,25 @@ def rates(rounds: Sequence[Round], arrivals: Arrivals) -> dict[str, float | None
     for each in rounds:
         assert each.client is not None, "under load requests come one by one"
         assert each.token_times_s is not None, "a client and times come together"
-        due_s = each.client.due_s
-        took_s = [own[-1] for own in each.token_times_s]
-        ends_s = [due + took for due, took in zip(due_s, took_s, strict=True)]
-        begin, num = min(due_s) + min(took_s), len(ends_s)
-        span = max(ends_s) - begin
-        num_ended = min(sum(end > begin for end in ends_s), num - 1)
-        achieved.append(num_ended / span if span > 0 else None)
-        lags.append(1000 * (span - (max(due_s) - min(due_s))))
-    due_s = arrivals.due_s or ()
-    span = max(due_s, default=0.0) - min(due_s, default=0.0)
-    return {
-        "offered_rate": (len(due_s) - 1) / span if span > 0 else None,
-        "achieved_rate": _median(achieved),
-        "lag_ms": _median(lags),
-    }
+        rate, lag_s = _pace(each.client.due_s, [own[-1] for own in each.token_times_s])
+        achieved.append(rate)
+        lags.append(1000 * lag_s)
+    due_s = arrivals.due_s or (0.0,)
+    offered = _per_second(len(due_s) - 1, max(due_s) - min(due_s))
+    return {"offered_rate": offered, "achieved_rate": _median(achieved), "lag_ms": _median(lags)}
+
+
+def _pace(due_s: Sequence[float], took_s: Sequence[float]) -> tuple[float | None, float]:
+    """Returns requests per second that ended in a round, and the lag in seconds."""
+    ends_s = [due + took for due, took in zip(due_s, took_s, strict=True)]
+    begin = min(due_s) + min(took_s)
+    span = max(ends_s) - begin
+    num_ended = min(sum(end > begin for end in ends_s), len(ends_s) - 1)
+    return _per_second(num_ended, span), span - (max(due_s) - min(due_s))
+
+
+def _per_second(num: int, span_s: float) -> float | None:
+    return num / span_s if span_s > 0 else None
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -48,15 +49,21 @@ def _slip(request_id: object, token_ids: object, reason: object, logits: object)
 def checked_events(given: object) -> list[TokenEvent]:
     """Returns the events as a list. Raises `BrokenPromise` for anything but a list of well-typed
     events."""
-    if isinstance(given, TokenEvent) or not isinstance(given, list | tuple):  # an event is a tuple
-        raise broken(Rule.STEP_TYPE, got=type(given).__name__)
-    for each in given:
+    events = event_list(given)
+    for each in events:
         if not isinstance(each, TokenEvent):
             raise broken(Rule.EVENT_TYPE, got=type(each).__name__)
         slip = _event_slip(each.token_id, each.finish_reason)
         if slip is not None:
             raise broken(Rule.EVENT_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
-    return list(given)
+    return [*events]
+
+
+def event_list(given: object) -> Sequence[Any]:
+    """Returns what a step gave. Raises `BrokenPromise` for anything but a list, whatever is in it."""
+    if isinstance(given, TokenEvent) or not isinstance(given, list | tuple):  # an event is a tuple
+        raise broken(Rule.STEP_TYPE, got=type(given).__name__)
+    return given
 
 
 def _event_slip(token_id: object, reason: object) -> Slip | None:

@@ -69,8 +69,7 @@ def honest_view(
     if len(kinds) < 2 or window is None:
         return View(table.token, table.index, table.own_keys(window), samples)
     near = table.index[:, None] - table.index < window
-    within = {kind: near for kind in kinds if kind == SLIDING}
-    return View(table.token, table.index, table.own_keys(None), samples, within)
+    return View(table.token, table.index, table.own_keys(None), samples, {SLIDING: near})
 
 
 @torch.inference_mode()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import clock_of, exceeds_slots
 from batchproof.drawing.picture import Picture, standalone
+from batchproof.records.markdown import header, line
 from batchproof.report import words
 from batchproof.report.field_chart import field_chart
 from batchproof.report.file_origins import origin
@@ -62,12 +63,11 @@ def _shown(name: str, picture: Picture, pictures: dict[str, Picture]) -> Iterato
 
 def _table(table: Table) -> Iterator[str]:
     """Yields a table whose groups have a line of their own."""
-    yield "\n| " + " | ".join(table.head) + " |"
-    yield "|" + " --- |" * len(table.head)
+    yield ""
+    yield from header(*table.head)
     for row in table.rows:
-        head = row.head.replace("|", "\\|")
         cells = [each.text for each in row.cells] or [""] * (len(table.head) - 1)
-        yield "| " + " | ".join((head if row.cells else f"**{head}**", *cells)) + " |"
+        yield line(row.head if row.cells else f"**{row.head}**", *cells)
     yield from (f"\n{note}" for note in table.notes)
 
 
@@ -82,8 +82,7 @@ def _comparison(comparison: Data, clock: str) -> Iterator[str]:
     )
     first = rows[0]["engine"]
     columns = [f"{each} ({clock} time)" if each == THROUGHPUT else each for each in COLUMNS]
-    yield "| " + " | ".join((*columns, f"over {first}")) + " |"
-    yield "|" + " --- |" * (len(COLUMNS) + 1)
+    yield from header(*columns, f"over {first}")
     over = {each["engine"]: each for each in comparison["ratios"] if each["over"] == first}
     for row in rows:
         cells, compared = ["-"] * (len(COLUMNS) - 2), "-"
@@ -91,8 +90,7 @@ def _comparison(comparison: Data, clock: str) -> Iterator[str]:
             cells = _cells(row, clock)
             compared = Ratio.of(over[row["engine"]]).figures() if row["engine"] in over else "-"
             compared = "more slots than asked" if exceeds_slots(row, slots) else compared
-        name = row["engine"].replace("|", "\\|")
-        yield "| " + " | ".join((name, row["verdict"], *cells, compared)) + " |"
+        yield line(row["engine"], row["verdict"], *cells, compared)
     reasons = [f"* {row['engine']}: {row['reason']}" for row in rows if row["reason"]]
     if reasons:
         yield from ("", *reasons)

@@ -8,14 +8,16 @@ written, each process measures for itself.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
+
+from batchproof.errors import UsageError
+from batchproof.places import user_cache
+from batchproof.records.file_kinds import replace_text
 
 
 class Memory:
@@ -40,13 +42,13 @@ class Memory:
         self._known[question] = gains
         found = _read()
         found[_machine()] = found.get(_machine(), {}) | self._known
-        with suppress(OSError):
-            _replace(json.dumps(found, indent=1))
+        with suppress(OSError, UsageError):
+            _place().parent.mkdir(parents=True, exist_ok=True)
+            replace_text(_place(), json.dumps(found, indent=1))
 
 
 def _place() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "batchproof" / "linears.json"
+    return user_cache() / "linears.json"
 
 
 def _machine() -> str:
@@ -60,16 +62,3 @@ def _read() -> dict[str, dict[str, Any]]:
         return {name: answers for name, answers in found.items() if isinstance(answers, dict)}
     except (OSError, ValueError, AttributeError, RuntimeError):  # no file, no JSON, no table, no home
         return {}
-
-
-def _replace(text: str) -> None:
-    """Writes the file at once: another process reads the old one or the new one."""
-    place = _place()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, delete=False) as file:
-        file.write(text)
-    try:
-        os.replace(file.name, place)
-    except OSError:
-        os.unlink(file.name)
-        raise

@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +120,21 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
         progress=Progress("mutants", "attempt", 0, arguments.progress),
     )
 
+    @cache
+    def num_passed() -> tuple[int, ...]:
+        return drawing.num_passed if is_new else num_passed_today(suite)
+
     def tasks() -> Iterator[MutantTask]:
         share = replace(drawing, mutants=arguments.shard.of(drawing.mutants))
         left = _left(share, found.outcomes, judged)
         gone = [row.name for row in left if row.name not in points]
         if gone:
             raise UsageError(f"'{path}': the source has changed, {gone[0]!r} is no mutant any more")
-        num_passed = num_passed_today(suite) if left and not is_new else drawing.num_passed
         quick = [row for row in left if row.report != QUICK_PASS]
         work.progress.expect(len(quick or left))
         for row in quick or left:
             order = _order([*drawing.mutants, *found.outcomes.values()], bool(quick))
-            yield MutantTask(points[row.name], suite, num_passed, order, bool(quick))
+            yield MutantTask(points[row.name], suite, num_passed(), order, bool(quick))
 
     return work.run(
         arguments,
