@@ -6,8 +6,11 @@ What a configuration does not show, a trial batch does (`trial_batch.py`).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
+import torch
 from transformers import PreTrainedModel
 
 from batchproof.errors import UnsupportedModelError
@@ -18,26 +21,62 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 BATCH_DEPENDENT_ROPE = {"dynamic", "longrope"}
 
 
-def refuse_stateful(engine_name: str, model: PreTrainedModel) -> None:
-    """Raises `UnsupportedModelError` if the model carries state other than a KV cache."""
+FEW_TOKENS = 3
+ORDINARY_TOKEN = 4  # the first ids are often those of padding, beginning and end
+
+# By model: where it was, and what `counts_from_zero` found.
+_COUNTS: WeakKeyDictionary[PreTrainedModel, tuple[object, bool]] = WeakKeyDictionary()
+
+# Names under which models take their cache, and give it back in their output.
+CACHE_PARAMETERS = ("past_key_values", "cache_params", "state", "past_buckets_states")
+
+
+def cache_parameter(model: PreTrainedModel) -> str | None:
+    """Returns the name under which the model takes its cache and gives it back; None: it has none."""
+    taken = inspect.signature(model.forward).parameters
+    return next((name for name in CACHE_PARAMETERS if name in taken), None)
+
+
+def counts_from_zero(model: PreTrainedModel) -> bool:
+    """Returns whether the model takes `position_ids`, and by itself gives a first pass 0, 1, 2, ...
+
+    Such a model is to be given them in later passes as well: not every one counts on from its cache.
+    """
+    facts = (model.device, model.dtype)
+    if model not in _COUNTS or _COUNTS[model][0] != facts:
+        _COUNTS[model] = facts, _answers_alike(model)
+    return _COUNTS[model][1]
+
+
+def _answers_alike(model: PreTrainedModel) -> bool:
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    tokens = torch.full((1, FEW_TOKENS), ORDINARY_TOKEN, device=model.device)
+    positions = torch.arange(FEW_TOKENS, device=model.device)[None]
+    with torch.inference_mode():
+        implied = model(input_ids=tokens, use_cache=False).logits
+        given = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+    return torch.equal(implied, given)
+
+
+def refuse_unbatchable(engine_name: str, model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModelError` if a row of several sequences would need more than a causal mask
+    within each, perhaps with a window."""
     config = model.config.get_text_config()
     other = sorted(set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS)
     if getattr(model, "_is_stateful", False) or other:
         what = f"layers of type {', '.join(other)}" if other else "a recurrent state"
         raise unsupported(engine_name, model, f"it has {what}, not only a KV cache")
+    if getattr(config, "attention_chunk_size", None):
+        raise unsupported(engine_name, model, "it attends within chunks of attention_chunk_size")
+    refuse_batch_dependent(engine_name, model)
 
 
-def refuse_unbatchable(engine_name: str, model: PreTrainedModel) -> None:
-    """Raises `UnsupportedModelError` if the sequences of a batch change each other by design.
-
-    Also raises it for the models that `refuse_stateful` refuses.
-    """
-    refuse_stateful(engine_name, model)
+def refuse_batch_dependent(engine_name: str, model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModelError` if the sequences of a batch change each other by design."""
     for kind in _rope_types(model):
         if kind in BATCH_DEPENDENT_ROPE:
             raise unsupported(engine_name, model, f"its RoPE type {kind!r} depends on the whole batch")
-    if getattr(model.config.get_text_config(), "attention_chunk_size", None):
-        raise unsupported(engine_name, model, "it attends within chunks of attention_chunk_size")
 
 
 def sliding_window(model: PreTrainedModel) -> int | None:

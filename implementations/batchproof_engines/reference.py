@@ -1,5 +1,5 @@
-"""The specification: greedy decoding of one prompt at a time, one token at a time, with a KV cache
-each.
+"""The specification: greedy decoding of one prompt at a time, one token at a time, with a cache each,
+if the model has one.
 
 It is written for clarity, not for speed. No other engine imports it; a test compares it with
 `model.generate`.
@@ -8,9 +8,10 @@ It is written for clarity, not for speed. No other engine imports it; a test com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from batchproof.api import (
     Capability,
@@ -21,7 +22,7 @@ from batchproof.api import (
     Limits,
     Request,
 )
-from batchproof_engines.model_support import refuse_stateful
+from batchproof_engines.model_support import cache_parameter, counts_from_zero
 
 
 class ReferenceEngine:
@@ -33,6 +34,8 @@ class ReferenceEngine:
         self._model = model
         self._return_logits = config.return_logits
         self._limits = Limits.of(model, config)
+        self._cache_name = cache_parameter(model)
+        self._gives_positions = counts_from_zero(model)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request, in order; a bad request is refused, the others are
@@ -47,18 +50,25 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def _complete(self, request: Request) -> Completion:
-        cache = DynamicCache(config=self._model.config)
+        name = self._cache_name
         fed = request.prompt_token_ids  # the prompt at first, then one new token at a time
+        given: dict[str, Any] = {"use_cache": name is not None}  # the model makes its own cache
         token_ids: list[int] = []
         logits: list[torch.Tensor] = []
         while True:
             input_ids = torch.tensor([fed], device=self._model.device)
-            output = self._model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+            if self._gives_positions:
+                end = len(request.prompt_token_ids) + len(token_ids)
+                positions = torch.arange(end - len(fed), end, device=self._model.device)
+                given["position_ids"] = positions[None]
+            output = self._model(input_ids=input_ids, **given)
+            if name is not None:
+                given[name] = output[name]
             last = output.logits[0, -1]
             if self._return_logits:
                 logits.append(last.float())
             token_ids.append(int(last.argmax()))
-            fed = (token_ids[-1],)
+            fed = (*fed, token_ids[-1]) if name is None else (token_ids[-1],)
             if token_ids[-1] in request.eos_token_ids:
                 reason = FinishReason.STOP
                 break
@@ -74,7 +84,5 @@ class ReferenceEngine:
 
 
 def reference(model: PreTrainedModel, config: EngineConfig) -> Engine:
-    """Builds the reference engine. Raises `UnsupportedModelError` for a model whose state is not a KV
-    cache."""
-    refuse_stateful("reference", model)
+    """Builds the reference engine."""
     return ReferenceEngine(model, config)

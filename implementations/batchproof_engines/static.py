@@ -8,10 +8,11 @@ wave is finished (the batch barrier); then the next wave starts. `max_num_batche
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from batchproof.api import (
     Capability,
@@ -24,7 +25,7 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
 )
-from batchproof_engines.model_support import refuse_unbatchable
+from batchproof_engines.model_support import cache_parameter, refuse_batch_dependent
 from batchproof_engines.trial_batch import probe_logits
 
 PAD_TOKEN_ID = 0  # any token of the vocabulary will do: the mask hides it
@@ -84,7 +85,7 @@ class StaticEngine:
 
     @torch.inference_mode()
     def _run_wave(self, wave: list[_Row], waiting: tuple[str, ...]) -> None:
-        cache = DynamicCache(config=self._model.config)
+        cache: dict[str, Any] = {}
         input_ids, attention_mask = self._left_pad([row.request.prompt_token_ids for row in wave])
         while any(row.finish_reason is None for row in wave):
             live = [row for row in wave if row.finish_reason is None]
@@ -107,16 +108,18 @@ class StaticEngine:
         device = self._model.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
-    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: DynamicCache) -> Tensor:
+    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: dict[str, Any]) -> Tensor:
         """Runs the model over (batch, new) tokens and returns float32 logits (batch, vocab) of the last
-        ones."""
+        ones. `cache`: empty before the first pass, then what the model made, by its name there."""
         output = self._model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=self._position_ids(attention_mask)[:, -input_ids.shape[1] :],
-            past_key_values=cache,
             use_cache=True,
+            **cache,
         )
+        name = str(cache_parameter(self._model))
+        cache[name] = output[name]
         return output.logits[:, -1].float()
 
     def _position_ids(self, attention_mask: Tensor) -> Tensor:
@@ -156,6 +159,6 @@ def static(model: PreTrainedModel, config: EngineConfig) -> Engine:
 
     Raises `UnsupportedModelError` for a model that left padding would make wrong.
     """
-    refuse_unbatchable("static", model)
+    refuse_batch_dependent("static", model)
     probe_logits("static", model, StaticEngine)
     return StaticEngine(model, config)

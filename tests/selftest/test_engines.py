@@ -73,12 +73,18 @@ def dynamic_rope() -> PreTrainedModel:
     return tiny(LlamaForCausalLM, config)
 
 
-def test_a_recurrent_model_is_refused_by_every_engine_that_runs_it_here() -> None:
+def test_a_recurrent_model_is_served_rightly_or_refused() -> None:
     """What runs elsewhere, in a server or an environment of its own, decides for itself."""
     model = mamba()
-    for name in [*BY_DEFAULT, "transformers-cb"]:
+    for name in ("static", "ragged", "transformers-cb"):
         with pytest.raises(UnsupportedModelError, match=f"'{name}' cannot serve MambaForCausalLM"):
             resolve_engine(name).factory(model, EngineConfig())
+    requests = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 6)]
+    first, second = (
+        resolve_engine(name).factory(model, EngineConfig(max_num_seqs=2)).generate(requests)
+        for name in ("reference", "paged")
+    )
+    assert first == second
 
 
 def test_alibi_is_refused_by_the_packed_engine_alone() -> None:

@@ -8,7 +8,7 @@ Three sources, each computed once and kept:
   a flip the engine's further tokens are still scored;
 * `error`: E, the worst logit error of the reference itself against float64 of the same weights. All
   tolerances are multiples of it; none is guessed. `least_error` is a lower bound of it that takes a
-  small part of the time.
+  small part of the time, and `errors` measures it on the very input that is judged, if need be.
 
 Logits are compared centred over the vocabulary, because a constant added to all of them changes
 nothing.
@@ -182,8 +182,18 @@ class Oracle:
     @cached_property
     def error(self) -> ErrorUnit:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
-        others = map(self._calibration, self._calibration_prompts[NUM_FIRST_PROMPTS:])
-        return ErrorUnit.measured([*self._first_calibrations, *others], self.kappa)
+        return ErrorUnit.measured(self._calibrations, self.kappa)
+
+    def errors(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Iterator[ErrorUnit]:
+        """Yields ever better measures of E, none smaller than the one before: `least_error`, `error`,
+        and that with this answer added, if the reference gives it too. Some inputs amplify rounding
+        by far more than any that was drawn."""
+        yield self.least_error
+        yield self.error
+        answer = self.answer(prompt, len(token_ids))
+        if answer.token_ids == token_ids:
+            calibration = token_ids, centred(answer.logits), centred(self.score(prompt, token_ids))
+            yield ErrorUnit.measured([*self._calibrations, calibration], self.kappa)
 
     @cached_property
     def least_error(self) -> ErrorUnit:
@@ -199,6 +209,11 @@ class Oracle:
             tuple(rng.randrange(vocab_size) for _ in range(rng.randint(1, longest)))
             for _ in range(NUM_CALIBRATION_PROMPTS)
         ]
+
+    @cached_property
+    def _calibrations(self) -> list[Calibration]:
+        others = map(self._calibration, self._calibration_prompts[NUM_FIRST_PROMPTS:])
+        return [*self._first_calibrations, *others]
 
     @cached_property
     def _first_calibrations(self) -> list[Calibration]:

@@ -13,7 +13,8 @@ from batchproof.records.provenance import Provenance
 
 @dataclass(frozen=True)
 class ToyRecord:
-    """One small model. `worst` is the largest difference of a logit from float64, in units of E."""
+    """One small model. `worst` is the largest difference of a logit from float64, in units of E, and
+    `worst_bfloat16` the same in bfloat16, None where that was not judged."""
 
     model_type: Annotated[str, Key("type")]
     form: str  # empty: as by default
@@ -21,6 +22,7 @@ class ToyRecord:
     reason: str
     layers: str
     worst: float | None
+    worst_bfloat16: float | None
     error_unit: float | None  # E, the reference's own worst logit error
     num_tokens: int | None
 
@@ -51,4 +53,4 @@ class ModelSweepRecord:
     toys: tuple[ToyRecord, ...]
 
 
-MODEL_SWEEP = FileKind("model sweep", "batchproof.models", 1, ModelSweepRecord)
+MODEL_SWEEP = FileKind("model sweep", "batchproof.models", 2, ModelSweepRecord)

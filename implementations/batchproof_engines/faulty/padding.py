@@ -4,6 +4,7 @@ shape."""
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,14 +26,15 @@ class _MaskedWaves(StaticEngine):
     def _visible(self, attention_mask: Tensor, num_new: int) -> Tensor:  # noqa: ARG002
         return attention_mask
 
-    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: DynamicCache) -> Tensor:
+    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: dict[str, Any]) -> Tensor:
         output = self._model(
             input_ids=input_ids,
             attention_mask=self._visible(attention_mask, input_ids.shape[1]),
             position_ids=self._position_ids(attention_mask)[:, -input_ids.shape[1] :],
-            past_key_values=cache,
             use_cache=True,
+            **cache,
         )
+        cache["past_key_values"] = output.past_key_values
         return output.logits[:, -1].float()
 
 
@@ -94,7 +96,7 @@ class StaticDecodePositionsCountThePadding(StaticEngine):
 
     _is_decode = False
 
-    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: DynamicCache) -> Tensor:
+    def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: dict[str, Any]) -> Tensor:
         self._is_decode = input_ids.shape[1] == 1
         return super()._forward(input_ids, attention_mask, cache)
 

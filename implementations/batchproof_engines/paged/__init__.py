@@ -37,25 +37,26 @@ once more, the surplus token is dropped, and the slot is filled a step later; th
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, Limits
 from batchproof.errors import UnsupportedModelError
-from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.compiled import uniform_layers
-from batchproof_engines.paged.declared import refuse_undeclared
 from batchproof_engines.paged.engine import PagedEngine
+from batchproof_engines.paged.feeding import options_for
 from batchproof_engines.paged.lanes import LanePool
-from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.trial_batch import probe_logits
+from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions
 
 # Why the layers of a model are not compiled, or None if they are: engines are built often.
 _NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
+FEED_NOTES = {
+    STACKED: "it carries states: decodes are one batch, prompts are fed by themselves",
+    SEPARATE: "the slow way: each sequence is fed by itself, with the model's own attention",
+}
 LONGEST_TABLE = 8192  # the most blocks that tables have room for at first
 
 
@@ -72,46 +73,46 @@ def paged(
     tune: bool = False,
     linears: str = "auto",
     poison: float | None = None,
+    feed: str = "auto",
+    one_by_one: bool | None = None,
 ) -> Engine:
     """Builds a paged engine with the options of `PagedOptions`.
 
     Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
     options that contradict each other or the device.
     """
-    asked = PagedOptions(backend, trace, graphs, overlap, compile, prepare, tune, linears, poison)
-    options = asked.resolved(model.device)
-    refuse_unbatchable("paged", model)
-    refuse_undeclared("paged", model)
-    why = _why_not_compiled(model, options) if asked.compile is None and options.compile else None
+    asked = PagedOptions(
+        backend, trace, graphs, overlap, compile, prepare, tune, linears, poison, feed, one_by_one
+    )
+    options, notes = asked, []
+    why = _why_not_compiled(model, asked)
     if why is not None:
         options = replace(options, compile=False)
-    _probe(model, options)
+        notes.append(f"its layers are not compiled: {why}")
+    options = options_for(model, options, build_unprobed)
+    if options.feed != PACKED:
+        notes.append(FEED_NOTES[options.feed])
+        if config.prefix_caching:
+            notes.append("prefix caching has no effect: states are not kept for later requests")
     engine = build_unprobed(model, config, options)
-    engine.notes = () if why is None else (f"its layers are not compiled: {why}",)
+    engine.notes = tuple(notes)
     return engine
 
 
-def _why_not_compiled(model: PreTrainedModel, options: PagedOptions) -> str | None:
+def _why_not_compiled(model: PreTrainedModel, asked: PagedOptions) -> str | None:
     """Returns why compilation would fail or spoil the model, or None; used only if it is not
     requested."""
+    if asked.compile is not None or not asked.resolved(model.device).compile:
+        return None
     if model not in _NOT_COMPILED:
         why = None if uniform_layers(model) else "they are not all of one class"
         if why is None:
             try:
-                _probe(model, options)
+                options_for(model, asked, build_unprobed)
             except UnsupportedModelError as error:
                 why = str(error)
         _NOT_COMPILED[model] = why
     return _NOT_COMPILED[model]
-
-
-def _probe(model: PreTrainedModel, options: PagedOptions) -> None:
-    probe_logits(
-        "paged",
-        model,
-        partial(build_unprobed, options=replace(options, prepare=False, tune=False)),
-        options,
-    )
 
 
 def build_unprobed(
@@ -126,6 +127,8 @@ def build_unprobed(
     longest = Limits.of(model, config).max_model_len
     # No block needs to be larger than the longest sequence.
     config = replace(config, block_size=min(config.block_size, longest))
+    if options.feed != PACKED:
+        config = replace(config, prefix_caching=False)
 
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
         shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)

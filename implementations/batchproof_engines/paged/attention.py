@@ -106,22 +106,27 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attends for the next layer: `query` (1, num_heads, T, qk_dim) etc. -> (1, T, num_heads,
-    v_dim)."""
+    """Attends for the next layer: `query` (B, num_heads, T, qk_dim) etc. -> (B, T, num_heads, v_dim).
+
+    The B * T tokens are those of the packed batch, whatever shape the model gives them.
+    """
     current = _CURRENT.get()
     layer, current.num_layers = current.num_layers, current.num_layers + 1
     form = AttentionForm(scaling, window, softcap, sinks)
-    num_rows = query.shape[2]
-    query, key, value = (each[0].transpose(0, 1)[: current.num_tokens] for each in (query, key, value))
+    shape = query.shape[0], query.shape[2]
+    query, key, value = (
+        each.transpose(1, 2).flatten(0, 1)[: current.num_tokens] for each in (query, key, value)
+    )
     result = current.backend.attend(layer, query, key, value, form)
-    padding = num_rows - len(result)
-    return (pad(result, (0, 0, 0, 0, 0, padding)) if padding else result)[None]
+    padding = shape[0] * shape[1] - len(result)
+    result = pad(result, (0, 0, 0, 0, 0, padding)) if padding else result
+    return result.view(*shape, *result.shape[1:])
 
 
 def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:  # noqa: ARG001
     """Returns an empty tensor of the shape of `_attend`'s result, for compilers, which do not run
     it."""
-    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
 _LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")  # the same for all devices

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
 
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import Attached
@@ -74,7 +75,7 @@ def _objections(model: PreTrainedModel) -> Iterator[str]:
     except Exception as error:
         yield f"a trial pass failed: {error}"
         return
-    if not calls:
+    if not calls and _attends(model):
         yield "its attention is not behind AttentionInterface"
     if len({each.layer for each in calls}) < len(calls):
         yield "a layer attends more than once"
@@ -93,6 +94,15 @@ def _objections(model: PreTrainedModel) -> Iterator[str]:
         kept = cached_keys.get(call.layer)
         if kept is not None and (call.window is None or kept < call.window):
             yield f"{where}: its cache keeps {kept} keys, but its mask shows more"
+
+
+def _attends(model: PreTrainedModel) -> bool:
+    """Returns whether transformers would cache keys and values for the model."""
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except (AttributeError, KeyError):  # a configuration without layers, or with unknown ones
+        return True
+    return any(isinstance(each, CacheLayerMixin) for each in layers)
 
 
 def _own_attention(model: PreTrainedModel) -> str | None:
@@ -156,7 +166,7 @@ def _cached_keys(model: PreTrainedModel) -> dict[int | None, int]:
     """Returns, by layer, how many keys transformers' own cache keeps where it does not keep all."""
     try:
         layers = DynamicCache(config=model.config).layers
-    except AttributeError:  # a configuration without layers
+    except (AttributeError, KeyError):  # a configuration without layers, or with unknown ones
         return {}
     windows = [getattr(each, "sliding_window", None) for each in layers]
     return {layer: window for layer, window in enumerate(windows) if window is not None}

@@ -25,8 +25,9 @@ from batchproof.api import (
 from batchproof_engines.model_support import sliding_window
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.cached_runner import CachedRunner
 from batchproof_engines.paged.masking import seen_by
-from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
@@ -37,6 +38,13 @@ from batchproof_engines.paged.trace import TraceLog
 Landed = tuple[list[TokenEvent], dict[str, Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
+ALL = frozenset(Capability) - {Capability.CLOSING}
+LACKING = {
+    PACKED: frozenset[Capability](),
+    STACKED: {Capability.PREFIX_CACHING},
+    SEPARATE: {Capability.PREFIX_CACHING, Capability.MASKING},  # the model's own attention has the mask
+}
+
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
 _event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
 
@@ -44,9 +52,9 @@ _event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, Toke
 class PagedEngine:
     """The life of a request is told in the package's docstring. `options` are resolved."""
 
-    capabilities = frozenset(Capability) - {Capability.CLOSING}
     scheduler_class = Scheduler
     runner_class = ModelRunner
+    cached_runner_class = CachedRunner
 
     def __init__(
         self,
@@ -55,12 +63,14 @@ class PagedEngine:
         make_backend: MakeBackend,
         options: PagedOptions,
     ) -> None:
+        self.capabilities = ALL - LACKING[options.feed]
         self._config = config
         self._window = sliding_window(model)
         self._device = model.device
         self._make_backend = make_backend
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
-        self._runner = self.runner_class(model, self._backend, config, options)
+        runner_class = self.runner_class if options.feed == PACKED else self.cached_runner_class
+        self._runner = runner_class(model, self._backend, config, options)
         self._scheduler = self.scheduler_class(
             Limits.of(model, config), config, has_lanes=options.backend == "lanes"
         )

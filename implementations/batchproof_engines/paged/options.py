@@ -13,6 +13,7 @@ from batchproof_engines.paged.kernels import triton_works
 PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that optimise nothing, to bisect a fault
 BACKENDS = ("lanes", "blocks", "triton")
 LINEARS = ("auto", "plain", "onednn", "mkl")
+PACKED, STACKED, SEPARATE = FEEDS = ("packed", "stacked", "separate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,14 @@ class PagedOptions:
     tune: bool = False  # choose the kernels' tiling by measurement at construction; needs triton
     linears: str = "auto"  # plain; all packed for onednn or mkl, which needs trace; or by measurement
     poison: float | None = None  # the content of unused and freed blocks, which must have no effect
+    feed: str = "auto"  # packed, stacked or separate: see `feeding`
+    one_by_one: bool | None = (
+        None  # feed what follows a first chunk by single tokens; as the model needs
+    )
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of the wrong type."""
-        for name in ("trace", "graphs", "overlap", "prepare", "tune"):
+        for name in ("trace", "graphs", "overlap", "prepare", "tune", "one_by_one"):
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
@@ -55,21 +60,26 @@ class PagedOptions:
 
         Raises `ConfigError`, naming value, rule and choices, for unknown or contradictory options.
         """
+        if self.feed not in ("auto", *FEEDS):
+            choices = ", ".join(FEEDS)
+            raise ConfigError(f"engine 'paged': feed {self.feed!r} is none of auto, {choices}")
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
+        is_packed = self.feed in ("auto", PACKED)
         by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
             choices = ", ".join(BACKENDS)
             raise ConfigError(f"engine 'paged': backend {backend!r} is none of auto, {choices}")
-        compiler = is_cuda and triton_works() if self.compile is None else self.compile
+        compiler = is_packed and is_cuda and triton_works() if self.compile is None else self.compile
         chosen = replace(
             self,
+            feed=PACKED if is_packed else self.feed,
             backend=backend,
-            trace=is_cpu and not compiler if self.trace is None else self.trace,
-            graphs=is_cuda if self.graphs is None else self.graphs,
-            overlap=is_cuda if self.overlap is None else self.overlap,
+            trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
+            graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
+            overlap=is_packed and is_cuda if self.overlap is None else self.overlap,
             compile="inductor" if compiler is True else compiler,
-            prepare=is_cuda if self.prepare is None else self.prepare,
+            prepare=is_packed and is_cuda if self.prepare is None else self.prepare,
         )
         for is_wrong, why in chosen._contradictions(is_cpu):
             if is_wrong:
@@ -81,6 +91,14 @@ class PagedOptions:
             (not is_cpu and self.backend == "lanes", "backend=lanes is for a CPU"),
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
             (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
+            *(
+                (self.feed != PACKED and bool(getattr(self, name)), f"{name} needs feed=packed")
+                for name in ("trace", "graphs", "overlap", "compile", "prepare", "tune")
+            ),
+            (
+                bool(self.one_by_one) and self.feed == PACKED,
+                "one_by_one needs feed=stacked or =separate",
+            ),
             (bool(self.trace and self.compile), "trace and compile exclude each other"),
             (
                 self.linears in ("onednn", "mkl") and not self.trace,

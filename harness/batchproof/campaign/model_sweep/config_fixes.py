@@ -51,7 +51,8 @@ FIXES: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8},
     "ministral": {"layer_types": [SLIDING, FULL]},
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
-    "nemotron_h": {"n_groups": 2, "mamba_num_heads": 8},
+    # A time step has a lower bound in their prefill, but none in their decode.
+    "nemotron_h": {"n_groups": 2, "mamba_num_heads": 8, "time_step_min": 1e-12},
     "qwen4_exp_text": {
         "hc_lowrank": 16,
         "indexer_n_heads": 2,
@@ -70,7 +71,12 @@ FIXES: dict[str, dict[str, Any]] = {
         "attention_hidden_size": 128,
         "attention_head_dim": 32,
     },
-    "zamba2": {"num_key_value_heads": 4, "attention_hidden_size": 128, "attention_head_dim": 32},
+    "zamba2": {
+        "num_key_value_heads": 4,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "time_step_min": 1e-12,
+    },
 }
 
 # Other forms of a type that an engine may treat differently.

@@ -131,6 +131,7 @@ def _toy_record(task: ToyTask, result: ToyResult | LostTask) -> ToyRecord:
         found.reason,
         found.layers,
         found.worst,
+        found.worst_bfloat16,
         found.error_unit,
         found.num_tokens,
     )

@@ -9,11 +9,15 @@ from batchproof.records.sweep import ModelSweepRecord, ToyRecord
 
 LEGEND = """\
 Each type is made small (two layers, or as many as it has kinds of layers; width 64; a window of 5 keys)
-and its weights are drawn at random, in float32. Six requests of 1 to 33 prompt tokens go through fewer
-slots: packed beside others' decodes, in chunks of at most 8 tokens a step, and with preemption.
+and its weights are drawn at random. Six requests of 1 to 33 prompt tokens go through fewer slots:
+packed beside others' decodes, in chunks of at most 8 tokens a step, with preemption, and beside
+requests that are aborted; in float32, and then in bfloat16.
 
 * **served**: every token and every logit is that of per-prompt generation, within rounding. `worst` is
-  the largest difference of a logit from float64 in units of E, the reference's own; beyond 8 is wrong.
+  the largest difference of a logit from float64 in units of E, the reference's own; beyond 8 is wrong,
+  in bfloat16 beyond 3. There is no figure in bfloat16 where rounding alone moves the logits by more
+  than 5 % of their spread, as where it sends a token to another expert. The reason says how the model
+  is served, if not as packed rows with the engine's own attention.
 * **refused**: `UnsupportedModelError` when the engine is built, with this reason.
 * **not buildable**: there is no small model, or it does not take token ids alone.
 * **unproven**: the toy does not answer to all of its context, or the reference contradicts itself.
@@ -26,7 +30,7 @@ def models_page(record: ModelSweepRecord) -> str:
     """Returns the page in Markdown."""
     lines = [f"# Causal LMs of transformers before `{record.engine}`", ""]
     lines += [*record.made.lines(), f"* seed {record.seed}", "", *_verdict(record), "", LEGEND, ""]
-    lines += header("type", "verdict", "worst", "E", "layers", "tokens", "reason")
+    lines += header("type", "verdict", "worst", "in bfloat16", "E", "layers", "tokens", "reason")
     lines += [_row(toy) for toy in record.toys]
     return "\n".join([*lines, ""])
 
@@ -52,6 +56,7 @@ def _row(toy: ToyRecord) -> str:
         toy.name,
         toy.verdict,
         "" if toy.worst is None else f"{toy.worst:.2f}",
+        "" if toy.worst_bfloat16 is None else f"{toy.worst_bfloat16:.2f}",
         "" if toy.error_unit is None else f"{toy.error_unit:.1e}",
         toy.layers,
         str(toy.num_tokens or ""),

@@ -1,43 +1,53 @@
 """Checks one toy with one engine: served, refused, not buildable, unproven or WRONG.
 
-Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks, and
-preempted, every token and every logit equals per-prompt generation within rounding (rules O2 to O4 of
-`batchproof.checks.answers`). Anything else an engine does with a model it accepts is WRONG.
+Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks,
+preempted, and beside aborted ones, in float32 and in bfloat16, every token and every logit equals
+per-prompt generation within rounding (rules O2 to O4 of `batchproof.checks.answers`). Anything else an
+engine does with a model it accepts is WRONG.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import Capability, Engine, EngineConfig, Request
-from batchproof.campaign.model_sweep.toy_oracle import UnprovenError, toy_oracle
+from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
+from batchproof.campaign.model_sweep.toy_oracle import UnprovenError, rounded_oracle, toy_oracle
 from batchproof.campaign.model_sweep.toys import Toy, quiet
 from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
 from batchproof.findings.finding_text import headline
-from batchproof.oracle.oracle import centred
+from batchproof.oracle.oracle import Oracle, centred
 from batchproof.promises import Promise
+from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.capabilities import capabilities_of
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import resolve_engine
+from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
+ABORTED = "aborted"
 PROMPT_LENS = (9, 1, 21, 4, 33, 14)
 CAPS = (7, 12, 3, 9, 5, 8)
 WORKLOADS = {
     "packed": EngineConfig(max_num_seqs=4, block_size=4, return_logits=True),
     "chunked": EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8, return_logits=True),
     "preempted": EngineConfig(max_num_seqs=4, block_size=4, num_blocks=11, return_logits=True),
+    ABORTED: EngineConfig(max_num_seqs=2, block_size=4, max_num_batched_tokens=8),
 }
-NEEDS = {"chunked": Capability.CHUNKED_PREFILL, "preempted": Capability.PREEMPTION}
+ARRIVALS = (0, 0, 0, 1, 1, 2)  # the step before which each request is added
+ABORTS = (("r1", 3), ("r2", 2), ("r4", 4))  # one that decodes, one in its prompt, one that may wait
+NEEDS = {
+    "chunked": Capability.CHUNKED_PREFILL,
+    "preempted": Capability.PREEMPTION,
+    ABORTED: Capability.STEPPING,
+}
 SHOWN = {"packed": has_mixed_step, "chunked": has_chunk, "preempted": has_preemption}
 LONGEST_REASON = 160
 
@@ -55,12 +65,13 @@ class ToyVerdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ToyResult:
     """A verdict with its reason. `worst`: the largest difference of a logit from float64, in units of
-    E."""
+    E; `worst_bfloat16`: the same in bfloat16, None where its rounding is too large to judge."""
 
     verdict: ToyVerdict
     reason: str = ""
     layers: str = ""
     worst: float | None = None
+    worst_bfloat16: float | None = None
     error_unit: float | None = None  # E
     num_tokens: int = 0
 
@@ -103,29 +114,62 @@ def _judge(task: ToyTask) -> ToyResult:
 
 def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
     spec = resolve_engine(task.engine)
-    capabilities = capabilities_of(spec.name, lambda config: spec.factory(model, config))
+    capabilities_of(
+        spec.name, lambda config: spec.factory(model, config)
+    )  # it serves the model, or not
     oracle = toy_oracle(str(task.toy), model, task.seed)
-    lab = Laboratory(torch.device("cpu"), torch.float32, task.time_limit_s)
+    worst, num_tokens = _worst(task, spec, oracle)
+    worst_bfloat16 = None
+    if (rounded := rounded_oracle(str(task.toy), model)) is not None:
+        worst_bfloat16, _ = _worst(task, spec, rounded)
+    unit = oracle.error.max_abs
+    return ToyResult(
+        ToyVerdict.SERVED, _notes(spec, model), layers, worst, worst_bfloat16, unit, num_tokens
+    )
+
+
+def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]:
+    """Returns the largest difference of a logit from float64 over all workloads, in units of E, and
+    the number of tokens judged. Raises `ConformanceFailure`."""
+    model = oracle.subject.model
+    capabilities = capabilities_of(spec.name, lambda config: spec.factory(model, config))
+    lab = Laboratory(torch.device("cpu"), model.dtype, task.time_limit_s)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
     requests = _requests(oracle.subject.vocab_size, task.seed)
     worst = max(_checked(trial, requests, what) for what in _workloads(capabilities))
-    unit = oracle.error.max_abs
-    return ToyResult(ToyVerdict.SERVED, "", layers, worst / unit, unit, trial.ledger.num_steps)
+    return worst, trial.ledger.num_steps
+
+
+def _notes(spec: EngineSpec, model: PreTrainedModel) -> str:
+    """Returns what the engine says of how it serves the model."""
+    return "; ".join(getattr(spec.factory(model, EngineConfig()), "notes", ()))
 
 
 def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
-    """Returns the largest difference of a logit from float64. Raises `ConformanceFailure`."""
+    """Returns the largest difference of a logit from float64, in units of E. Raises
+    `ConformanceFailure`."""
     workload = Workload(requests, WORKLOADS[what])
+    if what == ABORTED:
+        workload = replace(workload, arrivals=ARRIVALS, aborts=ABORTS)
+        with trial.engine(workload.config) as engine:
+            check_run_with_aborts(trial, workload, engine)
+        return 0.0
     with trial.engine(workload.config) as engine:
         completions = trial.check(workload, engine).completions
         if Capability.TRACING in trial.capabilities and not _shows(trial, engine, what):
             raise BatchproofError(f"the trace shows nothing {what}")
-    pairs = [
-        (completion.logits, trial.oracle.score(request.prompt_token_ids, completion.token_ids))
-        for request, completion in zip(requests, completions, strict=True)
-        if completion.logits is not None
-    ]
-    return max((float((centred(a) - centred(b)).abs().max()) for a, b in pairs), default=0.0)
+    pairs = zip(requests, completions, strict=True)
+    return max((_off(trial.oracle, *each) for each in pairs if each[1].logits is not None), default=0.0)
+
+
+def _off(oracle: Oracle, request: Request, completion: Completion) -> float:
+    """Returns the largest difference of a logit from float64, in units of E on that very answer."""
+    assert completion.logits is not None, "the caller looks"
+    prompt, token_ids = request.prompt_token_ids, tuple(completion.token_ids)
+    exact = oracle.score(prompt, token_ids)
+    difference = (centred(completion.logits) - centred(exact)).abs().max().item()
+    *_, error = oracle.errors(prompt, token_ids)
+    return difference / error.max_abs
 
 
 def _shows(trial: Trial, engine: Engine, what: str) -> bool:

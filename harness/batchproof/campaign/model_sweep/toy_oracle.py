@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from functools import cached_property
 
@@ -9,13 +10,15 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.errors import UnsupportedModelError
-from batchproof.models.catalogue import ModelUnderTest
+from batchproof.models.catalogue import ModelUnderTest, moved
 from batchproof.oracle.oracle import Oracle, centred, teacher_forced
 from batchproof.run.registry import reference_factory
 
 CONTEXT_LEN = 7  # tokens that must move the last logits: two layers with a window of 5 reach 9
 FIRST_ORDINARY_TOKEN = 4  # after padding, beginning, end
 MOST_ROUNDING = 1e-3  # of the spread of the logits: a larger E is not rounding
+SMALLER_IN_BFLOAT16 = 0.5
+MOST_ROUNDING_IN_BFLOAT16 = 0.05  # with a larger E a wrong mask could hide
 
 
 class UnprovenError(Exception):
@@ -49,6 +52,21 @@ def toy_oracle(name: str, model: PreTrainedModel, seed: int) -> Oracle:
         )
     _require_adequacy(oracle, seed)
     return oracle
+
+
+def rounded_oracle(name: str, model: PreTrainedModel) -> Oracle | None:
+    """Returns the oracle of the toy in bfloat16, with smaller weights, which amplify less; None if
+    rounding leaves nothing to be judged by, or the model does not run in it."""
+    rounded = moved(copy.deepcopy(model), "cpu", torch.bfloat16)
+    for weight in rounded.parameters():
+        if weight.dim() > 1:
+            weight.data.mul_(SMALLER_IN_BFLOAT16)
+    oracle = Oracle(_ToyUnderTest(name, rounded), reference_factory())
+    try:
+        error_unit = oracle.error.max_abs
+    except Exception:
+        return None
+    return oracle if error_unit <= MOST_ROUNDING_IN_BFLOAT16 * _spread(rounded) else None
 
 
 def _spread(model: PreTrainedModel) -> float:

@@ -1,0 +1,134 @@
+"""How a model can be fed: the fastest way that serves it rightly, found when an engine is built.
+
+1. `packed`: all tokens of a step in one row, with our attention. For models whose layers only attend.
+2. `stacked`: decodes in one batch and prompts by themselves, with our attention. For models that carry
+   states besides (state-space layers, linear attention, convolutions).
+3. `separate`: each sequence by itself, with the model's own attention and cache. The slow way, for all
+   others that answer as they do alone.
+
+What a configuration and a recorded pass do not show, a trial batch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionCacheLayerMixin
+
+from batchproof.api import Engine, EngineConfig
+from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof_engines.model_support import (
+    cache_parameter,
+    refuse_batch_dependent,
+    refuse_unbatchable,
+    unsupported,
+)
+from batchproof_engines.paged.declared import refuse_undeclared
+from batchproof_engines.paged.options import FEEDS, PACKED, SEPARATE, STACKED, PagedOptions
+from batchproof_engines.trial_batch import probe_logits
+
+NAME = "paged"
+NO_STATE = "its layers carry no state"
+
+
+class Build(Protocol):
+    """Makes an engine without a trial batch."""
+
+    def __call__(
+        self, model: PreTrainedModel, config: EngineConfig, /, options: PagedOptions
+    ) -> Engine:
+        """Returns the engine; `options` are resolved."""
+        ...
+
+
+# By model: the options found for those that were asked for, or why there are none.
+_FOUND: WeakKeyDictionary[PreTrainedModel, dict[object, PagedOptions | UnsupportedModelError]] = (
+    WeakKeyDictionary()
+)
+
+
+def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions:
+    """Returns the options with which `build` makes an engine that serves the model rightly.
+
+    Raises `UnsupportedModelError`, with the reason against each way, if there are none, and
+    `ConfigError` for options that contradict each other, the device, or the only ways left.
+    """
+    facts = (repr(model.config.to_dict()), model.device, model.dtype, asked)
+    known = _FOUND.setdefault(model, {})
+    if facts not in known:
+        try:
+            known[facts] = _first_right(model, asked, build)
+        except UnsupportedModelError as error:
+            known[facts] = error
+    found = known[facts]
+    if isinstance(found, UnsupportedModelError):
+        raise found
+    return found
+
+
+def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions:
+    reasons: dict[str, str] = {}
+    for feed, one_by_one in _ways(asked):
+        try:
+            options = replace(asked, feed=feed, one_by_one=one_by_one).resolved(model.device)
+            REFUSALS[feed](model)
+            probe_logits(NAME, model, partial(build, options=_unprepared(options)), options)
+        except UnsupportedModelError as error:
+            reasons.setdefault(feed, str(error).partition(": ")[2])
+        except ConfigError as error:
+            if not reasons:
+                raise
+            reasons.setdefault(feed, str(error))
+        else:
+            return options
+    reasons = {feed: why for feed, why in reasons.items() if why != NO_STATE} or reasons
+    if len({*reasons.values()}) == 1:
+        raise unsupported(NAME, model, next(iter(reasons.values())))
+    raise unsupported(NAME, model, "; ".join(f"{feed}: {why}" for feed, why in reasons.items()))
+
+
+def _ways(asked: PagedOptions) -> Iterator[tuple[str, bool]]:
+    """Yields each way of feeding, and whether by single tokens behind a first chunk, fastest first."""
+    for feed in FEEDS if asked.feed == "auto" else (asked.feed,):
+        choices = (False, True) if asked.one_by_one is None else (asked.one_by_one,)
+        yield from ((feed, each) for each in choices if feed != PACKED or not each)
+
+
+def _unprepared(options: PagedOptions) -> PagedOptions:
+    return replace(options, prepare=False, tune=False)
+
+
+def _refuse_unpacked(model: PreTrainedModel) -> None:
+    refuse_unbatchable(NAME, model)
+    refuse_undeclared(NAME, model)
+
+
+def _refuse_stateless(model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModelError` unless the model's layers attend, carry states, or do neither."""
+    refuse_batch_dependent(NAME, model)
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except (AttributeError, KeyError) as error:
+        raise unsupported(NAME, model, f"transformers has no cache for it: {error!r}") from error
+    known = CacheLayerMixin | LinearAttentionCacheLayerMixin | DummyLayer
+    if cache_parameter(model) not in ("past_key_values", "cache_params"):
+        raise unsupported(NAME, model, "it takes no cache of transformers")
+    if not any(isinstance(each, LinearAttentionCacheLayerMixin) for each in layers):
+        raise unsupported(NAME, model, NO_STATE)
+    if not all(isinstance(each, known) for each in layers):
+        raise unsupported(NAME, model, "it has layers that transformers' cache does not know")
+    refuse_undeclared(NAME, model)
+
+
+def _refuse_cacheless(model: PreTrainedModel) -> None:
+    refuse_batch_dependent(NAME, model)
+    if cache_parameter(model) is None:
+        raise unsupported(NAME, model, "it has no cache")
+
+
+REFUSALS = {PACKED: _refuse_unpacked, STACKED: _refuse_stateless, SEPARATE: _refuse_cacheless}
