@@ -17,10 +17,12 @@ from batchproof_engines.paged import build_unprobed
 from batchproof_engines.paged import scheduler as paged
 from batchproof_engines.paged.block_manager import BlockManager
 from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.cached_runner import CachedRunner
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
 from batchproof_engines.paged.lanes import LanePool
 from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.paged.runner import ModelRunner
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
@@ -35,6 +37,8 @@ OWNERS: dict[type, tuple[type, str]] = {
     CapturedSteps: (ModelRunner, "graphs_class"),
     LastTokens: (ModelRunner, "last_tokens_class"),
     ModelRunner: (PagedEngine, "runner_class"),
+    RowCaches: (CachedRunner, "caches_class"),
+    CachedRunner: (PagedEngine, "cached_runner_class"),
 }
 # The components of the paged engine that are arguments of `build_unprobed`.
 BUILD_ARGUMENTS: dict[type, str] = {

@@ -24,7 +24,7 @@ from batchproof.api import EngineConfig, Request, RowRecord
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
-from batchproof.run.registry import BY_DEFAULT, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.reference import reference
 

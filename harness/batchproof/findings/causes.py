@@ -20,6 +20,7 @@ class Cause(Enum):
     ADDRESSING = "a key or value is written to, or read from, the wrong place in the cache"
     FEED = "the wrong tokens are fed: one twice, one missing, an old one"
     CHUNK = "state that a chunk boundary should carry over is lost or doubled"
+    STATE = "a recurrent state is lost, doubled, late, or another sequence's"
     PREEMPTION = "a preempted request does not resume where it stopped"
     ROUTING = "tokens or logits are given to the wrong request"
     ORDER = "completions are in the wrong order"

@@ -29,6 +29,8 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     scheduling,
     sharing,
     side_effects,
+    state_owners,
+    state_updates,
     stopping,
     streams,
 )

@@ -35,6 +35,8 @@ from batchproof_engines.paged.staging import current
 class CachedRunner:
     """Has the methods of `ModelRunner` that the engine calls."""
 
+    caches_class = RowCaches
+
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
     ) -> None:
@@ -51,7 +53,7 @@ class CachedRunner:
         taken = inspect.signature(model.forward).parameters
         self._fixed = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._cache_name = str(cache_parameter(model))
-        self._caches = RowCaches()
+        self._caches = self.caches_class()
 
     def begin_run(self) -> None:
         """Has nothing to prepare for a step none of whose rows were in the step before."""
@@ -97,12 +99,16 @@ class CachedRunner:
         """Returns what rows have in common that are fed together."""
         return row.query_len, bool(row.context_len) if self._has_our_keys else row.context_len
 
+    def _before(self, rows: Rows) -> Any:
+        """Returns the cache that a pass starts from; None at the beginning of prompts."""
+        return self._caches.gathered(rows) if rows.context_lens[0] else None
+
     def _run(self, batch: RaggedBatch) -> Tensor:
         """Feeds B rows of n tokens each; returns the logits (B, vocab) of their last tokens."""
         rows = batch.scheduled
-        sequences, shape = rows.sequences, (len(rows), rows.query_lens[0])
+        shape = len(rows), rows.query_lens[0]
         tokens = torch.from_numpy(batch.token_ids).to(self._device).view(shape)
-        cache = self._caches.gathered(sequences) if rows.context_lens[0] else None
+        cache = self._before(rows)
         given: dict[str, Any] = {"input_ids": tokens, "use_cache": True, **self._fixed}
         if self._gives_positions:
             positions = torch.from_numpy(batch.position_ids).to(self._device)
@@ -117,7 +123,7 @@ class CachedRunner:
             given[self._cache_name] = cache
         with passing_to(self._backend), self._attached:
             output = self._model(**given)
-        self._caches.keep(sequences, output[self._cache_name])
+        self._caches.keep(rows, output[self._cache_name])
         logits: Tensor = output.logits[:, -1]
         return logits
 

@@ -23,6 +23,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.sequence import Sequence
 
 OF_CACHES = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin, DummyLayer)
@@ -48,25 +49,29 @@ class RowCaches:
             if group.sequences[row].lane != lane:
                 del self._groups[lane]
 
-    def gathered(self, sequences: list[Sequence]) -> Any:
-        """Returns a cache whose rows are these sequences', in order, as they were kept."""
+    def gathered(self, rows: Rows) -> Any:
+        """Returns a cache whose rows are those of these sequences, in order, as they were kept."""
         parts: list[tuple[Group, list[int]]] = []
-        for sequence in sequences:
+        for sequence in rows.sequences:
             group, row = self._groups[sequence.lane]
             assert group.sequences[row] is sequence, "the lane has had another tenant since"
             if parts and parts[-1][0] is group:
                 parts[-1][1].append(row)
             else:
                 parts.append((group, [row]))
-        if len(parts) == 1 and sequences == parts[0][0].sequences:
+        if len(parts) == 1 and rows.sequences == parts[0][0].sequences:
             return parts[0][0].cache
-        return joined([(group.cache, rows) for group, rows in parts])
+        return self.joined([(group.cache, places) for group, places in parts])
 
-    def keep(self, sequences: list[Sequence], cache: Any) -> None:
-        """Keeps a cache whose rows are these sequences'."""
-        group = Group(sequences, cache)
-        for row, sequence in enumerate(sequences):
-            self._groups[sequence.lane] = group, row
+    def joined(self, parts: list[tuple[Any, list[int]]]) -> Any:
+        """Returns a new cache of the given rows of the given caches, in order."""
+        return joined(parts)
+
+    def keep(self, rows: Rows, cache: Any) -> None:
+        """Keeps a cache whose rows are those of these sequences."""
+        group = Group(rows.sequences, cache)
+        for place, sequence in enumerate(rows.sequences):
+            self._groups[sequence.lane] = group, place
 
 
 def joined(parts: Seq[tuple[Any, list[int]]]) -> Any:
