@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from batchproof.models import gpt2_hash_oracle, gpt2_long_oracle, llama_hash_oracle
+from batchproof.models import bamba_hash_oracle, gpt2_hash_oracle, gpt2_long_oracle, llama_hash_oracle
 from batchproof.models import window_hash_oracle as window_oracle
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),
     "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate, nan_token=256),
+    "bamba-hash": EmbeddedModel("bamba_hash:build_bamba_hash", bamba_hash_oracle.generate),
 }
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 LONG_MODEL = "gpt2-long"

@@ -1,0 +1,250 @@
+"""`bamba-hash`: an ordinary Bamba whose recurrent state forgets no token, exact in every dtype.
+
+Two of its four layers are Mamba 2, two are attention. Its weights are written down, not trained. A
+recurrent state that is lost, foreign, stale, doubled or fed a pad, or a window of the convolution that
+is lost between two chunks, changes what follows for good; so does a lost key that a hard head asks for.
+Any other wrong key moves the logits by 5 times their float32 rounding or more. The best logit leads
+the second by at least 3, so no rounding flips a token in float32, bfloat16 or float16. The module
+`bamba_hash_oracle` defines the function and computes the same tokens in integer Python.
+
+Bamba, because most hybrid models share its kernels, and because it has an MLP in every layer. Mamba 2
+multiplies its state by exp(dt A), which is positive, so the state cannot flip like a parity. But it can
+count, and an MLP can take the parity of the count.
+
+How it works, along the residual stream (width 64; a state bit b is one channel v = 1 - 2b):
+
+    state      16   what this position knows, at first its token
+    words      16   what a pair of layers has read: numbers, of which only the parity matters
+    soft       16   analog sums that move the logits a little, so that small errors show in them
+    constant    1   4,096, of which thresholds are made; so large that the rest hardly changes the norm,
+                    and RMSNorm is a constant scale
+
+In the terms of Mamba 2, h becomes exp(dt A) h + dt B x, and y is C h + D x. B is one-hot and so chooses
+one of the 16 columns of h; C selects the columns to read. x, B and C leave the convolution with one tap
+per channel, at ages from 0 to 3. The four heads of a mixer have 16 channels each:
+
+    tally      exp(dt A) is 1, and x counts 0 or 1: y is a number of ones, 255 at most
+    constant   dominates the gated norm behind the heads, which is a constant scale for that
+    latch      dt is 0 or 32, which either keeps h as it is, or clears it and writes: y is 0 or 1
+    soft       sums of signs, of which a token keeps 0.97
+
+SiLU sees only values where it is 0, or the identity, or, for x, so small that it halves. The tally and
+the latch hold small multiples of a power of two, so an engine that keeps h in 16 bits loses nothing.
+The first MLP of a pair folds numbers into 0..10 without changing their parity, the second one XORs.
+
+Attention has two query heads. The hard one has constant queries and keys, so its score depends on the
+distance alone; it fetches the state at the pair's offset, near the start that of position 0. The soft
+one takes a mean over all visible keys by content.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from transformers import BambaConfig, BambaForCausalLM
+from transformers.models.bamba.modeling_bamba import BambaAttention, BambaMixer
+
+from batchproof.models import bamba_hash_oracle as tables
+from batchproof.models.bamba_hash_mlp import INNER, fold_counts, mix_words
+from batchproof.models.bamba_hash_stream import (
+    BITS,
+    CONSTANT,
+    CONSTANT_VALUE,
+    IDENTITY,
+    SOFT,
+    STATE,
+    WIDTH,
+    WORD_UNIT,
+    WORDS,
+    norm_weight,
+    signed_permutation,
+    signs,
+)
+from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits
+
+HEADS = 4  # of a mixer, each with as many channels as a state has bits
+_TALLY, _STEADY, _LATCH, _SOFT_HEAD = (slice(BITS * i, BITS * (i + 1)) for i in range(HEADS))
+
+_CONVOLVED = [WIDTH, tables.COLUMNS, tables.COLUMNS]  # channels of x, B and C
+
+CHUNK_SIZE = 16
+"""Positions that a scan computes at once: fewer than most prompts have, and as many as kernels need."""
+
+_STEP = 32.0
+"""dt where it is not 0. Softplus is the identity from 20 on, in every library."""
+_WRITE = 2.0**-12
+"""What x of a one is before SiLU, which makes it 2^-13 but for a share of 2^-13."""
+_OPEN = 16.0
+"""B and C where they are not 0. The unit of h is 32 * 16 * 2^-13 = 1/16, and of y 1."""
+_SHUT = 64.0
+"""How far below `_OPEN` a value lies at least that SiLU must make 0: silu(-48) is -7e-20."""
+_STEADY_SKIP, _STEADY_GATE = 64.0, 512.0
+"""D and the gate of the constant head: with x = 16 its 16 channels are 16 * 64 * 512 = 2^19, the mean
+square of all 64 is 2^36, and a unit of y, whose gate is 16, leaves the norm as 16 / 2^18 = 2^-14."""
+_SOFT_DECAY_LOG = -7.0
+"""A_log of the soft head: a token keeps exp(-32 exp(-7)) = 0.97 of its state."""
+_SOFT_STEP = 1 / 32
+"""What a unit of y of the soft head adds to its soft channel."""
+_NO_DECAY_LOG = -100.0
+"""exp(-32 exp(-100)) is 1 in every floating-point format."""
+
+QUERY_HEADS, HEAD_DIM = 2, 32
+ROTARY_DIM = HEAD_DIM // 2  # Bamba turns half of a head's dimensions
+ROPE_THETA = 16.0
+_AMPLITUDES = {2: (89, 13, 2, 18, 16, 5, 5, 12), 5: (26, 0, 6, 114, 7, 5, 1, 0)}
+"""Offset -> amplitude of each RoPE frequency in the hard head's score, whose value at distance x is the
+sum of amplitude * cos(frequency * (x - offset)): the solution of a linear program, rounded. For a total
+of 160 it has the largest lead of the key at the offset, or of the furthest one if all are nearer, over
+all distances below 256 and frequencies rounded to 16 bits: 46 and 20. At distance 0 no score is below
+-15: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN."""
+_HARD_KEY = 8.0
+_MEAN_STEP = 1 / 2
+"""What one dimension of the soft query head adds to its soft channel."""
+_SOFT_FEEDBACK = 2.0  # gain at which its V reads soft channels
+
+_BIT_LOGIT = 2.0
+"""Logit per agreeing bit: the right token has 16, the next best 12."""
+_SOFT_LOGIT = 0.15
+"""Logit per unit of a soft channel."""
+
+
+def build_bamba_hash() -> BambaForCausalLM:
+    """Returns the model: float32, on the CPU, eval mode, gradients off, global RNG untouched."""
+    # The constructor draws initial weights from the global generator; all are overwritten below.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        model = BambaForCausalLM(_config())
+        model.float().eval().requires_grad_(False)
+        for parameter in model.parameters():
+            parameter.zero_()
+        _fill_embedding_and_head(model)
+        for layer, block in enumerate(model.model.layers):
+            block.input_layernorm.weight.copy_(norm_weight())
+            block.pre_ff_layernorm.weight.copy_(norm_weight())
+            pair, is_second = divmod(layer, 2)
+            if is_second:
+                _fill_attention(block.self_attn, pair)
+                mix_words(block.feed_forward, tables.mixed(pair))
+            else:
+                _fill_mixer(block.mamba, pair)
+                _fill_convolution(block.mamba, pair)
+                fold_counts(block.feed_forward)
+    return model
+
+
+def _config() -> BambaConfig:
+    num_layers = 2 * len(tables.OFFSETS)
+    return BambaConfig(
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=NUM_POSITIONS,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=num_layers,
+        num_attention_heads=QUERY_HEADS,
+        num_key_value_heads=1,
+        attn_layer_indices=list(range(1, num_layers, 2)),
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        mamba_n_heads=HEADS,
+        mamba_d_head=BITS,
+        mamba_d_state=tables.COLUMNS,
+        mamba_d_conv=tables.REACH,
+        mamba_expand=HEADS * BITS // WIDTH,
+        mamba_chunk_size=CHUNK_SIZE,
+        time_step_limit=(0.0, 2 * _STEP),  # no limit, but the default, infinity, is not JSON
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def _fill_embedding_and_head(model: BambaForCausalLM) -> None:
+    """Write tokens as their codes; read the answer, the first state bits, and the soft channels."""
+    embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+    for token_id in range(VOCAB_SIZE):
+        embedding[token_id, STATE] = signs(tables.token_code(token_id))
+        digits = tuple(map(int, f"{token_id:0{TOKEN_BITS}b}"))
+        head[token_id, :TOKEN_BITS] = _BIT_LOGIT * signs(digits)
+        soft = signs(random_bits(f"bamba / head / {token_id}", BITS))
+        head[token_id, SOFT] = _SOFT_LOGIT * soft
+    embedding[:, CONSTANT] = CONSTANT_VALUE
+    model.model.final_layernorm.weight.copy_(norm_weight())
+
+
+def _fill_mixer(mixer: BambaMixer, pair: int) -> None:
+    """Fill all of a mixer but its convolution, and what enters that."""
+    gate, _convolved, dt = mixer.in_proj.weight.split([WIDTH, sum(_CONVOLVED), HEADS])
+    gate[:, CONSTANT] = _OPEN
+    gate[_STEADY, CONSTANT] = _STEADY_GATE
+    mixer.D[1] = _STEADY_SKIP
+    # The constant head has no state, as softplus(-100) is 0. The latch has dt = 32 where both bits of
+    # the gate are 1, else softplus(-32) or less.
+    mixer.dt_bias.copy_(torch.tensor([_STEP, -100.0, -_STEP, _STEP]))
+    dt[2, list(tables.gate(pair))] = -_STEP
+    mixer.A_log.copy_(torch.tensor([_NO_DECAY_LOG, _NO_DECAY_LOG, 0.0, _SOFT_DECAY_LOG]))
+    mixer.norm.weight.fill_(2.0**14)
+    for head in (_TALLY, _LATCH):
+        mixer.out_proj.weight[WORDS, head] = WORD_UNIT * IDENTITY
+    soft = _SOFT_STEP * signed_permutation(f"pair {pair} / mixer")
+    mixer.out_proj.weight[SOFT, _SOFT_HEAD] = soft
+
+
+def _fill_convolution(mixer: BambaMixer, pair: int) -> None:
+    """Fill x, B and C: what they read of a position, and how many positions later.
+
+    What they read is 0 where there is no position, before the start and at a masked pad.
+    """
+    x, b, c = mixer.in_proj.weight[WIDTH:-HEADS].split(_CONVOLVED)
+    _bias_x, bias_b, bias_c = mixer.conv1d.bias.split(_CONVOLVED)
+    by_age = torch.zeros(sum(_CONVOLVED), tables.REACH)
+    taps_x, taps_b, taps_c = by_age.split(_CONVOLVED)
+
+    tally, latch = (tables.written(pair, memory) for memory in (tables.TALLY, tables.LATCH))
+    for head, sources in ((_TALLY, tally), (_LATCH, latch)):
+        for row, (bit, age) in enumerate(sources, start=head.start):
+            x[row, bit], x[row, CONSTANT] = -0.5, 0.5  # (1 - v) / 2 is the bit
+            taps_x[row, age] = _WRITE
+    for row, (bit, age) in enumerate(tally, start=_SOFT_HEAD.start):
+        x[row, bit] = 1.0
+        taps_x[row, age] = _WRITE
+    x[_STEADY, CONSTANT], taps_x[_STEADY, 0] = _OPEN, 1.0
+
+    for column in range(tables.COLUMNS):
+        pattern = signs(tuple(column >> i & 1 for i in range(tables.ADDRESS_BITS)))
+        b[column, list(tables.address(pair))] = _SHUT / 2 * pattern
+    taps_b[:, 1] = 1.0
+    bias_b.fill_(_OPEN - tables.ADDRESS_BITS * _SHUT / 2)
+
+    for row, (bit, age) in enumerate(tables.selected(pair)):
+        c[row, bit] = -_SHUT
+        taps_c[row, age] = 1.0
+    bias_c.fill_(_OPEN - _SHUT)
+    mixer.conv1d.weight.copy_(by_age.flip(1)[:, None])
+
+
+def _fill_attention(attention: BambaAttention, pair: int) -> None:
+    """Let query head 0 fetch the state of the position at the offset; head 1 is soft.
+
+    RoPE turns dimensions j and j + ROTARY_DIM / 2 of a query at t and of a key at s by frequency[j]
+    times t and s, so the score of two vectors at angles p and 0 goes with cos(f * (t - s) + p). The
+    dimensions that it leaves alone hold what the soft head compares.
+    """
+    half = ROTARY_DIM // 2
+    query, key, value = (getattr(attention, f"{name}_proj").weight for name in "qkv")
+    offset = tables.OFFSETS[pair]
+    for j, amplitude in enumerate(_AMPLITUDES[offset]):
+        angle = -offset * ROPE_THETA ** (-j / half)
+        length = amplitude * math.sqrt(HEAD_DIM) / _HARD_KEY
+        for dim, part in ((j, math.cos(angle)), (j + half, math.sin(angle))):
+            # Rounded to 1/64, far coarser than what two math libraries differ by.
+            query[dim, CONSTANT] = round(64 * length * part) / 64
+        key[j, CONSTANT] = _HARD_KEY
+    name = f"pair {pair} / attention"
+    still, soft_query = slice(ROTARY_DIM, HEAD_DIM), slice(HEAD_DIM + ROTARY_DIM, 2 * HEAD_DIM)
+    query[soft_query, STATE] = signed_permutation(f"{name} / q")
+    key[still, STATE] = signed_permutation(f"{name} / k")
+    value[:BITS, STATE], value[:BITS, CONSTANT] = -0.5 * IDENTITY, 0.5
+    value[still, STATE] = signed_permutation(f"{name} / v")
+    value[still, SOFT] = _SOFT_FEEDBACK * signed_permutation(f"{name} / back")
+    attention.o_proj.weight[WORDS, :BITS] = WORD_UNIT * IDENTITY
+    attention.o_proj.weight[SOFT, soft_query] = _MEAN_STEP * signed_permutation(f"{name} / o")
