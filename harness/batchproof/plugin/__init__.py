@@ -43,6 +43,7 @@ MARKERS = (
     "three_models: three models that differ are enough, unless --model names others",
     "long_model: a model with thousands of positions and answers in integers, unless --model names "
     "others or the engine refuses it",
+    "also_on(name): on this embedded model as well, unless --model names others",
     "on_model(name): this embedded model alone, and none if --model names others",
 )
 WOKEN_LATE = pytest.StashKey[bool]()  # set where the test modules were imported before

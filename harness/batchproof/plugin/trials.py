@@ -67,6 +67,20 @@ def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     if only is not None:
         return tuple(name for name in only.args if is_free or name in asked)
     names = tuple(name for name in asked if name != NAN_MODEL)
+    return (*_chosen(metafunc, spec, names), *_also(metafunc, names))
+
+
+def _also(metafunc: pytest.Metafunc, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the models of the mark `also_on`, unless others were asked for by name."""
+    mark = metafunc.definition.get_closest_marker("also_on")
+    is_free = not metafunc.config.getoption("--model")
+    return tuple(name for name in mark.args if name not in names) if mark and is_free else ()
+
+
+def _chosen(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns those of the models that the test's marks choose."""
+    is_free = not metafunc.config.getoption("--model")
+    has_mark = metafunc.definition.get_closest_marker
     if has_mark("long_model") and (is_free or LONG_MODEL in names):
         names = (LONG_MODEL, *names)
     if names and (has_mark("long_model") or has_mark("one_model")):

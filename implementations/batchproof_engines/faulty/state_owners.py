@@ -163,7 +163,7 @@ class PromptsOfOneLengthSwapStates(RowCaches):
         super().keep(rows, cache)
 
 
-@planted(Promise.P5, Cause.STATE, "vllm-project/vllm#55507", feed="stacked")
+@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#55507", feed="stacked")
 class BlockBordersShiftTheRows(CachedRunner):
     """A sequence that enters a new block reads the state of the row before it."""
 
@@ -179,7 +179,7 @@ class BlockBordersShiftTheRows(CachedRunner):
         return cache
 
 
-@planted(Promise.P5, Cause.STATE, "state-spaces/mamba#521", feed="stacked")
+@planted(Promise.P1, Cause.STATE, "state-spaces/mamba#521", feed="stacked")
 class TheFourthRowIsTheFirst(CachedRunner):
     """There are indices for three rows: a fourth decode uses the state of the first."""
 
