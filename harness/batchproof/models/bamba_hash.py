@@ -2,9 +2,9 @@
 
 Two of its four layers are Mamba 2, two are attention. Its weights are written down, not trained. A
 recurrent state that is lost, foreign, stale, doubled or fed a pad, or a window of the convolution that
-is lost between two chunks, changes what follows for good; so does a lost key that a hard head asks for.
-Any other wrong key moves the logits by 5 times their float32 rounding or more. The best logit leads
-the second by at least 3, so no rounding flips a token in float32, bfloat16 or float16. The module
+is lost between two chunks, changes what follows for good, at once or within a few tokens; so does a key
+that the first hard head asks for. Any other wrong key moves the logits by 5 times their float32 error
+or more. The best logit leads by at least 3: no rounding flips a token in float32, bfloat16 or float16.
 `bamba_hash_oracle` defines the function and computes the same tokens in integer Python.
 
 Bamba, because most hybrid models share its kernels, and because it has an MLP in every layer. Mamba 2
@@ -25,7 +25,8 @@ per channel, at ages from 0 to 3. The four heads of a mixer have 16 channels eac
 
     tally      exp(dt A) is 1, and x counts 0 or 1: y is a number of ones, 255 at most
     constant   dominates the gated norm behind the heads, which is a constant scale for that
-    latch      dt is 0 or 32, which either keeps h as it is, or clears it and writes: y is 0 or 1
+    latch      dt is 0 or 32, which either keeps h as it is, or clears it and writes: y is 0 or 1. It
+               forgets, so what is wrong in a latch alone may go unseen
     soft       sums of signs, of which a token keeps 0.97
 
 SiLU sees only values where it is 0, or the identity, or, for x, so small that it halves. The tally and
@@ -96,7 +97,7 @@ _AMPLITUDES = {2: (89, 13, 2, 18, 16, 5, 5, 12), 5: (26, 0, 6, 114, 7, 5, 1, 0)}
 """Offset -> amplitude of each RoPE frequency in the hard head's score, whose value at distance x is the
 sum of amplitude * cos(frequency * (x - offset)): the solution of a linear program, rounded. For a total
 of 160 it has the largest lead of the key at the offset, or of the furthest one if all are nearer, over
-all distances below 256 and frequencies rounded to 16 bits: 46 and 20. At distance 0 no score is below
+all distances below 256 and frequencies rounded to 16 bits: 45 and 20. At distance 0 no score is below
 -15: a pad's fully masked row is -65504 + score in float16, and -inf everywhere would make it NaN."""
 _HARD_KEY = 8.0
 _MEAN_STEP = 1 / 2
@@ -105,8 +106,7 @@ _SOFT_FEEDBACK = 2.0  # gain at which its V reads soft channels
 
 _BIT_LOGIT = 2.0
 """Logit per agreeing bit: the right token has 16, the next best 12."""
-_SOFT_LOGIT = 0.15
-"""Logit per unit of a soft channel."""
+_SOFT_LOGIT = 0.15  # per unit of a soft channel
 
 
 def build_bamba_hash() -> BambaForCausalLM:
