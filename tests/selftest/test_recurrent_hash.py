@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,16 @@ from transformers import DynamicCache
 from batchproof.models import bamba_hash_oracle as oracle
 from batchproof.models.bamba_hash import CHUNK_SIZE, build_bamba_hash
 from batchproof.models.bamba_hash_stream import BITS, CONSTANT, WORDS
-from batchproof.models.catalogue import moved
+from tests.selftest.recurrent_state import (
+    RECURRENT_FAULTS,
+    Fault,
+    empty_cache,
+    feed,
+    keys_lost,
+    layers_of,
+    model,
+    state_behind,
+)
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BAMBA_SHA256 = "5ad950894db2a3518007b493b8d9ed8adc5f551af7bfeeddc76446a5253b9f01"
@@ -39,23 +47,6 @@ def prompts(seed: int, *lengths: int) -> list[list[int]]:
 def answers(token_ids: Sequence[int]) -> list[int]:
     """Returns the right next token behind every token."""
     return list(map(oracle.reader(), token_ids))
-
-
-@cache
-def model(dtype: torch.dtype = torch.float32) -> Any:
-    return moved(build_bamba_hash(), "cpu", dtype)
-
-
-def empty_cache() -> DynamicCache:
-    return DynamicCache(config=model().config)
-
-
-def feed(state: DynamicCache, tokens: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Returns the logits (rows, n, vocab) of `tokens` (rows, n) behind those that `state` has seen."""
-    positions = state.get_seq_length() + torch.arange(tokens.shape[1])[None]
-    given = {"past_key_values": state, "use_cache": True, "position_ids": positions}
-    found: Tensor = model(dtype)(tokens, **given).logits.double()
-    return found
 
 
 def decode(state: DynamicCache, logits: Tensor, count: int, dtype: torch.dtype) -> Tensor:
@@ -117,7 +108,7 @@ def test_an_engine_that_keeps_the_state_in_16_bits_changes_no_token(kept: torch.
     state, chosen = empty_cache(), torch.tensor(batch)
     for _ in range(3):
         chosen = feed(state, chosen)[:, -1:].argmax(-1)
-        for layer in _layers(state, (0, 2)):
+        for layer in layers_of(state, (0, 2)):
             layer.recurrent_states[0].copy_(layer.recurrent_states[0].to(kept))
     assert chosen[:, 0].tolist() == [oracle.generate(prompt, 3)[-1] for prompt in batch]
 
@@ -163,87 +154,6 @@ def test_a_changed_prompt_changes_what_follows_for_ever(change: str) -> None:
     assert is_seen[:, -4:].any(1).sum() >= 29
 
 
-Fault = Callable[[DynamicCache, Tensor, tuple[int, ...]], None]
-
-
-def _layers(state: DynamicCache, chosen: tuple[int, ...]) -> list[Any]:
-    return [state.layers[layer] for layer in chosen]
-
-
-def _state_of(tokens: Tensor) -> DynamicCache:
-    state = empty_cache()
-    feed(state, tokens)
-    return state
-
-
-def _copy(state: DynamicCache, source: DynamicCache, layers: tuple[int, ...], what: str) -> None:
-    for to, origin in zip(_layers(state, layers), _layers(source, layers), strict=True):
-        getattr(to, what)[0].copy_(getattr(origin, what)[0])
-
-
-def state_lost(state: DynamicCache, _seen: Tensor, layers: tuple[int, ...]) -> None:
-    for layer in _layers(state, layers):
-        layer.recurrent_states[0].zero_()
-
-
-def state_of_a_neighbour(state: DynamicCache, _seen: Tensor, layers: tuple[int, ...]) -> None:
-    for layer in _layers(state, layers):
-        layer.recurrent_states[0].copy_(layer.recurrent_states[0].roll(1, 0))
-
-
-def state_stale_by_a_token(state: DynamicCache, seen: Tensor, layers: tuple[int, ...]) -> None:
-    _copy(state, _state_of(seen[:, :-1]), layers, "recurrent_states")
-
-
-def state_fed_a_chunk_twice(state: DynamicCache, seen: Tensor, layers: tuple[int, ...]) -> None:
-    twice = copy.deepcopy(state)
-    feed(twice, seen[:, -5:])
-    _copy(state, twice, layers, "recurrent_states")
-
-
-def state_doubled(state: DynamicCache, _seen: Tensor, layers: tuple[int, ...]) -> None:
-    for layer in _layers(state, layers):
-        layer.recurrent_states[0].mul_(2)
-
-
-def state_fed_a_pad(state: DynamicCache, seen: Tensor, layers: tuple[int, ...]) -> None:
-    padded = copy.deepcopy(state)
-    feed(padded, torch.zeros_like(seen[:, :1]))
-    for what in ("recurrent_states", "conv_states"):
-        _copy(state, padded, layers, what)
-
-
-def tally_lost(state: DynamicCache, _seen: Tensor, layers: tuple[int, ...]) -> None:
-    for layer in _layers(state, layers):
-        layer.recurrent_states[0][:, 0].zero_()
-
-
-def window_lost(state: DynamicCache, _seen: Tensor, layers: tuple[int, ...]) -> None:
-    for layer in _layers(state, layers):
-        layer.conv_states[0].zero_()
-
-
-def window_not_shifted(state: DynamicCache, seen: Tensor, layers: tuple[int, ...]) -> None:
-    _copy(state, _state_of(seen[:, :-1]), layers, "conv_states")
-
-
-def keys_lost(state: DynamicCache, _seen: Tensor, layers: tuple[int, ...]) -> None:
-    for layer in _layers(state, layers):
-        layer.keys.zero_()
-        layer.values.zero_()
-
-
-RECURRENT_FAULTS = (
-    state_lost,
-    state_of_a_neighbour,
-    state_stale_by_a_token,
-    state_fed_a_chunk_twice,
-    state_doubled,
-    state_fed_a_pad,
-    tally_lost,
-    window_lost,
-    window_not_shifted,
-)
 FAULTS = [(fault, layers, 20) for fault in RECURRENT_FAULTS for layers in ((0,), (2,))]
 # What the last layer attends to reaches no state: only a fault within its reach shows.
 FAULTS += [(keys_lost, (1,), 20), (keys_lost, (3,), 1)]
@@ -259,7 +169,7 @@ def rows_that_meet_faults() -> tuple[Tensor, Tensor]:
 def changed_rows(fault: Fault | None, layers: tuple[int, ...], behind: int) -> int:
     """Returns how many rows answer one of the last six tokens wrong, `behind` tokens after a fault."""
     tokens, right = rows_that_meet_faults()
-    state = _state_of(tokens[:, :-behind])
+    state = state_behind(tokens[:, :-behind])
     if fault is not None:
         fault(state, tokens[:, :-behind], layers)
     found = feed(state, tokens[:, -behind:]).argmax(-1)
@@ -282,11 +192,11 @@ def test_a_fault_once_changes_the_tokens_of_nearly_every_row(
 @pytest.mark.parametrize("length", [8, 60, 200])
 def test_a_wrong_key_or_a_state_a_tenth_off_moves_the_logits_beyond_rounding(length: int) -> None:
     tokens = torch.tensor(prompts(7, *[length] * 8))
-    state = _state_of(tokens[:, :-1])
+    state = state_behind(tokens[:, :-1])
     wrong_key, blurred = copy.deepcopy(state), copy.deepcopy(state)
-    for layer in _layers(wrong_key, (1,)):
+    for layer in layers_of(wrong_key, (1,)):
         layer.values[:, :, length // 3] = layer.values[:, :, length // 3].roll(1, 0)
-    for layer in _layers(blurred, (0, 2)):
+    for layer in layers_of(blurred, (0, 2)):
         layer.recurrent_states[0].mul_(1.1)
     found, *wrong = (feed(each, tokens[:, -1:]) for each in (state, wrong_key, blurred))
     exact = model(torch.float64)(tokens).logits[:, -1:]
