@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Capability
-from batchproof.diagnosis.cell_table import cell_table_of
+from batchproof.diagnosis.cell_table import CellTable, cell_table_of
 from batchproof.diagnosis.counterfactual import FULL, SLIDING, View, honest_view, logits_of
 from batchproof.diagnosis.cross_request_mistakes import leak_mistakes, routing_mistakes, stale_mistakes
 from batchproof.diagnosis.explanation import Explanation, Observed
@@ -20,6 +20,8 @@ from batchproof.diagnosis.padding_mistakes import padding_mistakes
 from batchproof.diagnosis.position_mistakes import feeding_mistakes, position_mistakes
 from batchproof.diagnosis.prefix_mistakes import prefix_mistakes
 from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
+from batchproof.diagnosis.state_explanation import explain_by_states
+from batchproof.diagnosis.state_replay import Change, StateReplay, carries_states
 from batchproof.diagnosis.storage_mistakes import precision_mistakes, storage_mistakes
 from batchproof.diagnosis.symptoms import Symptom
 from batchproof.models.catalogue import ModelUnderTest
@@ -45,6 +47,8 @@ def explain(
         return None
     suspect, observed = found
     subject = rerunner.trial.subject
+    if carries_states(subject):
+        return explain_by_states(rerunner, suspect, observed)
     groups: list[tuple[Family, ...]] = [OTHERS, OWN] if is_right_alone else [OWN, OTHERS]
     # Alone, or in a packed batch, there are no pads: they are tried last.
     has_pads = is_right_alone and not suspect.is_continuous
@@ -77,7 +81,8 @@ def _evidence(
 ) -> tuple[Suspect, Observed] | None:
     trial = rerunner.trial
     subject = trial.subject
-    if not subject.layer_kinds <= {FULL, SLIDING}:
+    has_states = carries_states(subject)
+    if not (has_states or subject.layer_kinds <= {FULL, SLIDING}):
         return None  # the table knows the keys of these two kinds
     table = cell_table_of([(c.workload, c.completions, c.schedule()) for c in calls])
     completion = calls[symptom.call].completion(symptom.request.request_id)
@@ -96,7 +101,7 @@ def _evidence(
     window = _window(subject)
     honest = honest_view(table, torch.tensor(cells), window, subject.layer_kinds)
     tokens = torch.tensor(completion.token_ids[symptom.step : end])
-    exact = centred(logits_of(subject, honest))
+    exact = centred(_exact(subject, table, seq, honest) if has_states else logits_of(subject, honest))
     given = None if completion.logits is None else completion.logits[symptom.step : end]
     observed = Observed(
         tokens,
@@ -108,6 +113,13 @@ def _evidence(
     is_continuous = Capability.SCHEDULING in trial.capabilities
     only_window = None if honest.within else window
     return Suspect(table, seq, honest, only_window, config, is_continuous), observed
+
+
+def _exact(subject: ModelUnderTest, table: CellTable, seq: int, honest: View) -> Tensor:
+    """Returns the right logits `(n, vocab)` of a model that carries states."""
+    replay = StateReplay(subject, table)
+    logits = replay.logits(replay.passes(seq), Change())
+    return torch.stack([logits[cell] for cell in honest.samples.tolist()])
 
 
 def _believed(given: Tensor | None, tokens: Tensor, exact: Tensor) -> Tensor | None:
@@ -205,6 +217,8 @@ def rounding_explains(rerunner: Rerunner, calls: Sequence[Call], symptom: Sympto
         return None
     suspect, observed = found
     if observed.logits is None:
+        return None
+    if carries_states(rerunner.trial.subject):
         return None
     low = centred(logits_of(rerunner.trial.subject, suspect.honest, torch.bfloat16))
     rounded = (low - observed.honest).pow(2).mean().sqrt().item()

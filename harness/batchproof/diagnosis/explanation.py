@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from batchproof.diagnosis.mistake import Mistake
+from batchproof.findings.causes import Cause
 
 # A mistake must bring the distance to the engine's logits down to this share of the honest one's.
 EXPLAINED_SHARE = 0.1
 ROUNDING_SHARE = 0.5
 ROUNDING_LEAVES = 1e-3
+
+
+class AnyMistake(Protocol):
+    """A cause, in words an engineer can act on."""
+
+    @property
+    def cause(self) -> Cause:
+        """The class of mistakes."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The words."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +38,7 @@ class Explanation:
     if only tokens could be compared.
     """
 
-    mistake: Mistake
+    mistake: AnyMistake
     share: float | None
     num_outputs: int
     extent: str  # "all" steps; the first wrong one and "later" ones; that "one" only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from batchproof.diagnosis.state_replay import (
 )
 from batchproof.findings.causes import Cause
 
+MOST = 1 << 20  # passes
 MOST_TENANTS = 6  # former ones whose state is tried
 MOST_PASSES = 24  # before the first wrong output, each of which is tried
 WORDS = {KINDS: "states", (RECURRENCE,): "recurrence", (CONVOLUTION,): "window of the convolution"}
@@ -55,7 +57,9 @@ class _Lost(Change):
         self._numbers = numbers
 
     def after(self, number: int, old: Any, cache: Any) -> Any:
-        return with_states_of(cache, old, *KINDS) if number in self._numbers else cache
+        if number not in self._numbers:
+            return cache
+        return cleared(cache, KINDS) if old is None else with_states_of(cache, old, *KINDS)
 
 
 class _Doubled(Change):
@@ -65,9 +69,12 @@ class _Doubled(Change):
         self._numbers = numbers
 
     def after(self, number: int, old: Any, cache: Any) -> Any:
-        if number in self._numbers:
+        if number in self._numbers and old is None:
+            for new in states(cache, RECURRENCE):
+                new.mul_(2)
+        elif number in self._numbers:
             for new, was in zip(states(cache, RECURRENCE), states(old, RECURRENCE), strict=True):
-                new += new - was
+                new.add_(new - was)
         return cache
 
 
@@ -108,9 +115,7 @@ def state_mistakes(replay: StateReplay, suspect: Suspect) -> Iterator[StateMista
     yield from _always()
 
 
-def _left_over(
-    replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]
-) -> Iterator[StateMistake]:
+def _left_over(replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]) -> Iterator[StateMistake]:
     """Yields mistakes of what a sequence starts from."""
     table, start = suspect.table, passes[0].step
     ended = []
@@ -123,11 +128,11 @@ def _left_over(
     for _, number, whose in sorted(ended, reverse=True)[:MOST_TENANTS]:
         left = replay.kept(number, start)
         for kinds, words in WORDS.items():
-            change = _Before([0], lambda _, left=left, kinds=kinds: _started(replay, left, kinds))
+            change = _Before([0], partial(_started, replay=replay, left=left, kinds=kinds))
             yield StateMistake(f"it starts from the {words} that {whose}", change)
 
 
-def _started(replay: StateReplay, left: Any, kinds: Sequence[str]) -> Any:
+def _started(_: Any, replay: StateReplay, left: Any, kinds: Sequence[str]) -> Any:
     return with_states_of(replay.empty(), left, *kinds)
 
 
@@ -136,12 +141,12 @@ def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
     numbers = [number for number, each in enumerate(passes) if each.is_later_chunk]
     if numbers:
         for kinds, words in WORDS.items():
-            change = _Before(numbers, lambda cache, kinds=kinds: cleared(cache, kinds))
+            change = _Before(numbers, partial(cleared, kinds=kinds))
             yield StateMistake(f"each later chunk of a prompt starts without the {words}", change)
-        late = _Before(numbers, lambda cache: shifted(cache, 1))
+        late = _Before(numbers, partial(shifted, num_tokens=1))
         yield StateMistake("at a chunk border the convolution's window is one token late", late)
         for width in (2, 3, 4):
-            change = _Before(numbers, lambda cache, width=width: _narrowed(cache, width))
+            change = _Before(numbers, partial(_narrowed, width=width))
             text = f"at a chunk border the convolution sees fewer than {width} tokens"
             yield StateMistake(text, change)
         for longest in (3, 7, 15):
@@ -165,10 +170,7 @@ def _of_neighbours(
                 continue
             name = table.sequences[other].request.request_id
             for kinds, words in WORDS.items():
-                change = _Before(
-                    [number],
-                    lambda cache, theirs=theirs, kinds=kinds: with_states_of(cache, theirs, *kinds),
-                )
+                change = _Before([number], partial(_foreign, theirs=theirs, kinds=kinds))
                 text = f"behind {each.context_len} tokens it has the {words} of {name!r}"
                 yield StateMistake(text, change)
 
@@ -180,7 +182,7 @@ def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]
         where = f"positions {each.context_len} to {end - 1}"
         if number:
             for kinds, words in WORDS.items():
-                change = _Before([number], lambda cache, kinds=kinds: cleared(cache, kinds))
+                change = _Before([number], partial(cleared, kinds=kinds))
                 yield StateMistake(f"behind {each.context_len} tokens the {words} is lost", change)
             yield StateMistake(
                 f"behind {each.context_len} tokens two layers have each other's recurrence",
@@ -196,8 +198,12 @@ def _always() -> Iterator[StateMistake]:
     """Yields mistakes of every pass."""
     for dtype in (torch.float8_e4m3fn, torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
-        change = _Before(range(1 << 20), lambda cache, dtype=dtype: _rounded(cache, dtype))
+        change = _Before(range(MOST), partial(_rounded, dtype=dtype))
         yield StateMistake(f"the recurrence is kept in {name}", change, is_rounding=True)
+
+
+def _foreign(cache: Any, theirs: Any, kinds: Sequence[str]) -> Any:
+    return with_states_of(cache, theirs, *kinds)
 
 
 def cleared(cache: Any, kinds: Sequence[str]) -> Any:

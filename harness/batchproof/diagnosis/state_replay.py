@@ -1,8 +1,8 @@
-"""Feeds a sequence as an engine fed it, pass by pass, and lets a mistake change its states in between.
+"""Feeds a sequence as an engine fed it, pass by pass, and lets a mistake change its states meanwhile.
 
-A recurrent state has no keys that a mask could hide or show: what it holds depends on every pass before.
-So the passes of the engine's schedule are repeated with a cache of transformers, in float64, each
-sequence by itself.
+A recurrent state has no keys that a mask could hide or show: it depends on every pass before. So the
+passes of the engine's schedule are repeated with a cache of transformers, in float64, each sequence by
+itself.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class StateReplay:
         found = passes_of(self._table, seq)
         return [each for each in found if each.epoch == found[-1].epoch]
 
+    @torch.inference_mode()
     def _kept(self, seq: int, step: int) -> Any:
         """Returns the cache of an honestly served sequence behind its passes before a step; None if
         there are none."""
@@ -104,6 +105,7 @@ class StateReplay:
             kept, _ = self.fed(each, kept)
         return kept
 
+    @torch.inference_mode()
     def logits(self, passes: Sequence[Pass], change: Change) -> dict[int, Tensor]:
         """Returns float64 logits (vocab,) by the last cell of each pass, given a change."""
         found: dict[int, Tensor] = {}
