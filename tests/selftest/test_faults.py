@@ -18,7 +18,7 @@ from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
-from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, STATE_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
 from tests.selftest.conftest import LaboratoryFor
@@ -32,6 +32,8 @@ PLACE_OF = {
     "scale": ["-k", "test_scale", f"--model={LONG_MODEL}"],
     "contagion": [f"--model={NAN_MODEL}"],
     "layers": ["--model=qwen2-mixed"],
+    "state_owners": [f"--model={STATE_MODEL}"],
+    "state_updates": [f"--model={STATE_MODEL}"],
 }
 EFFORT = Effort(profile="default")
 

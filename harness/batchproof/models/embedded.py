@@ -51,6 +51,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 }
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 LONG_MODEL = "gpt2-long"
+STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys
 NAN_MODEL = "gpt2-nan"  # for tests of it alone: most prompts of others have no right answer on it
 
 DEVICES = "auto, cpu, cuda, cuda:N, mps, or another device that this torch computes on"

@@ -148,14 +148,22 @@ class RecomputingGoesOnFromTheOldState(CachedRunner):
     """A preempted request is fed from the start again, upon the state that it had."""
 
     def _before(self, rows: Rows) -> Any:
-        known: dict[int, Any] = self.__dict__.setdefault("_known", {})
-        if rows.context_lens[0] == 0 and len(rows) == 1:
-            sequence = rows.sequences[0]
-            return known.get(id(sequence)) if sequence.output_token_ids else None
-        cache = super()._before(rows)
+        if rows.context_lens[0] == 0 and len(rows) == 1 and rows.sequences[0].output_token_ids:
+            return self._known.get(id(rows.sequences[0]))
+        return super()._before(rows)
+
+    def _run(self, batch: RaggedBatch) -> Tensor:
+        logits = super()._run(batch)
+        rows = batch.scheduled
+        cache = self._caches.gathered(rows)
         for place, sequence in enumerate(rows.sequences):
-            known[id(sequence)] = self._caches.joined([(cache, [place])])
-        return cache
+            self._known[id(sequence)] = self._caches.joined([(cache, [place])])
+        return logits
+
+    @property
+    def _known(self) -> dict[int, Any]:
+        known: dict[int, Any] = self.__dict__.setdefault("_states", {})
+        return known
 
 
 @planted(Promise.P1, Cause.STATE, "vllm-project/vllm#55178", feed="stacked")

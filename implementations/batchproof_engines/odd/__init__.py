@@ -10,6 +10,7 @@ from batchproof_engines.odd import (  # noqa: F401 - each registers its oddities
     computing,
     delivery,
     lateness,
+    states,
     waves,
     wording,
 )

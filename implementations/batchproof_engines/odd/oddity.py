@@ -15,7 +15,10 @@ from typing import Any, TypeVar, cast
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
-from batchproof_engines.model_support import refuse_unbatchable
+from batchproof_engines.model_support import refuse_batch_dependent, refuse_unbatchable
+from batchproof_engines.paged.cached_runner import CachedRunner
+from batchproof_engines.paged.options import STACKED
+from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler
 from batchproof_engines.substitution import engine_with, is_component
@@ -55,17 +58,26 @@ def _factory(name: str, component: Callable[..., Any]) -> EngineFactory:
     """Returns a factory that refuses, like any honest engine, the models it would answer wrongly."""
     make = _engine(component)
 
+    refuse = refuse_batch_dependent if _is_of_states(component) else refuse_unbatchable
+
     def build(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        refuse_unbatchable(f"odd:{name}", model)
+        refuse(f"odd:{name}", model)
         probe_logits(f"odd:{name}", model, make)
         return make(model, config)
 
     return build
 
 
+def _is_of_states(component: Callable[..., Any]) -> bool:
+    """Returns whether it is a component of the engine that carries recurrent states."""
+    return isinstance(component, type) and issubclass(component, CachedRunner | RowCaches)
+
+
 def _engine(component: Callable[..., Any]) -> EngineFactory:
     if not (isinstance(component, type) and is_component(component)):
         return cast(EngineFactory, component)
+    if _is_of_states(component):
+        return engine_with(component, feed=STACKED)
     if not issubclass(component, Scheduler):
         return engine_with(component)
     claims = RaggedEngine.capabilities - getattr(component, "lacks", frozenset())

@@ -1,0 +1,147 @@
+"""Unusual ways to carry recurrent states: recomputed, copied, moved, kept elsewhere, fed otherwise."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchproof_engines.odd.oddity import odd
+from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.cached_runner import CachedRunner
+from batchproof_engines.paged.row_caches import RowCaches
+from batchproof_engines.paged.rows import Rows, Scheduled
+
+STRETCH = 8  # tokens
+
+
+@odd
+class OneRowAtATime(CachedRunner):
+    """Each row of a step is a pass of its own, so states are never stacked."""
+
+    def _kind(self, row: Scheduled) -> Hashable:
+        return row.sequence.lane
+
+
+@odd
+class PairsOfRows(CachedRunner):
+    """Rows are fed by twos, and whoever is beside whom changes from step to step."""
+
+    def _groups(self, rows: Rows) -> list[Rows]:
+        return [
+            group.picked(range(first, min(first + 2, len(group))))
+            for group in super()._groups(rows)
+            for first in range(0, len(group), 2)
+        ]
+
+
+@odd
+class TheLastGroupFirst(CachedRunner):
+    """The prompts of a step are fed before its decodes."""
+
+    def _groups(self, rows: Rows) -> list[Rows]:
+        return super()._groups(rows)[::-1]
+
+
+@odd
+class PromptsTokenByToken(CachedRunner):
+    """No pass has more than one token of a sequence, not even at the start of its prompt."""
+
+    def _rounds(self, rows: Rows) -> Iterator[Rows]:
+        for place in range(max(rows.query_lens)):
+            yield Rows.of(
+                [
+                    Scheduled(sequence, context + place, 1, is_sampled and place == query - 1)
+                    for sequence, context, query, is_sampled in rows
+                    if place < query
+                ]
+            )
+
+
+@odd
+class PromptsInStretches(CachedRunner):
+    """A prompt is fed in stretches of eight tokens within its step."""
+
+    def _rounds(self, rows: Rows) -> Iterator[Rows]:
+        for place in range(0, max(rows.query_lens), STRETCH):
+            yield Rows.of(
+                [
+                    Scheduled(
+                        sequence,
+                        context + place,
+                        min(STRETCH, query - place),
+                        is_sampled and place + STRETCH >= query,
+                    )
+                    for sequence, context, query, is_sampled in rows
+                    if place < query
+                ]
+            )
+
+
+@odd
+class RecomputedFromTheStart(CachedRunner):
+    """No state is kept from step to step: each feeds all tokens of its sequences again."""
+
+    def _kind(self, row: Scheduled) -> Hashable:
+        return row.context_len + row.query_len
+
+    def _run(self, batch: RaggedBatch) -> Tensor:
+        whole = [
+            Scheduled(sequence, 0, context + query, is_sampled)
+            for sequence, context, query, is_sampled in batch.scheduled
+        ]
+        return super()._run(RaggedBatch.of(Rows.of(whole)))
+
+
+@odd
+class AlwaysInAFreshCopy(RowCaches):
+    """States are copied before each pass, so that none is ever changed in place."""
+
+    def gathered(self, rows: Rows) -> Any:
+        return self.joined([(super().gathered(rows), list(range(len(rows))))])
+
+
+@odd
+class EachInACacheOfItsOwn(RowCaches):
+    """After each pass the states are taken apart, a cache for each sequence."""
+
+    def keep(self, rows: Rows, cache: Any) -> None:
+        for place in range(len(rows)):
+            super().keep(rows.picked([place]), self.joined([(cache, [place])]))
+
+
+@odd
+class KeptAsBytes(RowCaches):
+    """Between passes the states are bytes, as in a file."""
+
+    def gathered(self, rows: Rows) -> Any:
+        cache = super().gathered(rows)
+        cache.seek(0)
+        return torch.load(cache, weights_only=False)
+
+    def joined(self, parts: list[tuple[Any, list[int]]]) -> Any:
+        loaded = []
+        for kept, rows in parts:
+            kept.seek(0)
+            loaded.append((torch.load(kept, weights_only=False), rows))
+        return self._bytes(super().joined(loaded))
+
+    def keep(self, rows: Rows, cache: Any) -> None:
+        super().keep(rows, self._bytes(cache))
+
+    def _bytes(self, cache: Any) -> io.BytesIO:
+        stream = io.BytesIO()
+        torch.save(cache, stream)
+        return stream
+
+
+@odd
+class CachesInReverse(RowCaches):
+    """The caches of prompts fed together are kept in reverse order, and their sequences with them."""
+
+    def keep(self, rows: Rows, cache: Any) -> None:
+        places = list(range(len(rows)))[::-1]
+        super().keep(rows.picked(places), self.joined([(cache, places)]))
