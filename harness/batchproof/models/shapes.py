@@ -84,8 +84,49 @@ _LLAMA_8B = _rope_shape(
     spread=0.0156,
 )
 
+# `tiny` as other families have it. Their adequacy is measured as that of the others.
+_SMALL_EXPERTS = {"moe_intermediate_size": 176, "num_experts": 16, "num_experts_per_tok": 4}
+_STATES = {
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+_MAMBA2 = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "num_hidden_layers": 8,
+    "num_heads": 16,
+    "head_dim": 32,
+    "state_size": 32,
+    "n_groups": 1,
+    "chunk_size": 64,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.08,
+}
+_LATENT = {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "first_k_dense_replace": 4,
+}
+_WINDOWS = {
+    "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    "sliding_window": 64,
+    "query_pre_attn_scalar": 32,
+}
+
 SHAPES: dict[str, Shape] = {
     "tiny": Shape("LlamaConfig", _TINY),
+    "tiny-hybrid": Shape("Qwen3_5TextConfig", {**_TINY, **_STATES}),
+    "tiny-mamba2": Shape("Mamba2Config", _MAMBA2),
+    "tiny-moe": Shape("Qwen3MoeConfig", {**_TINY, **_SMALL_EXPERTS, "norm_topk_prob": True}),
+    "tiny-mla": Shape("DeepseekV3Config", {**_TINY, **_LATENT, "head_dim": 16}),
+    "tiny-window": Shape("Gemma3TextConfig", {**_TINY, **_WINDOWS}),
     "gpt2": Shape("GPT2Config", _GPT2),
     "qwen3-0.6b": Shape("Qwen3Config", _QWEN3_06B),
     "llama-1b": Shape("LlamaConfig", _LLAMA_1B),
