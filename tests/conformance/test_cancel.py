@@ -35,7 +35,6 @@ def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False
                 trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
-@pytest.mark.also_on("bamba-hash")
 @given(data=st.data())
 def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObject) -> None:
     drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)

@@ -19,7 +19,6 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P5")
 
 
-@pytest.mark.also_on("bamba-hash")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:
@@ -46,7 +45,6 @@ def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
     return replace(request, prompt_token_ids=changed)
 
 
-@pytest.mark.also_on("bamba-hash")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:

@@ -17,7 +17,6 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P7")
 
 
-@pytest.mark.also_on("bamba-hash")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObject) -> None:
@@ -38,7 +37,6 @@ def test_each_step_continues_where_the_cache_ends(trial: Trial, data: st.DataObj
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
 
 
-@pytest.mark.also_on("bamba-hash")
 @pytest.mark.needs("chunked_prefill", "tracing")
 @pytest.mark.one_model
 @given(data=st.data())

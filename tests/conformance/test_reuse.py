@@ -24,7 +24,6 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P8")
 
 
-@pytest.mark.also_on("bamba-hash")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:
@@ -49,7 +48,6 @@ def _fits(request: Request, workload: Workload) -> bool:
     return length <= min(capacity, config.max_num_batched_tokens, config.max_model_len or length)
 
 
-@pytest.mark.also_on("bamba-hash")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:
