@@ -16,7 +16,7 @@ from batchproof.campaign.fingerprint import code_digest
 from batchproof.campaign.found import Found
 from batchproof.campaign.honest_count import record_of
 from batchproof.campaign.honest_page import honest_page
-from batchproof.campaign.honest_plan import HonestPlan, honest_engines
+from batchproof.campaign.honest_plan import MODELS, HonestPlan, honest_engines
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask, judge_honest, lost
 from batchproof.campaign.options import add_options
 from batchproof.campaign.work import Work
@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="examples of a property test in one task; with fewer, more engines, models and tests meet "
         "(default: %(default)s)",
     )
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="M",
+        help=f"repeatable: {', '.join(MODELS)} (default: all of these)",
+    )
     add_options(parser, seed=0)
 
 
@@ -73,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     known = honest_engines()
     engines = choices.chosen(arguments.engines, known, "honest engine", "results/honest.md")
     dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
-    plan = HonestPlan(engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
+    models = choices.chosen(arguments.model or (), MODELS, "embedded model")
+    asked = (engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
+    plan = HonestPlan(*asked, models=models)
     share = replace(plan, shard=arguments.shard)
     total = sum(each.share for each in share.chains)
     found: Found[HonestOutcome] = Found(HonestOutcome)

@@ -49,12 +49,14 @@ class HonestPlan:
     seed: int
     num_examples: int
     wanted: int
+    models: Sequence[str] = MODELS
     shard: Shard = WHOLE
 
     @property
     def question(self) -> dict[str, object]:
         """Returns what determines each task: how many of them are wanted does not."""
-        return {name: getattr(self, name) for name in ("engines", "dtypes", "seed", "num_examples")}
+        names = ("engines", "dtypes", "seed", "num_examples")
+        return {name: getattr(self, name) for name in names} | {"models": [*self.models]}
 
     @cached_property
     def chains(self) -> Sequence[Chain]:
@@ -121,9 +123,14 @@ class HonestPlan:
         the next test of its own shuffled list."""
         rng = random.Random(f"{self.seed} {dtype}")
         facts_of = conformance_functions()
-        tests = [name for name, facts in facts_of.items() if _sweeps(facts)]
+        is_free = tuple(self.models) == MODELS
+        tests = [
+            name
+            for name, facts in facts_of.items()
+            if _sweeps(facts) and (is_free or facts.on_model in (None, *self.models))
+        ]
         decks = {engine: cycle(rng.sample(tests, len(tests))) for engine in self.engines}
-        meetings = list(product(self.engines, MODELS))
+        meetings = list(product(self.engines, self.models))
         while True:
             rng.shuffle(meetings)
             found = []

@@ -1,6 +1,6 @@
-"""Fast continuous batching for any causal LM of transformers whose attention can be replaced.
+"""Continuous batching for causal LMs of transformers, fast where their attention can be replaced.
 
-The life of a request:
+The life of a request in a model whose layers only attend (others: see `feeding`):
 
 1. `engine.add` checks it (`batchproof.api.Limits`, and the size of the pool) and queues it.
 2. `scheduler.schedule` plans a step: every running sequence gets its next token, the oldest first, and
@@ -21,6 +21,8 @@ The life of a request:
     batch                                         policy -> arrays
     lanes | blocks, kernels, torch_, triton_*     tensors: storage of keys and values, and their readers
     attention, model_pass, runner, staging        the model, and transfers to and from the device
+    feeding, declared                             which models are fed as a packed row, and how others
+    cached_runner, row_caches                     models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
     packing, packing_choice                       copies of weights in a faster layout, on a CPU
     options                                       what can be switched, and the defaults by device

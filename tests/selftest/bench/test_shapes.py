@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -26,10 +27,13 @@ DEVICES = [
 
 def shrunken(name: str, dtype: torch.dtype, device: torch.device = CPU) -> PreTrainedModel:
     """A shape of two narrow layers and few tokens, built as the large one is."""
+    changes: dict[str, Any]
     if name == "gpt2":
         changes = {"n_layer": 2, "n_embd": 48}
     else:
         changes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
+        if layer_types := SHAPES[name].values.get("layer_types"):
+            changes["layer_types"] = layer_types[-2:]
     return build_model(SHAPES[name].config(vocab_size=512, **changes), device, dtype)
 
 
