@@ -18,7 +18,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from batchproof.api import Engine, EngineConfig
 from batchproof.errors import ConfigError, UnsupportedModelError
@@ -30,6 +30,7 @@ from batchproof_engines.model_support import (
 )
 from batchproof_engines.paged.declared import refuse_undeclared
 from batchproof_engines.paged.options import FEEDS, PACKED, SEPARATE, STACKED, PagedOptions
+from batchproof_engines.paged.row_caches import LAYERS
 from batchproof_engines.trial_batch import probe_logits
 
 NAME = "paged"
@@ -115,12 +116,11 @@ def _refuse_stateless(model: PreTrainedModel) -> None:
         layers = DynamicCache(config=model.config).layers
     except (AttributeError, KeyError) as error:
         raise unsupported(NAME, model, f"transformers has no cache for it: {error!r}") from error
-    known = CacheLayerMixin | LinearAttentionCacheLayerMixin | DummyLayer
     if cache_parameter(model) not in ("past_key_values", "cache_params"):
         raise unsupported(NAME, model, "it takes no cache of transformers")
     if not any(isinstance(each, LinearAttentionCacheLayerMixin) for each in layers):
         raise unsupported(NAME, model, NO_STATE)
-    if not all(isinstance(each, known) for each in layers):
+    if not all(isinstance(each, LAYERS) for each in layers):
         raise unsupported(NAME, model, "it has layers that transformers' cache does not know")
     refuse_undeclared(NAME, model)
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedConfig
+from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 from transformers.cache_utils import (
     CacheLayerMixin,
-    DummyLayer,
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
 )
@@ -26,7 +25,9 @@ from transformers.cache_utils import (
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.sequence import Sequence
 
-OF_CACHES = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin, DummyLayer)
+# A layer that keeps nothing has a class of its own since transformers 5.23.
+DUMMIES = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
+LAYERS = (CacheLayerMixin, LinearAttentionCacheLayerMixin, *DUMMIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _joined(values: list[Any], rows: list[Tensor]) -> Any:
         return {key: _joined([each[key] for each in values], rows) for key in first}
     if isinstance(first, list | tuple):
         return type(first)(_joined(list(each), rows) for each in zip(*values, strict=True))
-    if isinstance(first, OF_CACHES):
+    if isinstance(first, (Cache, *LAYERS)):
         result = copy.copy(first)
         vars(result).update(_joined([vars(each) for each in values], rows))
         return result
