@@ -23,8 +23,9 @@ from batchproof.diagnosis import diagnose
 from batchproof.diagnosis.cell_table import cell_table_of, plain_schedule
 from batchproof.diagnosis.counterfactual import honest_view, logits_of
 from batchproof.diagnosis.rerunner import Call
+from batchproof.diagnosis.state_replay import Change, StateReplay
 from batchproof.findings.causes import Cause, Diagnosis
-from batchproof.models.embedded import EMBEDDED
+from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof.oracle.oracle import centred
 from batchproof.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
@@ -116,6 +117,27 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
             "prompt tokens",
         ),
         ("cap_off_by_one", workload(), "gpt2-random", Cause.CAP, "its cap is 5"),
+        (
+            "state_is_left_to_the_next_tenant",
+            workload(),
+            STATE_MODEL,
+            Cause.STATE,
+            "it starts from the states that 'r0' left",
+        ),
+        (
+            "chunks_forget_the_window",
+            workload(max_num_batched_tokens=4),
+            STATE_MODEL,
+            Cause.STATE,
+            "each later chunk of a prompt starts without the window of the convolution",
+        ),
+        (
+            "the_last_token_of_a_prompt_counts_twice",
+            workload(),
+            STATE_MODEL,
+            Cause.STATE,
+            "the token of position 8 is fed to the states twice",
+        ),
     ],
     ids=lambda value: value if str(value) in faults() else "",
 )
@@ -238,7 +260,29 @@ def test_a_hang_says_which_request_waits(lab: Laboratory) -> None:
     assert any("max_num_batched_tokens 2048" in line for line in found.evidence)
 
 
-@pytest.mark.parametrize("model", EMBEDDED)
+def test_the_replay_of_states_without_a_mistake_is_the_reference(lab: Laboratory) -> None:
+    """Chunks, two rows a step, a preemption and former tenants included."""
+    trial = trial_of(lab, resolve_engine("paged"), STATE_MODEL)
+    asked = workload(cap=10, lengths=(8, 8, 8), num_blocks=6, max_num_batched_tokens=4)
+    with trial.engine(asked.config) as engine:
+        outcome = trial.check(asked, engine)
+        call = Call(asked, outcome.completions, tuple(trial.trace_of(engine)))
+    table = cell_table_of([(call.workload, call.completions, call.schedule())])
+    assert table is not None
+    assert int(table.epoch.max()) > 0
+    replay, num_compared = StateReplay(trial.subject, table), 0
+    for seq, completion in enumerate(outcome.completions):
+        logits = replay.logits(replay.passes(seq), Change())
+        prompt = table.sequences[seq].request.prompt_token_ids
+        exact = centred(trial.oracle.score(prompt, tuple(completion.token_ids)))
+        for sample in table.samples:
+            if sample.seq == seq and sample.cell in logits:
+                assert (centred(logits[sample.cell]) - exact[sample.output]).abs().max() < 1e-7
+                num_compared += 1
+    assert num_compared > 20
+
+
+@pytest.mark.parametrize("model", [name for name in EMBEDDED if name != STATE_MODEL])
 def test_the_counterfactual_without_a_mistake_is_the_reference(lab: Laboratory, model: str) -> None:
     """Chunks, two rows a step and former tenants included."""
     trial = trial_of(lab, resolve_engine("ragged"), model)

@@ -18,7 +18,7 @@ from batchproof.campaign.fingerprint import code_of, fingerprint
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_outcome import Effort
 from batchproof.campaign.suite_run import run_suite
-from batchproof.models.embedded import LONG_MODEL, NAN_MODEL, STATE_MODEL
+from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
 from tests.selftest.conftest import LaboratoryFor
@@ -32,8 +32,6 @@ PLACE_OF = {
     "scale": ["-k", "test_scale", f"--model={LONG_MODEL}"],
     "contagion": [f"--model={NAN_MODEL}"],
     "layers": ["--model=qwen2-mixed"],
-    "state_owners": [f"--model={STATE_MODEL}"],
-    "state_updates": [f"--model={STATE_MODEL}"],
 }
 EFFORT = Effort(profile="default")
 
@@ -65,7 +63,9 @@ def shared(laboratory_for: LaboratoryFor) -> SharedLaboratory:
 def test_a_planted_fault_is_caught_by_a_test_of_its_promise(
     name: str, shared: SharedLaboratory
 ) -> None:
-    promise, place = FAULTS[name].promise.id, PLACE_OF.get(FAULTS[name].kind, _on(MODELS))
+    fault = FAULTS[name]
+    models = MODELS if fault.shows_on is None else (fault.shows_on,)
+    promise, place = fault.promise.id, PLACE_OF.get(fault.kind, _on(models))
     for seed, where in (*_known_catches(name), (1, ["-m", f"promise(id='{promise}')", *place])):
         findings = run_suite(
             f"fault:{name}",

@@ -44,6 +44,8 @@ class PlantedFault(Protocol):
     @property
     def thread(self) -> str: ...
     @property
+    def shows_on(self) -> str | None: ...
+    @property
     def component(self) -> type: ...
     @property
     def part(self) -> type: ...
@@ -89,8 +91,13 @@ class KillTable:
         return []
 
     def on_each_model(self) -> list[Attempt]:
-        """Returns each fault on each model, on the first seed."""
-        return [Attempt(name, (model,), self.seeds[0]) for model in self.models for name in self.faults]
+        """Returns each fault on each model, or on the only one that shows it, on the first seed."""
+        return [
+            Attempt(name, (model,), self.seeds[0])
+            for model in self._known_models()
+            for name, fault in self.faults.items()
+            if (model == fault.shows_on if fault.shows_on else model in self.models)
+        ]
 
     def on_all_models(self) -> list[Attempt]:
         """Returns attempts on all models for faults that the tests of their promise caught on no
@@ -98,8 +105,12 @@ class KillTable:
         promise.
         """
         missed = [name for name in self.faults if self.home(name) is None]
-        everywhere = tuple(dict.fromkeys((*self.models, *EMBEDDED)))
+        everywhere = self._known_models()
         return [Attempt(name, everywhere, self.seeds[0], is_wide=True) for name in missed]
+
+    def _known_models(self) -> tuple[str, ...]:
+        """Returns all models that there are, those of the table first."""
+        return tuple(dict.fromkeys((*self.models, *EMBEDDED)))
 
     def at_home(self) -> list[Attempt]:
         """Returns the further seeds of each caught fault, on the quickest model that shows it."""
@@ -178,7 +189,7 @@ class KillTable:
             kills=tuple(_kill(each, kill) for each, kill in hunts if home in (None, each.models)),
             lie=fault.summary,
             thread=fault.thread,
-            models=tuple(model for model in self.models if (model,) in hit),
+            models=tuple(model for model in self._known_models() if (model,) in hit),
             elsewhere=tuple(
                 _kill(each, kill) for each, kill in hunts if home not in (None, each.models)
             ),

@@ -29,6 +29,7 @@ class Fault:
     thread: str  # "owner/repo#123" on GitHub
     component: type = field(compare=False)  # the class that lies
     factory: EngineFactory = field(compare=False)
+    shows_on: str | None = None  # the only embedded model that shows it; None: an ordinary one does
 
 
 REGISTERED: dict[str, Fault] = {}  # filled when the modules of this package are imported
@@ -37,7 +38,7 @@ Component = TypeVar("Component", bound=type)
 
 
 def planted(
-    promise: Promise, cause: Cause, thread: str, **options: Any
+    promise: Promise, cause: Cause, thread: str, shows_on: str | None = None, **options: Any
 ) -> Callable[[Component], Component]:
     """Returns a decorator that registers a class as a planted fault.
 
@@ -53,7 +54,9 @@ def planted(
         kind = component.__module__.rpartition(".")[-1]
         # No trial batch: it might refuse the lie.
         factory = engine_with(component, **options)
-        REGISTERED[name] = Fault(name, summary, kind, promise, cause, thread, component, factory)
+        REGISTERED[name] = Fault(
+            name, summary, kind, promise, cause, thread, component, factory, shows_on
+        )
         return component
 
     return register

@@ -1,15 +1,27 @@
-"""How faults reach the states in a cache of transformers."""
+"""Faults of recurrent states: how they are planted, and reach the states in a cache of transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from batchproof.findings.causes import Cause
+from batchproof.models.embedded import STATE_MODEL
+from batchproof.promises import Promise
+from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.row_caches import RowCaches, joined
 from batchproof_engines.paged.rows import Rows
+
+Component = TypeVar("Component", bound=type)
+
+
+def planted_in_states(promise: Promise, thread: str) -> Callable[[Component], Component]:
+    """Returns a decorator that registers a component of the engine that carries states as a fault."""
+    return planted(promise, Cause.STATE, thread, shows_on=STATE_MODEL, feed="stacked")
+
 
 CONVOLUTION, RECURRENCE = "conv_states", "recurrent_states"
 BOTH = (CONVOLUTION, RECURRENCE)

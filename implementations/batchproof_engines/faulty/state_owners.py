@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from batchproof.api import FinishReason
-from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
-from batchproof_engines.faulty.fault import planted
 from batchproof_engines.faulty.recurrent import (
     BOTH,
     CONVOLUTION,
     RECURRENCE,
     LeftBehind,
     cleared,
+    planted_in_states,
     states,
 )
 from batchproof_engines.paged.cached_runner import CachedRunner
@@ -36,7 +35,7 @@ class _Inheriting(CachedRunner):
         return False
 
 
-@planted(Promise.P8, Cause.STATE, "vllm-project/vllm#56524", feed="stacked")
+@planted_in_states(Promise.P8, "vllm-project/vllm#56524")
 class StateIsLeftToTheNextTenant(_Inheriting):
     """Nothing clears the state of a lane: a prompt starts from what the last tenant left there."""
 
@@ -44,7 +43,7 @@ class StateIsLeftToTheNextTenant(_Inheriting):
         return True
 
 
-@planted(Promise.P8, Cause.STATE, "vllm-project/vllm#55178", feed="stacked")
+@planted_in_states(Promise.P8, "vllm-project/vllm#55178")
 class PromptsOfOneTokenAreTakenForDecodes(_Inheriting):
     """A prompt of one token is fed like a decode, from the state that the last tenant left."""
 
@@ -52,7 +51,7 @@ class PromptsOfOneTokenAreTakenForDecodes(_Inheriting):
         return rows.query_lens[0] == 1
 
 
-@planted(Promise.P8, Cause.STATE, "vllm-project/vllm#56196", feed="stacked")
+@planted_in_states(Promise.P8, "vllm-project/vllm#56196")
 class OnlyTheRecurrenceIsCleared(_Inheriting):
     """A prompt starts with the convolution's window of the last tenant."""
 
@@ -75,7 +74,7 @@ class _AbortedAreKept(LeftBehind):
                 del self._groups[lane]
 
 
-@planted(Promise.P13, Cause.STATE, "ml-explore/mlx-lm#1736", feed="stacked")
+@planted_in_states(Promise.P13, "ml-explore/mlx-lm#1736")
 class StateOutlivesAnAbort(_Inheriting):
     """An abort clears nothing: the next tenant of the lane starts from the aborted one's state."""
 
@@ -85,7 +84,7 @@ class StateOutlivesAnAbort(_Inheriting):
         return True
 
 
-@planted(Promise.P8, Cause.STATE, "LMCache/LMCache#4247", feed="stacked")
+@planted_in_states(Promise.P8, "LMCache/LMCache#4247")
 class StateIsFoundByRequestId(CachedRunner):
     """States are kept under the id of their request, and a later request of that id starts from
     there."""
@@ -109,7 +108,7 @@ class StateIsFoundByRequestId(CachedRunner):
                 self._by_id[sequence.request_id] = self._caches.joined([(group.cache, [row])])
 
 
-@planted(Promise.P5, Cause.STATE, "sgl-project/sglang#12111", feed="stacked")
+@planted_in_states(Promise.P5, "sgl-project/sglang#12111")
 class RowsChangePlacesWhenOneLeaves(RowCaches):
     """When a sequence leaves the batch, the states of the others are compacted in reverse order."""
 
@@ -119,7 +118,7 @@ class RowsChangePlacesWhenOneLeaves(RowCaches):
         return super().joined(parts)
 
 
-@planted(Promise.P5, Cause.STATE, "vllm-project/vllm#35157", feed="stacked")
+@planted_in_states(Promise.P5, "vllm-project/vllm#35157")
 class RowsStayWhenOneLeaves(RowCaches):
     """When a sequence leaves the batch, the states are not compacted: the rest read the first rows."""
 
@@ -129,7 +128,7 @@ class RowsStayWhenOneLeaves(RowCaches):
         return super().joined(parts)
 
 
-@planted(Promise.P5, Cause.STATE, "vllm-project/vllm#56196", feed="stacked")
+@planted_in_states(Promise.P5, "vllm-project/vllm#56196")
 class ConvolutionsStayWhenOneLeaves(RowCaches):
     """When a sequence leaves the batch, the recurrences are compacted and the windows are not."""
 
@@ -144,7 +143,7 @@ class ConvolutionsStayWhenOneLeaves(RowCaches):
         return right
 
 
-@planted(Promise.P5, Cause.STATE, "vllm-project/tpu-inference#3412", feed="stacked")
+@planted_in_states(Promise.P5, "vllm-project/tpu-inference#3412")
 class NewcomersGetTheFirstRowsState(RowCaches):
     """A sequence that joins the decodes of others goes on from the state of their first."""
 
@@ -153,7 +152,7 @@ class NewcomersGetTheFirstRowsState(RowCaches):
         return super().joined([parts[0], *((first, [0] * len(rows)) for _, rows in parts[1:])])
 
 
-@planted(Promise.P5, Cause.STATE, "THUDM/slime#1686", feed="stacked")
+@planted_in_states(Promise.P5, "THUDM/slime#1686")
 class PromptsOfOneLengthSwapStates(RowCaches):
     """Prompts fed as one batch get each other's states."""
 
@@ -163,7 +162,7 @@ class PromptsOfOneLengthSwapStates(RowCaches):
         super().keep(rows, cache)
 
 
-@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#55507", feed="stacked")
+@planted_in_states(Promise.P1, "vllm-project/vllm#55507")
 class BlockBordersShiftTheRows(CachedRunner):
     """A sequence that enters a new block reads the state of the row before it."""
 
@@ -179,7 +178,7 @@ class BlockBordersShiftTheRows(CachedRunner):
         return cache
 
 
-@planted(Promise.P1, Cause.STATE, "state-spaces/mamba#521", feed="stacked")
+@planted_in_states(Promise.P1, "state-spaces/mamba#521")
 class TheFourthRowIsTheFirst(CachedRunner):
     """There are indices for three rows: a fourth decode uses the state of the first."""
 
@@ -191,7 +190,7 @@ class TheFourthRowIsTheFirst(CachedRunner):
         return cache
 
 
-@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#43559", feed="stacked")
+@planted_in_states(Promise.P1, "vllm-project/vllm#43559")
 class LayersSwapTheirStates(CachedRunner):
     """After a prompt the first two layers with states have each other's."""
 

@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
-from batchproof_engines.faulty.fault import planted
 from batchproof_engines.faulty.recurrent import (
     BOTH,
     CONVOLUTION,
     RECURRENCE,
     cleared,
     copied,
+    planted_in_states,
     states,
 )
 from batchproof_engines.paged.batch import RaggedBatch
@@ -44,7 +43,7 @@ class _AtChunks(CachedRunner):
         pass
 
 
-@planted(Promise.P7, Cause.STATE, "huggingface/transformers#45513", feed="stacked")
+@planted_in_states(Promise.P7, "huggingface/transformers#45513")
 class ChunksStartAnew(_AtChunks):
     """A chunk of several tokens starts from an empty state, as if it were a prompt."""
 
@@ -52,7 +51,7 @@ class ChunksStartAnew(_AtChunks):
         cleared(cache, *BOTH)
 
 
-@planted(Promise.P7, Cause.STATE, "vllm-project/vllm#8533", feed="stacked")
+@planted_in_states(Promise.P7, "vllm-project/vllm#8533")
 class ChunksForgetTheWindow(_AtChunks):
     """A chunk goes on with the recurrence, but the convolution sees zeros before it."""
 
@@ -60,7 +59,7 @@ class ChunksForgetTheWindow(_AtChunks):
         cleared(cache, CONVOLUTION)
 
 
-@planted(Promise.P7, Cause.STATE, "vllm-project/vllm#22034", feed="stacked")
+@planted_in_states(Promise.P7, "vllm-project/vllm#22034")
 class AChunkAloneForgetsTheRecurrence(_AtChunks):
     """A chunk that is fed without others starts from an empty recurrence."""
 
@@ -69,7 +68,7 @@ class AChunkAloneForgetsTheRecurrence(_AtChunks):
             cleared(cache, RECURRENCE)
 
 
-@planted(Promise.P7, Cause.STATE, "NVIDIA/TensorRT-LLM#6334", feed="stacked")
+@planted_in_states(Promise.P7, "NVIDIA/TensorRT-LLM#6334")
 class TheWindowIsOneTooShort(_AtChunks):
     """Of the inputs that a convolution needs at a chunk border, the oldest is not kept."""
 
@@ -78,7 +77,7 @@ class TheWindowIsOneTooShort(_AtChunks):
             each[..., 1 - KERNEL] = 0
 
 
-@planted(Promise.P7, Cause.STATE, "vllm-project/vllm#23279", feed="stacked")
+@planted_in_states(Promise.P7, "vllm-project/vllm#23279")
 class TheWindowLagsByAToken(_AtChunks):
     """At a chunk border the inputs of the convolution are those one token earlier."""
 
@@ -104,7 +103,7 @@ class _Unsaved(RowCaches):
         return False
 
 
-@planted(Promise.P7, Cause.STATE, "sgl-project/sglang#30938", feed="stacked")
+@planted_in_states(Promise.P7, "sgl-project/sglang#30938")
 class ShortChunksLeaveNoState(_Unsaved):
     """A chunk shorter than the convolution's window leaves the states as they were."""
 
@@ -112,7 +111,7 @@ class ShortChunksLeaveNoState(_Unsaved):
         return 1 < rows.query_lens[0] < KERNEL
 
 
-@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#48375", feed="stacked")
+@planted_in_states(Promise.P1, "vllm-project/vllm#48375")
 class EverySixteenthUpdateIsLost(_Unsaved):
     """The update of a decode that fills a block is not written back."""
 
@@ -120,7 +119,7 @@ class EverySixteenthUpdateIsLost(_Unsaved):
         return rows.query_lens[0] == 1 and any(each % 16 == 15 for each in rows.context_lens)
 
 
-@planted(Promise.P7, Cause.STATE, "vllm-project/vllm#16942", feed="stacked")
+@planted_in_states(Promise.P7, "vllm-project/vllm#16942")
 class ATokenLeftOfAChunkedPromptIsLost(_Unsaved):
     """A last chunk of one token is answered, but leaves no state."""
 
@@ -130,7 +129,7 @@ class ATokenLeftOfAChunkedPromptIsLost(_Unsaved):
         return rows.query_lens[0] == 1 and rows.context_lens[0] > 0 and ends == lens
 
 
-@planted(Promise.P1, Cause.STATE, "sgl-project/sglang#34760", feed="stacked")
+@planted_in_states(Promise.P1, "sgl-project/sglang#34760")
 class TheLastTokenOfAPromptCountsTwice(CachedRunner):
     """A prompt's last token is fed to the states again before the first decode."""
 
@@ -143,7 +142,7 @@ class TheLastTokenOfAPromptCountsTwice(CachedRunner):
         return super()._run(batch)
 
 
-@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#35157", feed="stacked")
+@planted_in_states(Promise.P1, "vllm-project/vllm#35157")
 class RecomputingGoesOnFromTheOldState(CachedRunner):
     """A preempted request is fed from the start again, upon the state that it had."""
 
@@ -166,7 +165,7 @@ class RecomputingGoesOnFromTheOldState(CachedRunner):
         return known
 
 
-@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#55178", feed="stacked")
+@planted_in_states(Promise.P1, "vllm-project/vllm#55178")
 class PaddedDecodesCountTwice(CachedRunner):
     """A batch of decodes is filled up to a power of two with its first row, whose state is updated
     again."""
@@ -184,7 +183,7 @@ class PaddedDecodesCountTwice(CachedRunner):
         return logits
 
 
-@planted(Promise.P7, Cause.STATE, "huggingface/transformers#48256", feed="stacked")
+@planted_in_states(Promise.P7, "huggingface/transformers#48256")
 class PadsPushTheWindowOut(CachedRunner):
     """Prompts are padded behind to a multiple of four, and the convolution's window holds the pads."""
 
@@ -200,7 +199,7 @@ class PadsPushTheWindowOut(CachedRunner):
         return logits
 
 
-@planted(Promise.P1, Cause.STATE, "vllm-project/vllm#22928", feed="stacked")
+@planted_in_states(Promise.P1, "vllm-project/vllm#22928")
 class RecurrenceIsKeptInEightBits(CachedRunner):
     """Between passes the recurrence is kept in eight bits."""
 
@@ -212,7 +211,7 @@ class RecurrenceIsKeptInEightBits(CachedRunner):
         return cache
 
 
-@planted(Promise.P1, Cause.STATE, "ggml-org/llama.cpp#16382", feed="stacked")
+@planted_in_states(Promise.P1, "ggml-org/llama.cpp#16382")
 class TheStateIsResetEveryThirtyTwoTokens(CachedRunner):
     """A decode that starts another stretch of 32 tokens starts from an empty recurrence."""
 

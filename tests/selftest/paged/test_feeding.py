@@ -1,0 +1,126 @@
+"""How models that cannot be fed as a packed row are fed, and what is kept of them between passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.campaign.model_sweep.toys import quiet, toys_of
+from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.models.catalogue import load_model, moved
+from batchproof.models.embedded import EMBEDDED, STATE_MODEL
+from batchproof_engines.paged import paged
+from batchproof_engines.paged.cached_runner import CachedRunner
+from batchproof_engines.paged.engine import PagedEngine
+from batchproof_engines.reference import reference
+
+CONFIG = EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8)
+REQUESTS = [
+    Request(f"r{index}", tuple((31 * index + 7 * place) % 256 for place in range(length)), cap)
+    for index, (length, cap) in enumerate([(9, 5), (1, 7), (13, 3), (4, 9), (9, 5)])
+]
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> PreTrainedModel:
+    return load_model(STATE_MODEL, torch.device("cpu"), torch.float32).model
+
+
+def toy(model_type: str) -> PreTrainedModel:
+    with quiet():
+        return toys_of(model_type)[0].build(seed=0)
+
+
+def tokens(engine: Any) -> list[tuple[int, ...]]:
+    return [each.token_ids for each in engine.generate(REQUESTS)]
+
+
+@pytest.mark.parametrize("feed", ["stacked", "separate"])
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_each_way_gives_the_integer_oracles_tokens(
+    hybrid: PreTrainedModel, feed: str, one_by_one: bool
+) -> None:
+    engine = paged(hybrid, CONFIG, feed=feed, one_by_one=one_by_one)
+    oracle = EMBEDDED[STATE_MODEL].oracle
+    assert oracle is not None
+    right = [tuple(oracle(each.prompt_token_ids, each.max_new_tokens)) for each in REQUESTS]
+    assert tokens(engine) == right
+
+
+def test_the_slow_way_serves_a_model_of_the_fast_one_as_well() -> None:
+    model = load_model("llama-random", torch.device("cpu"), torch.float32).model
+    assert tokens(paged(model, CONFIG, feed="separate")) == tokens(reference(model, CONFIG))
+
+
+def test_an_engine_says_how_it_feeds_a_model_and_what_it_cannot_do(hybrid: PreTrainedModel) -> None:
+    engine = paged(hybrid, EngineConfig(prefix_caching=True))
+    how, caching = engine.notes
+    assert how.startswith("it carries states: decodes are one batch")
+    assert caching.startswith("prefix caching has no effect")
+    assert Capability.PREFIX_CACHING not in engine.capabilities
+    assert Capability.MASKING in engine.capabilities
+    slow = paged(hybrid, EngineConfig(), feed="separate")
+    assert Capability.MASKING not in slow.capabilities
+    assert slow.notes[0].startswith("the slow way")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"feed": "both"}, "feed 'both' is none of auto, packed, stacked, separate"),
+        ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
+        ({"feed": "separate", "overlap": True}, "overlap needs feed=packed"),
+        ({"feed": "packed", "one_by_one": True}, "one_by_one needs feed=stacked or =separate"),
+        ({"one_by_one": "yes"}, "one_by_one is 'yes', but must be true or false"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    hybrid: PreTrainedModel, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        paged(hybrid, CONFIG, **options)
+
+
+def test_a_way_that_would_be_wrong_is_refused_with_the_reason(hybrid: PreTrainedModel) -> None:
+    with pytest.raises(UnsupportedModelError, match="layers of type linear_attention"):
+        paged(hybrid, CONFIG, feed="packed")
+    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
+    with pytest.raises(UnsupportedModelError, match="its layers carry no state"):
+        paged(model, CONFIG, feed="stacked")
+
+
+def test_sixteen_bits_hide_no_wrong_way_from_the_trial_batch() -> None:
+    """BART counts positions from its cache: as a packed row it would be wrong in any dtype."""
+    model = moved(toy("plbart"), "cpu", torch.bfloat16)
+    for weight in model.parameters():
+        weight.data.mul_(0.5)
+    with pytest.raises(UnsupportedModelError, match="in a batch its logits differ"):
+        paged(model, CONFIG, feed="packed")
+    assert paged(model, CONFIG).notes[0].startswith("the slow way")
+
+
+def test_a_group_that_stays_together_keeps_its_cache_and_the_ended_are_forgotten(
+    hybrid: PreTrainedModel,
+) -> None:
+    engine = paged(hybrid, EngineConfig(max_num_seqs=2))
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._runner, CachedRunner)
+    caches = engine._runner._caches
+    for request in (Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)):
+        engine.add(request)
+    kept = []
+    while engine.has_unfinished:
+        engine.step()
+        kept.append({lane: id(group.cache) for lane, (group, _) in caches._groups.items()})
+    first, together, *_ = kept
+    assert first[0] != first[1], "prompts of other lengths are fed by themselves"
+    assert together == kept[2] == kept[3]
+    assert together[0] == together[1]
+    assert kept[4][0] != together[0], "a row is copied out when its neighbour has ended"
+    engine.add(Request("c", (6,), 1))
+    engine.step()
+    assert len(caches._groups) == 1
