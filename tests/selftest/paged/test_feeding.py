@@ -39,12 +39,21 @@ def tokens(engine: Any) -> list[tuple[int, ...]]:
     return [each.token_ids for each in engine.generate(REQUESTS)]
 
 
-@pytest.mark.parametrize("feed", ["stacked", "separate"])
-@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"feed": "stacked", "backend": "lanes"},
+        {"feed": "stacked", "backend": "blocks", "poison": 1e4},
+        {"feed": "stacked", "one_by_one": True},
+        {"feed": "separate", "one_by_one": False},
+        {"feed": "separate", "one_by_one": True},
+    ],
+    ids=str,
+)
 def test_each_way_gives_the_integer_oracles_tokens(
-    hybrid: PreTrainedModel, feed: str, one_by_one: bool
+    hybrid: PreTrainedModel, options: dict[str, Any]
 ) -> None:
-    engine = paged(hybrid, CONFIG, feed=feed, one_by_one=one_by_one)
+    engine = paged(hybrid, CONFIG, **options)
     oracle = EMBEDDED[STATE_MODEL].oracle
     assert oracle is not None
     right = [tuple(oracle(each.prompt_token_ids, each.max_new_tokens)) for each in REQUESTS]
