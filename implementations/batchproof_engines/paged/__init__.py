@@ -90,8 +90,9 @@ def paged(
     why = _why_not_compiled(model, asked)
     if why is not None:
         options = replace(options, compile=False)
-        notes.append(f"its layers are not compiled: {why}")
     options = options_for(model, options, build_unprobed)
+    if options.feed == PACKED and why is not None:
+        notes.append(f"its layers are not compiled: {why}")
     if options.feed != PACKED:
         notes.append(FEED_NOTES[options.feed])
         if config.prefix_caching:
@@ -102,7 +103,7 @@ def paged(
 
 
 def _why_not_compiled(model: PreTrainedModel, asked: PagedOptions) -> str | None:
-    """Returns why compilation would fail or spoil the model, or None; used only if it is not
+    """Returns why compilation would fail or spoil a packed row, or None; used only if it is not
     requested."""
     if asked.compile is not None or not asked.resolved(model.device).compile:
         return None
@@ -110,7 +111,7 @@ def _why_not_compiled(model: PreTrainedModel, asked: PagedOptions) -> str | None
         why = None if uniform_layers(model) else "they are not all of one class"
         if why is None:
             try:
-                options_for(model, asked, build_unprobed)
+                options_for(model, replace(asked, feed=PACKED), build_unprobed)
             except UnsupportedModelError as error:
                 why = str(error)
         _NOT_COMPILED[model] = why

@@ -31,9 +31,7 @@ class PagedOptions:
     linears: str = "auto"  # plain; all packed for onednn or mkl, which needs trace; or by measurement
     poison: float | None = None  # the content of unused and freed blocks, which must have no effect
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
-    one_by_one: bool | None = (
-        None  # feed what follows a first chunk by single tokens; as the model needs
-    )
+    one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of the wrong type."""
