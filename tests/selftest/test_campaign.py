@@ -27,7 +27,7 @@ from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli.choices import Shard
 from batchproof.errors import UsageError
-from batchproof.models.embedded import EMBEDDED
+from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof.places import ROOT
 from batchproof.records.campaign import Sitting
 from batchproof.records.honest import HONEST, HonestCounts
@@ -270,6 +270,14 @@ def test_records_of_other_seeds_add_up_and_no_seed_counts_twice(
     assert f"stopped early: {stopped} of {len(merged.runs)}." in page
     assert main([*merge, str(tmp_path / "honest.json")]) == 2
     assert "which must not count twice" in capsys.readouterr().err
+
+
+def test_a_campaign_on_one_model_meets_no_other() -> None:
+    plan = HonestPlan(["static", "paged"], ["float32"], 0, 4, 100, models=(STATE_MODEL,))
+    tasks = [plan.task(plan.chains[0], place) for place in range(200)]
+    assert {task.model for task in tasks} == {STATE_MODEL}
+    assert {task.engine for task in tasks} == {"static", "paged"}
+    assert not any("not_finite" in task.function for task in tasks), "that test is of another model"
 
 
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
