@@ -38,6 +38,13 @@ FIXES: dict[str, dict[str, Any]] = {
         "index_topk": 4,
     },
     "dots3_note_vision_encoder": {"adapter_in_dim": 64, "adapter_out_dim": 64},
+    "falcon_h1": {
+        "mamba_d_ssm": 128,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+    },
     "gemma3n_text": {
         **_SHARED_KV,
         "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
