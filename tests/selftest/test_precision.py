@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from batchproof.api import Completion, EngineConfig, Request
+from batchproof.checks.answers import check_logits
+from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.coarse import in_8_bits
@@ -19,6 +23,7 @@ from batchproof.oracle.precision import (
     resolve_precision,
 )
 from batchproof.run.registry import reference_factory
+from batchproof_engines.reference import ReferenceEngine
 
 RunSuite = Callable[..., Any]
 COARSE = Precision("bfloat16", is_cache_int8=True)
@@ -118,3 +123,50 @@ def test_what_is_no_precision_is_named() -> None:
         resolve_precision("int4", "auto")
     with pytest.raises(UsageError, match="--kv-cache-dtype 'fp8' is unknown; choose one of auto, int8"):
         resolve_precision(None, "fp8")
+
+
+class _Amplifying(ReferenceEngine):
+    """A model that amplifies rounding in answers to one prompt a thousand times."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [
+            off(each, 0.01) if request.prompt_token_ids == AMPLIFIED else each
+            for request, each in zip(requests, super().generate(requests), strict=True)
+        ]
+
+
+AMPLIFIED, ORDINARY = (77, 3, 5), (78, 3, 5)
+
+
+def off(completion: Completion, by: float) -> Completion:
+    """The same tokens, from logits of which one is off."""
+    assert completion.logits is not None
+    logits = completion.logits.clone()
+    logits[0, 0] -= by
+    return replace(completion, logits=logits)
+
+
+def test_an_input_that_amplifies_rounding_is_judged_by_its_own() -> None:
+    """Neither it nor a worse answer passes elsewhere."""
+    right = oracle("gpt2-random")
+    amplifying = Oracle(right.subject, _Amplifying)
+    requests = [Request("amplified", AMPLIFIED, 4), Request("ordinary", ORDINARY, 4)]
+    config = EngineConfig(return_logits=True)
+    amplified, ordinary = ReferenceEngine(right.subject.model, config).generate(requests)
+    check_logits(requests[0], off(amplified, 0.02), amplifying)
+    for request, completion, judge in (
+        (requests[0], off(amplified, 0.02), right),
+        (requests[0], off(amplified, 0.2), amplifying),
+        (requests[1], off(ordinary, 0.02), amplifying),
+    ):
+        with pytest.raises(BrokenPromise, match="logits"):
+            check_logits(request, completion, judge)
+
+
+def test_each_measure_of_rounding_is_at_least_the_one_before() -> None:
+    judge = oracle("llama-random")
+    answer = judge.answer(ORDINARY, 4)
+    least, error, own = judge.errors(ORDINARY, answer.token_ids)
+    assert least.max_abs <= error.max_abs <= own.max_abs
+    assert own.num_steps == error.num_steps + 4
+    assert len([*judge.errors(ORDINARY, (0, 0, 0, 0))]) == 2, "no answer of the reference"
