@@ -177,7 +177,7 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     assert main(["models", "gpt2", "recurrent_gemma", *options]) == 0
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
     assert data["counts"]["types"] == dict.fromkeys(ToyVerdict, 0) | {"served": 1, "refused": 1}
-    assert [each["type"] for each in data["toys"]] == ["gpt2", "gpt2", "mamba"]
+    assert [each["type"] for each in data["toys"]] == ["gpt2", "gpt2", "recurrent_gemma"]
     text = (tmp_path / "models-partial.md").read_text(encoding="utf-8")
     assert (
         f"Of 2 types of transformers {transformers.__version__}: 1 served, 1 refused, 0 WRONG." in text
