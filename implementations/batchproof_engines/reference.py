@@ -22,7 +22,7 @@ from batchproof.api import (
     Limits,
     Request,
 )
-from batchproof_engines.model_support import cache_parameter, counts_from_zero
+from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
 
 
 class ReferenceEngine:
@@ -63,6 +63,9 @@ class ReferenceEngine:
                 given["position_ids"] = positions[None]
             output = self._model(input_ids=input_ids, **given)
             if name is not None:
+                if name not in output:
+                    why = f"it takes {name!r}, but does not give it back"
+                    raise unsupported("reference", self._model, why)
                 given[name] = output[name]
             last = output.logits[0, -1]
             if self._return_logits:

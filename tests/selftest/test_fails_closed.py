@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 from batchproof.api import (
     Completion,
@@ -156,12 +156,14 @@ def test_a_selection_of_none_but_other_tests_is_told(run_suite: RunSuite, tmp_pa
 
 
 def test_a_model_without_right_answers_ends_the_session_in_a_sentence(tmp_path: Path) -> None:
-    sizes = {"vocab_size": 32, "hidden_size": 8, "state_size": 4, "num_hidden_layers": 1}
-    MambaForCausalLM(MambaConfig(**sizes)).save_pretrained(tmp_path)
+    sizes = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 32, "lru_width": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    config = RecurrentGemmaConfig(**sizes, **heads, num_hidden_layers=3, pad_token_id=0)
+    RecurrentGemmaForCausalLM(config).save_pretrained(tmp_path)
     findings = run_suite("static", [f"--model={tmp_path}", "-k", "smoke"])
     assert findings.exit_status == pytest.ExitCode.USAGE_ERROR, findings.output
     assert f"--model '{tmp_path}' has no right answers: " in findings.output
-    assert "cannot serve MambaForCausalLM" in findings.output
+    assert "cannot serve RecurrentGemmaForCausalLM" in findings.output
     assert "Traceback" not in findings.output
 
 

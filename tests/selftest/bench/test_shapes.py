@@ -30,6 +30,8 @@ def shrunken(name: str, dtype: torch.dtype, device: torch.device = CPU) -> PreTr
     changes: dict[str, Any]
     if name == "gpt2":
         changes = {"n_layer": 2, "n_embd": 48}
+    elif name == "tiny-mamba2":
+        changes = {"num_hidden_layers": 2}
     else:
         changes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128}
         if layer_types := SHAPES[name].values.get("layer_types"):

@@ -55,7 +55,7 @@ FIXES: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", FULL]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", FULL], "num_hidden_layers": 2},
-    "mamba2": {"num_heads": 8},
+    "mamba2": {"num_heads": 8, "state_size": 16, "chunk_size": 16},
     "ministral": {"layer_types": [SLIDING, FULL]},
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     # A time step has a lower bound in their prefill, but none in their decode.

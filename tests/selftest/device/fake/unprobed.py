@@ -8,13 +8,19 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from transformers import PreTrainedModel
+
 from batchproof_engines import paged
+from batchproof_engines.paged.options import PagedOptions
 
 
 @contextmanager
 def unprobed(**parts: Any) -> Iterator[None]:
     """A context in which `paged` runs no trial batch; `parts` are classes for `build_unprobed`."""
     build = partial(paged.build_unprobed, **parts)
-    checks = {"probe_logits": mock.DEFAULT, "refuse_undeclared": mock.DEFAULT}
-    with mock.patch.multiple(paged, build_unprobed=build, **checks):
+    with mock.patch.multiple(paged, build_unprobed=build, options_for=_as_asked):
         yield
+
+
+def _as_asked(model: PreTrainedModel, asked: PagedOptions, _build: object) -> PagedOptions:
+    return asked.resolved(model.device)
