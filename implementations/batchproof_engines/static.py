@@ -60,6 +60,7 @@ class StaticEngine:
         self._model = model
         self._config = config
         self._limits = Limits.of(model, config)
+        self._cache_name = str(cache_parameter(model))
         self._trace: list[StepRecord] = []
 
     @property
@@ -118,8 +119,7 @@ class StaticEngine:
             use_cache=True,
             **cache,
         )
-        name = str(cache_parameter(self._model))
-        cache[name] = output[name]
+        cache[self._cache_name] = output[self._cache_name]
         return output.logits[:, -1].float()
 
     def _position_ids(self, attention_mask: Tensor) -> Tensor:

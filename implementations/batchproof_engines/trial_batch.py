@@ -159,9 +159,10 @@ def _logits_in_steps(model: PreTrainedModel, request: Request, completion: Compl
     without a cache, over all tokens so far."""
     name, tokens = cache_parameter(model), request.prompt_token_ids + completion.token_ids
     given: dict[str, Any] = {"use_cache": name is not None}
+    gives_positions = counts_from_zero(model)
     rows, fed = [], 0
     for end in range(len(request.prompt_token_ids), len(tokens)):
-        if counts_from_zero(model):
+        if gives_positions:
             given["position_ids"] = torch.arange(fed, end, device=model.device)[None]
         output = model(input_ids=torch.tensor([tokens[fed:end]], device=model.device), **given)
         rows.append(output.logits[0, -1].float())

@@ -53,7 +53,7 @@ class Change:
         return cache
 
     def after(self, number: int, old: Any, cache: Any) -> Any:  # noqa: ARG002
-        """Returns the cache that is kept; `old` is a copy of the one the pass started from."""
+        """Returns the cache that is kept; `old` is the one the pass started from, as it was."""
         return cache
 
 
@@ -111,15 +111,15 @@ class StateReplay:
         found: dict[int, Tensor] = {}
         kept: Any = None
         for number, each in enumerate(passes):
-            started = change.before(number, kept)
-            old = copy.deepcopy(started)
-            after, found[each.last_cell] = self.fed(each, started)
+            old = change.before(number, kept)
+            after, found[each.last_cell] = self.fed(each, old)
             kept = change.after(number, old, after)
         return found
 
     @torch.inference_mode()
     def fed(self, each: Pass, kept: Any) -> tuple[Any, Tensor]:
-        """Runs a pass upon a cache. Returns the cache and the logits (vocab,) of its last token."""
+        """Runs a pass upon a copy of a cache. Returns that copy and the logits (vocab,) of its last
+        token."""
         tokens = torch.tensor([each.token_ids], device=self._model.device)
         given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if self._has_positions:

@@ -59,10 +59,9 @@ from batchproof.models.bamba_hash_stream import (
     WORD_UNIT,
     WORDS,
     norm_weight,
-    signed_permutation,
-    signs,
 )
 from batchproof.models.hash_tables import NUM_POSITIONS, TOKEN_BITS, VOCAB_SIZE, random_bits
+from batchproof.models.hash_weights import signed_permutation, signs
 
 HEADS = 4  # of a mixer, each with as many channels as a state has bits
 _TALLY, _STEADY, _LATCH, _SOFT_HEAD = (slice(BITS * i, BITS * (i + 1)) for i in range(HEADS))
@@ -185,7 +184,7 @@ def _fill_mixer(mixer: BambaMixer, pair: int) -> None:
     mixer.norm.weight.fill_(2.0**14)
     for head in (_TALLY, _LATCH):
         mixer.out_proj.weight[WORDS, head] = WORD_UNIT * IDENTITY
-    soft = _SOFT_STEP * signed_permutation(f"pair {pair} / mixer")
+    soft = _SOFT_STEP * signed_permutation(f"bamba / pair {pair} / mixer", BITS)
     mixer.out_proj.weight[SOFT, _SOFT_HEAD] = soft
 
 
@@ -241,10 +240,12 @@ def _fill_attention(attention: BambaAttention, pair: int) -> None:
         key[j, CONSTANT] = _HARD_KEY
     name = f"pair {pair} / attention"
     still, soft_query = slice(ROTARY_DIM, HEAD_DIM), slice(HEAD_DIM + ROTARY_DIM, 2 * HEAD_DIM)
-    query[soft_query, STATE] = signed_permutation(f"{name} / q")
-    key[still, STATE] = signed_permutation(f"{name} / k")
+    query[soft_query, STATE] = signed_permutation(f"bamba / {name} / q", BITS)
+    key[still, STATE] = signed_permutation(f"bamba / {name} / k", BITS)
     value[:BITS, STATE], value[:BITS, CONSTANT] = -0.5 * IDENTITY, 0.5
-    value[still, STATE] = signed_permutation(f"{name} / v")
-    value[still, SOFT] = _SOFT_FEEDBACK * signed_permutation(f"{name} / back")
+    value[still, STATE] = signed_permutation(f"bamba / {name} / v", BITS)
+    value[still, SOFT] = _SOFT_FEEDBACK * signed_permutation(f"bamba / {name} / back", BITS)
     attention.o_proj.weight[WORDS, :BITS] = WORD_UNIT * IDENTITY
-    attention.o_proj.weight[SOFT, soft_query] = _MEAN_STEP * signed_permutation(f"{name} / o")
+    attention.o_proj.weight[SOFT, soft_query] = _MEAN_STEP * signed_permutation(
+        f"bamba / {name} / o", BITS
+    )

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from batchproof.models.bamba_hash_oracle import STATE_BITS
-from batchproof.models.hash_tables import Bits, random_bits, shuffled
 
 WIDTH = 64
 BITS = STATE_BITS
@@ -31,14 +30,3 @@ def norm_weight() -> Tensor:
     weight[WORDS] = scale / WORD_UNIT
     weight[CONSTANT] = scale / CONSTANT_VALUE
     return weight
-
-
-def signs(bits: Bits) -> Tensor:
-    """Returns bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
-    return 1.0 - 2.0 * torch.tensor(bits, dtype=torch.float32, device="cpu")
-
-
-def signed_permutation(label: str) -> Tensor:
-    """Returns a permutation matrix with random signs, fixed by `label`: (16, 16) float32."""
-    order = shuffled(f"bamba / {label} / order", BITS)
-    return signs(random_bits(f"bamba / {label} / signs", BITS))[:, None] * IDENTITY[order]

@@ -32,6 +32,7 @@ from transformers import GPT2LMHeadModel
 
 from batchproof.models import hash_tables as tables
 from batchproof.models.constructed_gpt2 import constructed_gpt2
+from batchproof.models.hash_weights import signs
 
 NUM_HEADS, HEAD_DIM = 6, 32
 WIDTH = NUM_HEADS * HEAD_DIM
@@ -90,11 +91,6 @@ def _weights() -> dict[str, Tensor]:
     return weights
 
 
-def _signs(bits: Iterable[int]) -> Tensor:
-    """Returns bits 0 and 1 as +1 and -1, shape (len(bits),)."""
-    return torch.tensor([1.0 - 2.0 * bit for bit in bits], dtype=torch.float32, device="cpu")
-
-
 def _zeros(*shape: int) -> Tensor:
     """Returns zeros, whatever torch's default device and dtype are."""
     return torch.zeros(shape, dtype=torch.float32, device="cpu")
@@ -102,7 +98,7 @@ def _zeros(*shape: int) -> Tensor:
 
 def _pairs(bits: Iterable[int]) -> Tensor:
     """Returns the channels of paired bits: first all signs, then all their negatives."""
-    return torch.cat((_signs(bits), -_signs(bits)))
+    return torch.cat((signs(bits), -signs(bits)))
 
 
 def _token_embeddings() -> Tensor:
@@ -121,7 +117,7 @@ def _position_embeddings() -> Tensor:
         row[_FETCHED:_ADDRESS] = _pairs(tables.position_code(position))
         hops = [tables.fetched_position(n, position) for n in range(2, tables.NUM_LAYERS)]
         seen = (position, position + 1, *hops)
-        row[_ADDRESS:_SOFT] = _signs(bit for p in seen for bit in addresses[p])
+        row[_ADDRESS:_SOFT] = signs(bit for p in seen for bit in addresses[p])
     return weight
 
 
@@ -159,8 +155,8 @@ def _fetch_head(qkv: Tensor, out: Tensor, layer: int) -> None:
         _write_pair(out[bit], _FETCHED + bit, _BITS, 1.0)
     if layer > 1:  # Carry the soft channels along the hops, shuffled.
         order = tables.shuffled(f"layer {layer} / carry", _NUM_SOFT)
-        signs = _signs(tables.random_bits(f"layer {layer} / carry signs", _NUM_SOFT)).tolist()
-        for dim, (channel, sign) in enumerate(zip(order, signs, strict=True), start=_BITS):
+        carried = signs(tables.random_bits(f"layer {layer} / carry signs", _NUM_SOFT)).tolist()
+        for dim, (channel, sign) in enumerate(zip(order, carried, strict=True), start=_BITS):
             qkv[_SOFT + dim - _BITS, 2, dim] = 1.0
             _write_pair(out[dim], _SOFT + channel, _NUM_SOFT, sign * _SOFT_CARRY)
 
@@ -181,8 +177,8 @@ def _soft_head(qkv: Tensor, out: Tensor, label: str, spread: float, step: float)
     for part, channels in enumerate((bits, bits, [*bits, *soft])):
         order = tables.shuffled(f"{label} / channels {part}", len(channels))
         reads = [channels[order[dim % len(order)]] for dim in dims]
-        signs = _signs(tables.random_bits(f"{label} / signs {part}", HEAD_DIM))
-        qkv[reads, part, list(dims)] = signs * (math.sqrt(spread) if part < 2 else 1.0)
+        drawn = signs(tables.random_bits(f"{label} / signs {part}", HEAD_DIM))
+        qkv[reads, part, list(dims)] = drawn * (math.sqrt(spread) if part < 2 else 1.0)
     qkv[list(soft), 2] *= _SOFT_FEEDBACK
     for dim in dims:
         _write_pair(out[dim], _SOFT + dim % _NUM_SOFT, _NUM_SOFT, step)
@@ -234,7 +230,7 @@ def _unembedding() -> Tensor:
     weight, first = _zeros(tables.VOCAB_SIZE, WIDTH), _STATE + _BITS - tables.TOKEN_BITS
     for token_id, row in enumerate(weight):
         bits = [token_id >> shift & 1 for shift in reversed(range(tables.TOKEN_BITS))]
-        row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * _signs(bits)
-        soft = _signs(tables.random_bits(f"unembedding / {token_id}", _NUM_SOFT))
+        row[first : first + tables.TOKEN_BITS] = _BIT_LOGIT * signs(bits)
+        soft = signs(tables.random_bits(f"unembedding / {token_id}", _NUM_SOFT))
         row[_SOFT : _SOFT + _NUM_SOFT] = _SOFT_LOGIT * soft
     return weight

@@ -29,7 +29,6 @@ visible key, with its K and V in every layer, counts in the logits, also beyond 
 import math
 
 import torch
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 
@@ -37,10 +36,9 @@ from batchproof.models.hash_tables import (
     NUM_POSITIONS,
     TOKEN_BITS,
     VOCAB_SIZE,
-    Bits,
     random_bits,
-    shuffled,
 )
+from batchproof.models.hash_weights import signed_permutation, signs
 from batchproof.models.llama_hash_oracle import OFFSETS, STATE_BITS, gate_inputs, token_code
 
 WIDTH, NUM_HEADS, NUM_KV_HEADS = 128, 4, 2
@@ -141,10 +139,10 @@ def _fill_embedding_and_head(model: LlamaForCausalLM) -> None:
     embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
     answer = slice(_STATE.stop - TOKEN_BITS, _STATE.stop)
     for token_id in range(VOCAB_SIZE):
-        embedding[token_id, _STATE] = _signs(token_code(token_id))
+        embedding[token_id, _STATE] = signs(token_code(token_id))
         digits = tuple(map(int, f"{token_id:0{TOKEN_BITS}b}"))
-        head[token_id, answer] = _BIT_LOGIT * _signs(digits)
-        soft = _signs(random_bits(f"llama / head / {token_id}", _BITS))
+        head[token_id, answer] = _BIT_LOGIT * signs(digits)
+        soft = signs(random_bits(f"llama / head / {token_id}", _BITS))
         head[token_id, _SOFT] = _SOFT_LOGIT * soft
     embedding[:, _CONSTANT] = _CONSTANT_VALUE
     model.model.norm.weight.fill_(math.sqrt(_MEAN_SQUARE_NO_FETCH))
@@ -176,15 +174,17 @@ def _fill_soft_heads(attention: LlamaAttention, layer: int) -> None:
     """
     name = f"llama / layer {layer} / soft"
     _hard, second, third, fourth = (slice(i, i + HEAD_DIM) for i in range(0, WIDTH, HEAD_DIM))
-    mean_query = _MEAN_QUERY * _signs(random_bits(f"{name} / mean", HEAD_DIM))
+    mean_query = _MEAN_QUERY * signs(random_bits(f"{name} / mean", HEAD_DIM))
     attention.q_proj.weight[second, _CONSTANT] = mean_query / _CONSTANT_VALUE
-    attention.q_proj.weight[third, _STATE] = _signed_permutation(f"{name} / q 2")
-    attention.q_proj.weight[fourth, _STATE] = _signed_permutation(f"{name} / q 3")
-    attention.k_proj.weight[second, _STATE] = _signed_permutation(f"{name} / k")
-    attention.v_proj.weight[second, _STATE] = _signed_permutation(f"{name} / v")
-    attention.v_proj.weight[second, _SOFT] = _SOFT_FEEDBACK * _signed_permutation(f"{name} / back")
+    attention.q_proj.weight[third, _STATE] = signed_permutation(f"{name} / q 2", _BITS)
+    attention.q_proj.weight[fourth, _STATE] = signed_permutation(f"{name} / q 3", _BITS)
+    attention.k_proj.weight[second, _STATE] = signed_permutation(f"{name} / k", _BITS)
+    attention.v_proj.weight[second, _STATE] = signed_permutation(f"{name} / v", _BITS)
+    attention.v_proj.weight[second, _SOFT] = _SOFT_FEEDBACK * signed_permutation(
+        f"{name} / back", _BITS
+    )
     for head in (second, third, fourth):
-        step = _SOFT_STEP * _signed_permutation(f"{name} / o {head.start}")
+        step = _SOFT_STEP * signed_permutation(f"{name} / o {head.start}", _BITS)
         attention.o_proj.weight[_SOFT, head] = step
 
 
@@ -234,14 +234,3 @@ def _subtract(mlp: LlamaMLP, units: slice, part: slice, constant: float) -> None
 def _units(index: int) -> slice:
     """Returns the `index`-th group of hidden units of the MLP, one unit per bit."""
     return slice(index * _BITS, (index + 1) * _BITS)
-
-
-def _signs(bits: Bits) -> Tensor:
-    """Returns bits as +1 (for 0) and -1 (for 1): (len(bits),) float32."""
-    return 1.0 - 2.0 * torch.tensor(bits, dtype=torch.float32)
-
-
-def _signed_permutation(label: str) -> Tensor:
-    """Returns a permutation matrix with random signs, fixed by `label`: (32, 32) float32."""
-    order = shuffled(f"{label} / order", _BITS)
-    return _signs(random_bits(f"{label} / signs", _BITS))[:, None] * _IDENTITY[order]

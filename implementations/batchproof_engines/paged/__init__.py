@@ -91,9 +91,9 @@ def paged(
     if why is not None:
         options = replace(options, compile=False)
     options = options_for(model, options, build_unprobed)
-    if options.feed == PACKED and why is not None:
-        notes.append(f"its layers are not compiled: {why}")
-    if options.feed != PACKED:
+    if options.feed == PACKED:
+        notes += [f"its layers are not compiled: {why}"] if why is not None else []
+    else:
         notes.append(FEED_NOTES[options.feed])
         if config.prefix_caching:
             notes.append("prefix caching has no effect: states are not kept for later requests")

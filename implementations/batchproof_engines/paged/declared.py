@@ -97,12 +97,9 @@ def _objections(model: PreTrainedModel) -> Iterator[str]:
 
 
 def _attends(model: PreTrainedModel) -> bool:
-    """Returns whether transformers would cache keys and values for the model."""
-    try:
-        layers = DynamicCache(config=model.config).layers
-    except (AttributeError, KeyError):  # a configuration without layers, or with unknown ones
-        return True
-    return any(isinstance(each, CacheLayerMixin) for each in layers)
+    """Returns whether transformers would cache keys and values for the model, as far as it says."""
+    layers = _cache_layers(model)
+    return layers is None or any(isinstance(each, CacheLayerMixin) for each in layers)
 
 
 def _own_attention(model: PreTrainedModel) -> str | None:
@@ -164,12 +161,18 @@ def _is_causal_mask(mask: MaskFunction, window: int | None, positions: Tensor) -
 
 def _cached_keys(model: PreTrainedModel) -> dict[int | None, int]:
     """Returns, by layer, how many keys transformers' own cache keeps where it does not keep all."""
-    try:
-        layers = DynamicCache(config=model.config).layers
-    except (AttributeError, KeyError):  # a configuration without layers, or with unknown ones
-        return {}
-    windows = [getattr(each, "sliding_window", None) for each in layers]
+    windows = [getattr(each, "sliding_window", None) for each in _cache_layers(model) or ()]
     return {layer: window for layer, window in enumerate(windows) if window is not None}
+
+
+def _cache_layers(model: PreTrainedModel) -> list[Any] | None:
+    """Returns the layers of transformers' own cache; None if the configuration has no layers, or
+    unknown ones."""
+    try:
+        layers: list[Any] = DynamicCache(config=model.config).layers
+    except (AttributeError, KeyError):
+        return None
+    return layers
 
 
 def _mask(

@@ -48,9 +48,7 @@ class Build(Protocol):
 
 
 # By model: the options found for those that were asked for, or why there are none.
-_FOUND: WeakKeyDictionary[PreTrainedModel, dict[object, PagedOptions | UnsupportedModelError]] = (
-    WeakKeyDictionary()
-)
+_FOUND: WeakKeyDictionary[PreTrainedModel, dict[object, PagedOptions | str]] = WeakKeyDictionary()
 
 
 def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions:
@@ -59,20 +57,19 @@ def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> Pa
     Raises `UnsupportedModelError`, with the reason against each way, if there are none, and
     `ConfigError` for options that contradict each other, the device, or the only ways left.
     """
-    facts = (repr(model.config.to_dict()), model.device, model.dtype, asked)
+    attention = model.config._attn_implementation
+    facts = (repr(model.config.to_dict()), attention, model.device, model.dtype, asked)
     known = _FOUND.setdefault(model, {})
     if facts not in known:
-        try:
-            known[facts] = _first_right(model, asked, build)
-        except UnsupportedModelError as error:
-            known[facts] = error
+        known[facts] = _first_right(model, asked, build)
     found = known[facts]
-    if isinstance(found, UnsupportedModelError):
-        raise found
+    if isinstance(found, str):
+        raise unsupported(NAME, model, found)
     return found
 
 
-def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions:
+def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions | str:
+    """Returns the options of the first way that is right, or why none is. Raises `ConfigError`."""
     reasons: dict[str, str] = {}
     for feed, one_by_one in _ways(asked):
         try:
@@ -89,8 +86,8 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> P
             return options
     reasons = {feed: why for feed, why in reasons.items() if why != NO_STATE} or reasons
     if len({*reasons.values()}) == 1:
-        raise unsupported(NAME, model, next(iter(reasons.values())))
-    raise unsupported(NAME, model, "; ".join(f"{feed}: {why}" for feed, why in reasons.items()))
+        return next(iter(reasons.values()))
+    return "; ".join(f"{feed}: {why}" for feed, why in reasons.items())
 
 
 def _ways(asked: PagedOptions) -> Iterator[tuple[str, bool]]:
