@@ -18,6 +18,7 @@ from batchproof_engines.paged import scheduler as paged
 from batchproof_engines.paged.block_manager import BlockManager
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.cached_runner import CachedRunner
+from batchproof_engines.paged.checkpoints import Checkpoints
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
 from batchproof_engines.paged.lanes import LanePool
@@ -38,6 +39,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     LastTokens: (ModelRunner, "last_tokens_class"),
     ModelRunner: (PagedEngine, "runner_class"),
     RowCaches: (CachedRunner, "caches_class"),
+    Checkpoints: (CachedRunner, "checkpoints_class"),
     CachedRunner: (PagedEngine, "cached_runner_class"),
 }
 # The components of the paged engine that are arguments of `build_unprobed`.

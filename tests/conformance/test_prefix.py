@@ -6,6 +6,8 @@ computed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,10 +84,14 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
     config = EngineConfig(
         max_num_seqs=2, block_size=block_size, return_logits=trial.has_logits, prefix_caching=True
     )
+    # An engine that carries states takes over no more than ends where it kept them, which may be at the
+    # end of a prompt alone.
+    once_more = replace(again[-1], request_id="once-more")
     with trial.engine(config) as engine:
         trial.check(Workload((Request("first", prompt, cap),), config), engine)
         with blame(Promise.P7, BEHIND):
             trial.check(Workload((Request("same", prompt, cap), *again), config), engine)
+            trial.check(Workload((once_more,), config), engine)
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 

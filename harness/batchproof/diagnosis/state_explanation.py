@@ -9,7 +9,8 @@ import torch
 from batchproof.diagnosis.explanation import Explanation, Observed
 from batchproof.diagnosis.mistake import Suspect
 from batchproof.diagnosis.rerunner import OutOfTimeError, Rerunner
-from batchproof.diagnosis.state_mistakes import StateMistake, state_mistakes
+from batchproof.diagnosis.state_changes import StateMistake
+from batchproof.diagnosis.state_mistakes import state_mistakes
 from batchproof.diagnosis.state_replay import Pass, StateReplay
 from batchproof.oracle.oracle import centred
 

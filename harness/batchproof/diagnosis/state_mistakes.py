@@ -2,105 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from batchproof.diagnosis.mistake import Suspect
+from batchproof.diagnosis.state_changes import (
+    Before,
+    Doubled,
+    FedAgain,
+    Lost,
+    PushedOut,
+    StateMistake,
+    cleared,
+    narrowed,
+    rounded,
+    shifted,
+    with_swapped_layers,
+)
+from batchproof.diagnosis.state_prefix_mistakes import prefix_mistakes
 from batchproof.diagnosis.state_replay import (
     CONVOLUTION,
     KINDS,
     RECURRENCE,
-    Change,
     Pass,
     StateReplay,
-    layers_with_states,
-    states,
     with_states_of,
 )
-from batchproof.findings.causes import Cause
 
 MOST = 1 << 20  # passes
 MOST_TENANTS = 6  # former ones whose state is tried
 MOST_PASSES = 24  # before the first wrong output, each of which is tried
 WORDS = {KINDS: "states", (RECURRENCE,): "recurrence", (CONVOLUTION,): "window of the convolution"}
-Edit = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StateMistake:
-    """A mistake, in words an engineer can act on, and what it does to the states."""
-
-    text: str
-    change: Change
-    is_rounding: bool = False
-    cause: Cause = Cause.STATE
-
-
-class _Before(Change):
-    """Edits the cache that these passes start from."""
-
-    def __init__(self, numbers: Sequence[int], edit: Edit) -> None:
-        self._numbers, self._edit = numbers, edit
-
-    def before(self, number: int, cache: Any) -> Any:
-        return self._edit(cache) if number in self._numbers else cache
-
-
-class _Lost(Change):
-    """Keeps the states from before these passes."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._numbers = numbers
-
-    def after(self, number: int, old: Any, cache: Any) -> Any:
-        if number not in self._numbers:
-            return cache
-        return cleared(cache, KINDS) if old is None else with_states_of(cache, old, *KINDS)
-
-
-class _Doubled(Change):
-    """Adds what these passes add to the recurrence a second time."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._numbers = numbers
-
-    def after(self, number: int, old: Any, cache: Any) -> Any:
-        if number in self._numbers and old is None:
-            for new in states(cache, RECURRENCE):
-                new.mul_(2)
-        elif number in self._numbers:
-            for new, was in zip(states(cache, RECURRENCE), states(old, RECURRENCE), strict=True):
-                new.add_(new - was)
-        return cache
-
-
-class _FedAgain(Change):
-    """Feeds the last token of a pass to the states again."""
-
-    def __init__(self, replay: StateReplay, number: int, last: Pass) -> None:
-        self._replay, self._number = replay, number
-        end = last.context_len + len(last.token_ids) - 1
-        self._again = Pass(last.step, last.epoch, end, last.token_ids[-1:], last.last_cell)
-
-    def after(self, number: int, old: Any, cache: Any) -> Any:  # noqa: ARG002
-        if number != self._number:
-            return cache
-        fed, _ = self._replay.fed(self._again, cache)
-        return with_states_of(cache, fed, *KINDS)
-
-
-class _PushedOut(Change):
-    """Shifts zeros into the convolution's window behind the first pass."""
-
-    def __init__(self, num_pads: int) -> None:
-        self._num_pads = num_pads
-
-    def after(self, number: int, old: Any, cache: Any) -> Any:  # noqa: ARG002
-        return shifted(cache, -self._num_pads) if number == 0 else cache
 
 
 def state_mistakes(replay: StateReplay, suspect: Suspect) -> Iterator[StateMistake]:
@@ -108,6 +43,7 @@ def state_mistakes(replay: StateReplay, suspect: Suspect) -> Iterator[StateMista
     passes = replay.passes(suspect.seq)
     wrong = int(suspect.honest.samples[0])
     num_right = next(number for number, each in enumerate(passes) if each.last_cell >= wrong)
+    yield from prefix_mistakes(replay, suspect, passes)
     yield from _left_over(replay, suspect, passes)
     yield from _at_chunks(passes)
     yield from _of_neighbours(replay, suspect, passes[: num_right + 1])
@@ -128,12 +64,12 @@ def _left_over(replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]) ->
     for _, number, whose in sorted(ended, reverse=True)[:MOST_TENANTS]:
         left = replay.kept(number, start)
         for kinds, words in WORDS.items():
-            change = _Before([0], partial(_started, replay=replay, left=left, kinds=kinds))
+            change = Before([0], partial(_started, replay=replay, left=left, kinds=kinds))
             yield StateMistake(f"it starts from the {words} that {whose}", change)
 
 
 def _started(_: Any, replay: StateReplay, left: Any, kinds: Sequence[str]) -> Any:
-    return with_states_of(replay.empty(), left, *kinds)
+    return with_states_of(replay.empty(), left, kinds)
 
 
 def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
@@ -141,21 +77,21 @@ def _at_chunks(passes: Sequence[Pass]) -> Iterator[StateMistake]:
     numbers = [number for number, each in enumerate(passes) if each.is_later_chunk]
     if numbers:
         for kinds, words in WORDS.items():
-            change = _Before(numbers, partial(cleared, kinds=kinds))
+            change = Before(numbers, partial(cleared, kinds=kinds))
             yield StateMistake(f"each later chunk of a prompt starts without the {words}", change)
-        late = _Before(numbers, partial(shifted, num_tokens=1))
+        late = Before(numbers, partial(shifted, num_tokens=1))
         yield StateMistake("at a chunk border the convolution's window is one token late", late)
         for width in (2, 3, 4):
-            change = _Before(numbers, partial(_narrowed, width=width))
+            change = Before(numbers, partial(narrowed, width=width))
             text = f"at a chunk border the convolution sees fewer than {width} tokens"
             yield StateMistake(text, change)
         for longest in (3, 7, 15):
             short = [n for n in numbers if len(passes[n].token_ids) <= longest]
             text = f"chunks of at most {longest} tokens leave no state"
-            yield StateMistake(text, _Lost(short))
+            yield StateMistake(text, Lost(short))
     for num_pads in (1, 2, 3):
         text = f"{num_pads} pads behind the prompt are in the convolution's window"
-        yield StateMistake(text, _PushedOut(num_pads))
+        yield StateMistake(text, PushedOut(num_pads))
 
 
 def _of_neighbours(
@@ -170,7 +106,7 @@ def _of_neighbours(
                 continue
             name = table.sequences[other].request.request_id
             for kinds, words in WORDS.items():
-                change = _Before([number], partial(_foreign, theirs=theirs, kinds=kinds))
+                change = Before([number], partial(with_states_of, other=theirs, kinds=kinds))
                 text = f"behind {each.context_len} tokens it has the {words} of {name!r}"
                 yield StateMistake(text, change)
 
@@ -182,15 +118,15 @@ def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]
         where = f"positions {each.context_len} to {end - 1}"
         if number:
             for kinds, words in WORDS.items():
-                change = _Before([number], partial(cleared, kinds=kinds))
+                change = Before([number], partial(cleared, kinds=kinds))
                 yield StateMistake(f"behind {each.context_len} tokens the {words} is lost", change)
             yield StateMistake(
                 f"behind {each.context_len} tokens two layers have each other's recurrence",
-                _Before([number], _with_swapped_layers),
+                Before([number], with_swapped_layers),
             )
-        yield StateMistake(f"the states do not keep what {where} change", _Lost([number]))
-        yield StateMistake(f"what {where} add to the recurrence counts twice", _Doubled([number]))
-        again = _FedAgain(replay, number, each)
+        yield StateMistake(f"the states do not keep what {where} change", Lost([number]))
+        yield StateMistake(f"what {where} add to the recurrence counts twice", Doubled([number]))
+        again = FedAgain(replay, number, each)
         yield StateMistake(f"the token of position {end - 1} is fed to the states twice", again)
 
 
@@ -198,47 +134,5 @@ def _always() -> Iterator[StateMistake]:
     """Yields mistakes of every pass."""
     for dtype in (torch.float8_e4m3fn, torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
-        change = _Before(range(MOST), partial(_rounded, dtype=dtype))
+        change = Before(range(MOST), partial(rounded, dtype=dtype))
         yield StateMistake(f"the recurrence is kept in {name}", change, is_rounding=True)
-
-
-def _foreign(cache: Any, theirs: Any, kinds: Sequence[str]) -> Any:
-    return with_states_of(cache, theirs, *kinds)
-
-
-def cleared(cache: Any, kinds: Sequence[str]) -> Any:
-    """Returns the cache with its states of these kinds set to zero."""
-    for each in states(cache, *kinds):
-        each.zero_()
-    return cache
-
-
-def shifted(cache: Any, num_tokens: int) -> Any:
-    """Returns the cache with its convolutions' windows moved; zeros come in from behind if they move
-    to earlier tokens, as with `num_tokens` below 0."""
-    for each in states(cache, CONVOLUTION):
-        each.copy_(each.roll(num_tokens, dims=-1))
-        if num_tokens < 0:
-            each[..., num_tokens:] = 0
-    return cache
-
-
-def _narrowed(cache: Any, width: int) -> Any:
-    for each in states(cache, CONVOLUTION):
-        each[..., : 2 - width or None] = 0
-    return cache
-
-
-def _rounded(cache: Any, dtype: torch.dtype) -> Any:
-    if cache is not None:
-        for each in states(cache, RECURRENCE):
-            each.copy_(each.to(dtype).to(each.dtype))
-    return cache
-
-
-def _with_swapped_layers(cache: Any) -> Any:
-    layers = layers_with_states(cache)[:2]
-    if len(layers) == 2:
-        first, second = (layer.recurrent_states for layer in layers)
-        layers[0].recurrent_states, layers[1].recurrent_states = second, first
-    return cache

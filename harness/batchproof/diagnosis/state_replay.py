@@ -88,6 +88,7 @@ class StateReplay:
         self._has_positions = "position_ids" in taken
         self._table = table
         self.kept = cache(self._kept)
+        self.behind = cache(self._behind)
 
     def passes(self, seq: int) -> list[Pass]:
         """Returns the passes since the sequence was last admitted."""
@@ -130,6 +131,11 @@ class StateReplay:
         output = self._model(**given)
         return output[self._cache_name], output.logits[0, -1].cpu().double()
 
+    @torch.inference_mode()
+    def _behind(self, token_ids: tuple[int, ...]) -> Any:
+        """Returns the cache of a sequence that was fed these tokens at once, alone."""
+        return self.fed(Pass(0, 0, 0, token_ids, 0), None)[0]
+
     def empty(self) -> DynamicCache:
         """Returns a cache of nothing."""
         return DynamicCache(config=self._model.config)
@@ -147,7 +153,7 @@ def states(cache: Any, *kinds: str) -> Iterator[Tensor]:
             yield from (each for each in getattr(layer, kind).values() if each is not None)
 
 
-def with_states_of(cache: Any, other: Any, *kinds: str) -> Any:
+def with_states_of(cache: Any, other: Any, kinds: Sequence[str] = KINDS) -> Any:
     """Returns the cache with states of these kinds of another one, and with none of the other kinds if
     it had none itself."""
     for mine, theirs in zip(layers_with_states(cache), layers_with_states(other), strict=True):

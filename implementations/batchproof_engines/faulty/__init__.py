@@ -30,6 +30,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     sharing,
     side_effects,
     state_owners,
+    state_prefixes,
     state_updates,
     stopping,
     streams,

@@ -15,8 +15,6 @@ from batchproof_engines.paged.cached_runner import CachedRunner
 from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.paged.rows import Rows, Scheduled
 
-STRETCH = 8  # tokens
-
 
 @odd
 class OneRowAtATime(CachedRunner):
@@ -50,35 +48,26 @@ class TheLastGroupFirst(CachedRunner):
 class PromptsTokenByToken(CachedRunner):
     """No pass has more than one token of a sequence, not even at the start of its prompt."""
 
-    def _rounds(self, rows: Rows) -> Iterator[Rows]:
-        for place in range(max(rows.query_lens)):
-            yield Rows.of(
-                [
-                    Scheduled(sequence, context + place, 1, is_sampled and place == query - 1)
-                    for sequence, context, query, is_sampled in rows
-                    if place < query
-                ]
-            )
+    def _pieces(self, row: Scheduled) -> Iterator[Scheduled]:
+        for piece in super()._pieces(row):
+            yield from _stretches(piece, 1)
 
 
 @odd
 class PromptsInStretches(CachedRunner):
-    """A prompt is fed in stretches of eight tokens within its step."""
+    """A prompt is fed in stretches of at most eight tokens within its step."""
 
-    def _rounds(self, rows: Rows) -> Iterator[Rows]:
-        for place in range(0, max(rows.query_lens), STRETCH):
-            yield Rows.of(
-                [
-                    Scheduled(
-                        sequence,
-                        context + place,
-                        min(STRETCH, query - place),
-                        is_sampled and place + STRETCH >= query,
-                    )
-                    for sequence, context, query, is_sampled in rows
-                    if place < query
-                ]
-            )
+    def _pieces(self, row: Scheduled) -> Iterator[Scheduled]:
+        for piece in super()._pieces(row):
+            yield from _stretches(piece, 8)
+
+
+def _stretches(piece: Scheduled, length: int) -> Iterator[Scheduled]:
+    sequence, context_len, query_len, is_sampled = piece
+    for place in range(0, query_len, length):
+        is_last = place + length >= query_len
+        num = min(length, query_len - place)
+        yield Scheduled(sequence, context_len + place, num, is_sampled and is_last)
 
 
 @odd

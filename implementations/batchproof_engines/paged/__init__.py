@@ -22,7 +22,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     lanes | blocks, kernels, torch_, triton_*     tensors: storage of keys and values, and their readers
     attention, model_pass, runner, staging        the model, and transfers to and from the device
     feeding, declared                             which models are fed as a packed row, and how others
-    cached_runner, row_caches                     models with states, or with an attention of their own
+    cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
     packing, packing_choice                       copies of weights in a faster layout, on a CPU
     options                                       what can be switched, and the defaults by device
@@ -95,8 +95,8 @@ def paged(
         notes += [f"its layers are not compiled: {why}"] if why is not None else []
     else:
         notes.append(FEED_NOTES[options.feed])
-        if config.prefix_caching:
-            notes.append("prefix caching has no effect: states are not kept for later requests")
+        if config.prefix_caching and options.feed == SEPARATE:
+            notes.append("prefix caching has no effect: its own cache is not kept for later requests")
     engine = build_unprobed(model, config, options)
     engine.notes = tuple(notes)
     return engine
@@ -130,7 +130,7 @@ def build_unprobed(
     longest = Limits.of(model, config).max_model_len
     # No block needs to be larger than the longest sequence.
     config = replace(config, block_size=min(config.block_size, longest))
-    if options.feed != PACKED:
+    if options.feed == SEPARATE:
         config = replace(config, prefix_caching=False)
 
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:

@@ -25,17 +25,22 @@ from batchproof.api import EngineConfig
 from batchproof_engines.model_support import cache_parameter, counts_from_zero
 from batchproof_engines.paged.attention import Attached, Backend, passing_to
 from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.checkpoints import Checkpoints
 from batchproof_engines.paged.options import STACKED, PagedOptions
 from batchproof_engines.paged.row_caches import OurKeys, RowCaches, states_beside_our_keys
 from batchproof_engines.paged.rows import Rows, Scheduled
 from batchproof_engines.paged.runner import Flight
+from batchproof_engines.paged.sequence import Sequence
 from batchproof_engines.paged.staging import current
+
+CHECKPOINTS_PER_LANE = 4  # of a large model each takes tens of megabytes
 
 
 class CachedRunner:
     """Has the methods of `ModelRunner` that the engine calls."""
 
     caches_class = RowCaches
+    checkpoints_class = Checkpoints
 
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
@@ -54,6 +59,8 @@ class CachedRunner:
         self._fixed = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._cache_name = str(cache_parameter(model))
         self._caches = self.caches_class()
+        num_kept = CHECKPOINTS_PER_LANE * config.max_num_seqs if config.prefix_caching else 0
+        self._checkpoints = self.checkpoints_class(num_kept, config.block_size)
 
     def begin_run(self) -> None:
         """Has nothing to prepare for a step none of whose rows were in the step before."""
@@ -62,9 +69,14 @@ class CachedRunner:
         """Is never called: the options exclude it."""
         raise NotImplementedError(f"for {seq_len} tokens")
 
+    def num_resumable(self, sequence: Sequence, num_blocks: int) -> int:
+        """Returns behind how many of a sequence's first blocks, whose keys are known, it can start."""
+        return self._checkpoints.longest(sequence, num_blocks)
+
     def launch(self, batch: RaggedBatch) -> Flight:
         """Runs all passes of a step."""
         self._caches.forget_ended()
+        self._restore(batch.scheduled)
         last: dict[str, Tensor] = {}
         with current(self._device), torch.inference_mode():
             for rows in self._rounds(batch.scheduled):
@@ -78,15 +90,30 @@ class CachedRunner:
             token_ids = logits.argmax(dim=-1)
         return Flight(sampled, token_ids.tolist, logits if self._wants_logits else None)
 
+    def _restore(self, rows: Rows) -> None:
+        """Gives sequences that start behind a known prefix the states of its end."""
+        for row in rows:
+            if row.context_len and not self._caches.hold(row.sequence):
+                cache = self._checkpoints.restored(row.sequence, row.context_len)
+                self._caches.keep(Rows.of([row]), cache)
+
     def _rounds(self, rows: Rows) -> Iterator[Rows]:
-        """Yields what to feed, one round after another: all at once, or what a model cannot continue
-        with token by token."""
-        if not self._one_by_one:
+        """Yields what to feed, one round after another: all at once, but for what lies behind a
+        checkpoint, and what a model cannot continue with token by token."""
+        if rows.are_decodes:
             yield rows
             return
-        pieces = [list(_single_tokens(row)) for row in rows]
+        pieces = [list(self._pieces(row)) for row in rows]
         for index in range(max(map(len, pieces))):
             yield Rows.of([each[index] for each in pieces if index < len(each)])
+
+    def _pieces(self, row: Scheduled) -> Iterator[Scheduled]:
+        """Yields the parts of a row that are fed one after another."""
+        start, stop = row.context_len, row.context_len + row.query_len
+        for end in dict.fromkeys([*self._checkpoints.places(row), stop]):
+            piece = Scheduled(row.sequence, start, end - start, row.is_sampled and end == stop)
+            yield from _single_tokens(piece) if self._one_by_one else (piece,)
+            start = end
 
     def _groups(self, rows: Rows) -> list[Rows]:
         """Splits the rows of a step into those that are fed together."""
@@ -123,9 +150,17 @@ class CachedRunner:
             given[self._cache_name] = cache
         with passing_to(self._backend), self._attached:
             output = self._model(**given)
-        self._caches.keep(rows, output[self._cache_name])
+        self._keep(rows, output[self._cache_name])
         logits: Tensor = output.logits[:, -1]
         return logits
+
+    def _keep(self, rows: Rows, cache: Any) -> None:
+        """Keeps what a pass has made of the cache, and a copy of each row that ends at a checkpoint."""
+        self._caches.keep(rows, cache)
+        for place, row in enumerate(rows):
+            end = row.context_len + row.query_len
+            if end in self._checkpoints.places(row):
+                self._checkpoints.keep(row.sequence, end, cache, place)
 
 
 def _single_tokens(row: Scheduled) -> Iterator[Scheduled]:

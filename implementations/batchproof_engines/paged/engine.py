@@ -41,7 +41,7 @@ MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 ALL = frozenset(Capability) - {Capability.CLOSING}
 LACKING = {
     PACKED: frozenset[Capability](),
-    STACKED: {Capability.PREFIX_CACHING},
+    STACKED: frozenset[Capability](),
     SEPARATE: {Capability.PREFIX_CACHING, Capability.MASKING},  # the model's own attention has the mask
 }
 
@@ -71,9 +71,8 @@ class PagedEngine:
         self._backend = make_backend(config.max_num_seqs, config.num_blocks)
         runner_class = self.runner_class if options.feed == PACKED else self.cached_runner_class
         self._runner = runner_class(model, self._backend, config, options)
-        self._scheduler = self.scheduler_class(
-            Limits.of(model, config), config, has_lanes=options.backend == "lanes"
-        )
+        limits, has_lanes = Limits.of(model, config), options.backend == "lanes"
+        self._scheduler = self.scheduler_class(limits, config, has_lanes, self._runner.num_resumable)
         self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._overlaps = bool(options.overlap)
         self._poison = options.poison
@@ -82,7 +81,7 @@ class PagedEngine:
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
         if options.prepare:
-            self._runner.prepare(Limits.of(model, config).max_model_len)
+            self._runner.prepare(limits.max_model_len)
 
     @property
     def scheduling_delay(self) -> int:

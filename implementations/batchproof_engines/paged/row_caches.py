@@ -50,6 +50,11 @@ class RowCaches:
             if group.sequences[row].lane != lane:
                 del self._groups[lane]
 
+    def hold(self, sequence: Sequence) -> bool:
+        """Returns whether the sequence has a cache."""
+        group, row = self._groups.get(sequence.lane, (None, 0))
+        return group is not None and group.sequences[row] is sequence
+
     def gathered(self, rows: Rows) -> Any:
         """Returns a cache whose rows are those of these sequences, in order, as they were kept."""
         parts: list[tuple[Group, list[int]]] = []

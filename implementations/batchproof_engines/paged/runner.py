@@ -19,6 +19,7 @@ from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, worth_cap
 from batchproof_engines.paged.model_pass import ModelPass, Outputs
 from batchproof_engines.paged.options import PagedOptions
 from batchproof_engines.paged.rows import Rows
+from batchproof_engines.paged.sequence import Sequence
 from batchproof_engines.paged.staging import Reader, Staging, current
 
 TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
@@ -67,6 +68,10 @@ class ModelRunner:
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
         self._pass.begin_run()
+
+    def num_resumable(self, sequence: Sequence, num_blocks: int) -> int:  # noqa: ARG002
+        """Behind how many of a sequence's first blocks, whose keys are known, it can start: all."""
+        return num_blocks
 
     def launch(self, batch: RaggedBatch) -> Flight:
         """One forward pass."""

@@ -20,6 +20,7 @@ Iteration-level scheduling: Yu et al., "Orca", OSDI 2022. Chunked prefill: Agraw
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -45,7 +46,15 @@ class Scheduler:
 
     block_manager_class = BlockManager
 
-    def __init__(self, limits: Limits, config: EngineConfig, has_lanes: bool = True) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        config: EngineConfig,
+        has_lanes: bool = True,
+        num_resumable: Callable[[Sequence, int], int] = lambda _, num_blocks: num_blocks,
+    ) -> None:
+        """`num_resumable`: behind how many of a sequence's first blocks, of which so many are known, it
+        can start."""
         self.blocks = self.block_manager_class(
             config.num_blocks,
             config.block_size,
@@ -57,6 +66,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # oldest first
         self._limits = limits
         self._config = config
+        self._num_resumable = num_resumable
         self._live: dict[str, Sequence] = {}
         self._free_lanes = list(range(config.max_num_seqs))
         self._freed_blocks: list[int] = []
@@ -157,7 +167,8 @@ class Scheduler:
         admitted: list[str] = []
         while self.waiting and self._free_lanes and budget:
             sequence = self.waiting[0]
-            hits = self.blocks.match(sequence)
+            known = self.blocks.match(sequence)
+            hits = known[: self._num_resumable(sequence, len(known))]
             # Admit only what fits whole, even if the budget cuts it into chunks.
             if not self.blocks.can_hold(sequence, sequence.num_tokens, hits):
                 break
@@ -165,6 +176,7 @@ class Scheduler:
             self._waiting_ids = None
             sequence.lane = heappop(self._free_lanes)
             self.blocks.adopt(sequence, hits)
+            sequence.num_known_tokens = len(known) * self._config.block_size
             admitted.append(sequence.request_id)
             num_new = min(sequence.num_uncomputed_tokens, budget)
             plan.append(self._feed(sequence, num_new))

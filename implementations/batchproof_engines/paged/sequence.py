@@ -22,6 +22,7 @@ class Sequence:
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # of those, taken over from the prefix cache at its last admission
+    num_known_tokens: int = 0  # of its first ones, those whose keys were in the prefix cache then
     lane: int = -1
     block_table: list[int] = field(default_factory=list)
     num_published_blocks: int = 0  # full blocks offered to the prefix cache

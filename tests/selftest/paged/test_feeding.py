@@ -14,7 +14,7 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model, moved
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof_engines.paged import paged
-from batchproof_engines.paged.cached_runner import CachedRunner
+from batchproof_engines.paged.cached_runner import CHECKPOINTS_PER_LANE, CachedRunner
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.reference import reference
 
@@ -39,6 +39,12 @@ def tokens(engine: Any) -> list[tuple[int, ...]]:
     return [each.token_ids for each in engine.generate(REQUESTS)]
 
 
+def right_tokens(request: Request) -> tuple[int, ...]:
+    oracle = EMBEDDED[STATE_MODEL].oracle
+    assert oracle is not None
+    return tuple(oracle(request.prompt_token_ids, request.max_new_tokens))
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -54,10 +60,7 @@ def test_each_way_gives_the_integer_oracles_tokens(
     hybrid: PreTrainedModel, options: dict[str, Any]
 ) -> None:
     engine = paged(hybrid, CONFIG, **options)
-    oracle = EMBEDDED[STATE_MODEL].oracle
-    assert oracle is not None
-    right = [tuple(oracle(each.prompt_token_ids, each.max_new_tokens)) for each in REQUESTS]
-    assert tokens(engine) == right
+    assert tokens(engine) == [*map(right_tokens, REQUESTS)]
 
 
 def test_the_slow_way_serves_a_model_of_the_fast_one_as_well() -> None:
@@ -66,15 +69,14 @@ def test_the_slow_way_serves_a_model_of_the_fast_one_as_well() -> None:
 
 
 def test_an_engine_says_how_it_feeds_a_model_and_what_it_cannot_do(hybrid: PreTrainedModel) -> None:
-    engine = paged(hybrid, EngineConfig(prefix_caching=True))
-    how, caching = engine.notes
-    assert how.startswith("it carries states: decodes are one batch")
+    engine = paged(hybrid, EngineConfig())
+    assert engine.notes[0].startswith("it carries states: decodes are one batch")
+    assert {Capability.MASKING, Capability.PREFIX_CACHING} <= engine.capabilities
+    slow = paged(hybrid, EngineConfig(prefix_caching=True), feed="separate")
+    assert not {Capability.MASKING, Capability.PREFIX_CACHING} & slow.capabilities
+    how, caching = slow.notes
+    assert how.startswith("the slow way")
     assert caching.startswith("prefix caching has no effect")
-    assert Capability.PREFIX_CACHING not in engine.capabilities
-    assert Capability.MASKING in engine.capabilities
-    slow = paged(hybrid, EngineConfig(), feed="separate")
-    assert Capability.MASKING not in slow.capabilities
-    assert slow.notes[0].startswith("the slow way")
 
 
 @pytest.mark.parametrize(
@@ -133,3 +135,34 @@ def test_a_group_that_stays_together_keeps_its_cache_and_the_ended_are_forgotten
     engine.add(Request("c", (6,), 1))
     engine.step()
     assert len(caches._groups) == 1
+
+
+def test_a_prompt_starts_at_the_longest_checkpoint_of_its_prefix(hybrid: PreTrainedModel) -> None:
+    """The first prompt leaves one behind its last full block, and the second one where it departs."""
+    config = EngineConfig(max_num_seqs=1, block_size=4, prefix_caching=True)
+    engine = paged(hybrid, config)
+    assert isinstance(engine, PagedEngine)
+    common = tuple(range(10, 20))
+    starts = []
+    for index, tail in enumerate([(1,) * 6, (2,) * 9, (3,) * 7, (2,) * 9]):
+        request = Request(f"r{index}", (*common, *tail), 4)
+        num_before = len(engine.trace)
+        (completion,) = engine.generate([request])
+        assert completion.token_ids == right_tokens(request)
+        starts.append(engine.trace[num_before].rows[0].context_len)
+    assert starts == [0, 0, 8, 16]
+
+
+def test_checkpoints_used_least_recently_are_forgotten(hybrid: PreTrainedModel) -> None:
+    config = EngineConfig(max_num_seqs=1, block_size=4, num_blocks=64, prefix_caching=True)
+    engine = paged(hybrid, config)
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._runner, CachedRunner)
+    first = Request("first", (1, 2, 3, 4, 5), 1)
+    others = [Request(f"r{index}", (index,) * 6, 1) for index in range(10, 10 + CHECKPOINTS_PER_LANE)]
+    for request in (first, *others[1:], first, others[0], first):
+        engine.generate([request])
+    assert len(engine._runner._checkpoints) == CHECKPOINTS_PER_LANE
+    assert engine.trace[-1].rows[0].context_len == 4, "it was used between the others"
+    engine.generate([others[1]])
+    assert engine.trace[-1].rows[0].context_len == 0, "its keys are known, its state is not"
