@@ -42,6 +42,10 @@ COMMANDS = {
         "batchproof.judgement.judge_command",
         "run the whole suite on an engine and write a verdict page",
     ),
+    "invariance": Command(
+        "batchproof.invariance.invariance_command",
+        "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
+    ),
     "replay": Command(
         "batchproof.replay.replay_command", "run again a failure that --repro has written"
     ),

@@ -63,7 +63,7 @@ def test_the_page_lists_every_room_on_its_floor(listed: dict[str, int]) -> None:
 
 
 def test_the_house_is_small_enough_to_be_known(listed: dict[str, int]) -> None:
-    assert len(listed) <= 25
+    assert len(listed) <= 26
     assert len(set(listed.values())) <= 10
 
 

@@ -1,0 +1,192 @@
+"""The axes: what is varied between the base and the changed setting, and what must be seen to happen.
+
+Each axis yields comparisons with seeded contents and prompts of different lengths. All settings use
+`generate`, one thread but on `threads`, and no EOS, so that every request runs to its cap. The kept
+request has neighbours in all of them but the base of `batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+from math import ceil
+
+from batchproof.api import Capability, Request
+from batchproof.invariance import events
+from batchproof.invariance.settings import (
+    KEPT,
+    LENGTHS,
+    NEIGHBOUR,
+    Comparison,
+    Contents,
+    Setting,
+    call,
+    one_call,
+)
+
+BATCH_SIZES = (2, 4, 8, 16)  # others beside the kept request
+SMALL_BUDGET = 6  # tokens a step, for chunks
+SMALL_BLOCK = 4  # tokens
+Comparisons = Callable[[Contents], Iterator[Comparison]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that should not matter. `shown` is None where the harness itself makes it happen."""
+
+    name: str
+    what: str  # the changed setting against the base, in words
+    comparisons: Comparisons
+    shown: events.Shown | None = None
+    needs: Capability | None = None
+    keeps_shapes: bool = False
+    is_in_process: bool = False  # the harness varies its own process, so the engine must be in it
+
+
+def _against(kept: Request, base: Setting, changed: Setting) -> Comparison:
+    return Comparison(kept.prompt_token_ids, base, lambda _: changed)
+
+
+def batch_size(contents: Contents) -> Iterator[Comparison]:
+    """Yields a request alone, and the same among 2, 4, 8 or 16 others."""
+    for length, size in zip(LENGTHS, cycle(BATCH_SIZES), strict=False):
+        kept = contents.kept(length)
+        first, *others = contents.neighbours(size)
+        yield _against(kept, one_call([kept]), one_call([first, kept, *others]))
+
+
+def neighbours(contents: Contents) -> Iterator[Comparison]:
+    """Yields a batch, and the same with other contents of all others."""
+    for length, size in zip(LENGTHS, cycle(BATCH_SIZES), strict=False):
+        kept = contents.kept(length)
+        first, *others = contents.neighbours(size)
+        base = one_call([first, kept, *others])
+        yield _against(kept, base, contents.rewritten(base))
+
+
+def order(contents: Contents) -> Iterator[Comparison]:
+    """Yields a batch, and the same in reverse: the kept request first and last."""
+    for length in LENGTHS:
+        batch = [kept := contents.kept(length), *contents.neighbours(5)]
+        yield _against(kept, one_call(batch), one_call(batch[::-1]))
+
+
+def arrival(contents: Contents) -> Iterator[Comparison]:
+    """Yields requests that start together, and the same with the kept one queued behind a short one,
+    so that it joins the decodes of the others when that has finished."""
+    for length in LENGTHS:
+        kept = contents.kept(length)
+        running = contents.neighbours(2, cap=2 * kept.max_new_tokens)
+        short = Request(f"{NEIGHBOUR}-short", contents.prompt(5), 2)
+        base = one_call([*running, kept], max_num_seqs=3)
+        yield _against(kept, base, one_call([*running, short, kept], max_num_seqs=3))
+
+
+def chunking(contents: Contents) -> Iterator[Comparison]:
+    """Yields whole prompts, and prompts in chunks of a few tokens a step."""
+    for length in LENGTHS:
+        batch = [kept := contents.kept(length), *contents.neighbours(2)]
+        base = one_call(batch, max_num_seqs=3)
+        changed = one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
+        yield _against(kept, base, changed)
+
+
+def prefix_hit(contents: Contents) -> Iterator[Comparison]:
+    """Yields a cold prefix cache, and one that an earlier call with the same prompt has filled."""
+    limits = {"prefix_caching": True, "block_size": SMALL_BLOCK}
+    for length in LENGTHS:
+        kept = contents.kept(length)
+        again = call([kept, *contents.neighbours(2)], **limits)
+        earlier = call([replace(kept, request_id="earlier")], **limits)
+        yield _against(kept, Setting((again,)), Setting((earlier, again)))
+
+
+def prefill_against_decode(contents: Contents) -> Iterator[Comparison]:
+    """Yields an answer of decodes, and prompts extended by its tokens, each for one token more."""
+    for length in LENGTHS:
+        kept, others = contents.kept(length), contents.neighbours(2)
+        base = one_call([kept, *others])
+        yield Comparison(kept.prompt_token_ids, base, partial(_extended, kept, others))
+
+
+def _extended(kept: Request, others: list[Request], token_ids: tuple[int, ...]) -> Setting:
+    calls = []
+    for step in range(len(token_ids)):
+        prompt = (*kept.prompt_token_ids, *token_ids[:step])
+        calls.append(call([Request(f"{KEPT}-{step}", prompt, 1), *others]))
+    return Setting(tuple(calls))
+
+
+def preemption(contents: Contents) -> Iterator[Comparison]:
+    """Yields as many blocks as it takes, and too few for three at once: the last, kept, gives way."""
+    for length in LENGTHS:
+        kept, others = contents.kept(length), contents.neighbours(2, cap=16)
+        batch = [*others, kept]
+        blocks = [_num_blocks(len(r.prompt_token_ids) + 1) for r in batch]
+        largest = max(_num_blocks(len(r.prompt_token_ids) + r.max_new_tokens) for r in batch)
+        pool = max(sum(blocks) + 1, largest)
+        base = one_call(batch, block_size=SMALL_BLOCK)
+        yield _against(kept, base, one_call(batch, block_size=SMALL_BLOCK, num_blocks=pool))
+
+
+def _num_blocks(num_tokens: int) -> int:
+    return ceil(num_tokens / SMALL_BLOCK)
+
+
+def restart(contents: Contents) -> Iterator[Comparison]:
+    """Yields a fresh engine and a second one, then one that has served others and a fresh one."""
+    for length, num_earlier in zip(LENGTHS, cycle((0, 3, 8)), strict=False):
+        again = call([kept := contents.kept(length), *contents.neighbours(3)])
+        earlier = call(contents.neighbours(num_earlier))
+        used = Setting((earlier, again) if num_earlier else (again,))
+        yield _against(kept, used, Setting((again,)))
+
+
+def threads(contents: Contents) -> Iterator[Comparison]:
+    """Yields one thread of torch, and two: a prefill and a decode only, and of half the lengths, since
+    two threads that wait for busy cores are some fifty times as slow."""
+    for length in LENGTHS[::2]:
+        kept = replace(contents.kept(length), max_new_tokens=2)
+        base = one_call([kept, *contents.neighbours(8, cap=2)])
+        yield _against(kept, base, replace(base, num_threads=2))
+
+
+ALL = (
+    Axis("batch", "among 2, 4, 8 or 16 others", batch_size, events.shares_larger_steps),
+    Axis(
+        "neighbours",
+        "others' contents rewritten, all shapes kept",
+        neighbours,
+        events.shares_steps,
+        keeps_shapes=True,
+    ),
+    Axis("order", "the batch reversed", order, events.shares_steps),
+    Axis("arrival", "joins running decodes", arrival, events.joins),
+    Axis(
+        "chunking",
+        f"at most {SMALL_BUDGET} tokens a step",
+        chunking,
+        events.is_chunked,
+        Capability.CHUNKED_PREFILL,
+    ),
+    Axis(
+        "prefix",
+        "the same prompt was served before",
+        prefix_hit,
+        events.hits,
+        Capability.PREFIX_CACHING,
+    ),
+    Axis("prefill", "decoded tokens fed as a prompt", prefill_against_decode, events.is_prefilled),
+    Axis(
+        "preemption",
+        "too few blocks for all at once",
+        preemption,
+        events.is_preempted,
+        Capability.PREEMPTION,
+    ),
+    Axis("restart", "a fresh engine, all shapes kept", restart, keeps_shapes=True),
+    Axis("threads", "two threads of torch", threads, is_in_process=True),
+)
+AXES = {axis.name: axis for axis in ALL}

@@ -1,0 +1,87 @@
+"""Whether traces show that the engine did what an axis is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from batchproof.api import RowRecord, StepRecord
+from batchproof.invariance.settings import KEPT
+
+Trace = Sequence[StepRecord]
+Shown = Callable[[Trace, Trace], bool]
+"""Takes the traces of the base and of the changed setting."""
+
+
+def is_kept(row: RowRecord) -> bool:
+    """Returns whether the row is of the kept request."""
+    return row.request_id.startswith(KEPT)
+
+
+def steps_of_kept(trace: Trace) -> Iterator[tuple[RowRecord, list[RowRecord]]]:
+    """Yields the kept request's row of each of its steps, and the rows of others in that step."""
+    for record in trace:
+        for row in filter(is_kept, record.rows):
+            yield row, [each for each in record.rows if not is_kept(each)]
+
+
+def largest_batch(trace: Trace) -> int:
+    """Returns the number of rows in the widest step of the kept request; 0 without one."""
+    return max((1 + len(others) for _, others in steps_of_kept(trace)), default=0)
+
+
+def shares_larger_steps(base: Trace, changed: Trace) -> bool:
+    """Returns whether more requests share a step in the changed setting than in the base."""
+    return largest_batch(base) < largest_batch(changed)
+
+
+def shares_steps(base: Trace, changed: Trace) -> bool:
+    """Returns whether others share a step with the kept request in both settings."""
+    return min(largest_batch(base), largest_batch(changed)) > 1
+
+
+def joins_decodes(trace: Trace) -> bool:
+    """Returns whether the kept request begins in a step in which another decodes."""
+    for row, others in steps_of_kept(trace):
+        if row.context_len == 0:
+            return any(each.context_len > 0 and each.query_len == 1 for each in others)
+    return False
+
+
+def joins(base: Trace, changed: Trace) -> bool:
+    """Returns whether it joins decodes in the changed setting alone."""
+    return joins_decodes(changed) and not joins_decodes(base)
+
+
+def has_chunk(trace: Trace) -> bool:
+    """Returns whether the kept request's prompt is fed in parts."""
+    return any(not row.is_sampled for row, _ in steps_of_kept(trace))
+
+
+def is_chunked(base: Trace, changed: Trace) -> bool:
+    """Returns whether its prompt is fed in parts in the changed setting alone."""
+    return has_chunk(changed) and not has_chunk(base)
+
+
+def starts_behind_prefix(trace: Trace) -> bool:
+    """Returns whether the kept request's first row has keys that it did not compute."""
+    return any(row.context_len > 0 for row, _ in list(steps_of_kept(trace))[:1])
+
+
+def hits(base: Trace, changed: Trace) -> bool:
+    """Returns whether it starts behind a cached prefix in the changed setting alone."""
+    return starts_behind_prefix(changed) and not starts_behind_prefix(base)
+
+
+def is_prefilled(base: Trace, changed: Trace) -> bool:
+    """Returns whether its tokens come from decodes in the base and all from prefills in the other."""
+    has_decoded = any(row.context_len > 0 and row.query_len == 1 for row, _ in steps_of_kept(base))
+    return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
+
+
+def is_preempted(base: Trace, changed: Trace) -> bool:
+    """Returns whether the kept request loses its cache in the changed setting alone."""
+    return _loses_cache(changed) and not _loses_cache(base)
+
+
+def _loses_cache(trace: Trace) -> bool:
+    return any(KEPT in record.preempted for record in trace)

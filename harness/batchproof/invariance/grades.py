@@ -1,0 +1,142 @@
+"""The grades of invariance, and which comparison gives which grade.
+
+A comparison serves one request, the *kept* one, in two settings that differ along one axis: the base
+and the changed one. Its prompt, cap and config fields that the axis is not about are the same in
+both. Its answer is its tokens and, if the engine returns them, the float32 logits they were chosen
+from. Where tokens differ, logits are compared up to the first different token, inclusive: behind it
+the histories differ.
+
+* **B**: tokens and logits of both settings are equal bit for bit, although the shapes differ.
+* **S**: as E, and the changed setting served again with other contents of all other requests, at the
+  same batch size, lengths and schedule, moves no bit: shapes alone explain the difference. An axis
+  that keeps all shapes (`neighbours`, `restart`) reaches S at best, with equal bits.
+* **E**: all logits, centred over the vocabulary, differ by at most kappa E, with kappa and E of
+  `batchproof.oracle.oracle`. E is that of the calibration, or if that is too small, that of this very
+  input. On a constructed model all tokens are equal as well.
+* **T**: all tokens are equal, on a constructed model, whose margins rounding cannot bridge. It is the
+  best grade for an engine without logits.
+* **-**: none of these. Tokens differ, or, on a model that is not constructed, logits differ by more
+  than kappa E.
+
+The grade of an axis is the weakest grade of its comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import takewhile
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from batchproof.oracle.oracle import Oracle, centred
+from batchproof.records.invariance import GradeLetter
+
+
+class Grade(IntEnum):
+    """A greater grade is stronger and implies all weaker ones."""
+
+    NONE = 0
+    TOKENS = 1
+    WITHIN_E = 2
+    SAME_SHAPES = 3
+    BITWISE = 4
+
+    @property
+    def letter(self) -> GradeLetter:
+        """The grade as tables show it."""
+        letters: tuple[GradeLetter, ...] = ("-", "T", "E", "S", "B")
+        return letters[self]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine answered to the kept request. `logits` is float32 `(len(token_ids), vocab)`."""
+
+    prompt: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logits: Tensor | None
+
+    def is_same(self, other: Answer) -> bool:
+        """Returns whether all tokens and all bits of the logits are equal."""
+        if self.logits is None or other.logits is None:
+            return False
+        return self.token_ids == other.token_ids and torch.equal(self.logits, other.logits)
+
+
+def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
+    """Returns the largest difference of a logit, centred, in units of E; None without logits.
+
+    Raises `OracleError` if E cannot be measured.
+    """
+    if base.logits is None or changed.logits is None:
+        return None
+    num_rows = _num_comparable(base.token_ids, changed.token_ids)
+    moved = centred(base.logits[:num_rows]) - centred(changed.logits[:num_rows])
+    worst = moved.abs().max().item()
+    if worst == 0.0 or not isfinite(worst) or worst <= oracle.kappa * oracle.error.max_abs:
+        return worst / (oracle.error.max_abs or 1.0)
+    *_, unit = oracle.errors(base.prompt, base.token_ids)  # this input may amplify rounding
+    return worst / unit.max_abs if unit.max_abs else float("inf")
+
+
+def _num_comparable(base: tuple[int, ...], changed: tuple[int, ...]) -> int:
+    """Returns the number of steps before which the tokens are equal."""
+    pairs = zip(base, changed, strict=False)
+    num_equal = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return min(num_equal + 1, len(base), len(changed))
+
+
+def is_within(oracle: Oracle, base: Answer, changed: Answer, worst: float | None) -> bool:
+    """Returns whether rounding explains the difference, `worst` in units of E (grade E)."""
+    if oracle.subject.oracle is not None and base.token_ids != changed.token_ids:
+        return False
+    return worst is not None and worst <= oracle.kappa
+
+
+def weaker_grade(oracle: Oracle, base: Answer, changed: Answer, worst: float | None) -> Grade:
+    """Returns the grade of answers that are not equal bit for bit, without a look at shapes: E, T or
+    none. `worst` is their `difference`."""
+    if is_within(oracle, base, changed, worst):
+        return Grade.WITHIN_E
+    has_same_tokens = base.token_ids == changed.token_ids
+    is_constructed = oracle.subject.oracle is not None
+    return Grade.TOKENS if has_same_tokens and is_constructed else Grade.NONE
+
+
+@dataclass(frozen=True)
+class Graded:
+    """The grade of one comparison. `worst` is the largest difference of a logit in units of E; None
+    without logits, and where it is not finite."""
+
+    grade: Grade
+    worst: float | None
+    num_tokens: int
+    has_moved: bool  # a logit, or without logits a token
+
+
+def graded(
+    oracle: Oracle,
+    base: Answer,
+    changed: Answer,
+    control: Callable[[], Answer],
+    keeps_shapes: bool = False,
+) -> Graded:
+    """Grades the answers of two settings. `control` serves the changed setting once more, with other
+    contents of all neighbours; it is called only where S depends on it.
+
+    Raises `OracleError`, and what `control` raises.
+    """
+    worst = difference(oracle, base, changed)
+    if base.is_same(changed):
+        grade = Grade.SAME_SHAPES if keeps_shapes else Grade.BITWISE
+    else:
+        grade = weaker_grade(oracle, base, changed, worst)
+        if grade is Grade.WITHIN_E and not keeps_shapes and changed.is_same(control()):
+            grade = Grade.SAME_SHAPES
+    has_moved = base.token_ids != changed.token_ids if worst is None else not base.is_same(changed)
+    shown = worst if worst is not None and isfinite(worst) else None
+    return Graded(grade, shown, len(changed.token_ids), has_moved)

@@ -1,0 +1,147 @@
+"""`batchproof invariance ENGINE...`: the grade of invariance that each engine reaches on each axis."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from batchproof.checks.switches import compute_exactly, positions, set_back
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
+from batchproof.cli.result_files import write_result
+from batchproof.errors import ConfigError, EngineHang, Interrupt, UsageError
+from batchproof.invariance.axes import AXES
+from batchproof.invariance.invariance_page import invariance_page, tables
+from batchproof.invariance.measure import measure_engine
+from batchproof.invariance.serving import num_threads
+from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.embedded import DTYPES, EMBEDDED
+from batchproof.records.invariance import INVARIANCE, EngineRecord, InvarianceRecord
+from batchproof.records.made import made_now
+from batchproof.run.devices import make_current
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.time_limit import contained
+
+DEFAULT_MODELS = ("gpt2-hash", "llama-random")
+DEFAULT_DTYPES = ("float32",)
+SEED = 0
+TIME_LIMIT_S = 60.0  # of an engine call
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof invariance`."""
+    parser.add_argument("engines", nargs="+", metavar="ENGINE", help="as for pytest --engine")
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="M",
+        help=f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable "
+        f"(default: {' and '.join(DEFAULT_MODELS)})",
+    )
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        metavar="D",
+        help=f"{', '.join(DTYPES)}; repeatable (default: {' and '.join(DEFAULT_DTYPES)})",
+    )
+    parser.add_argument(
+        "--axis",
+        action="append",
+        metavar="A",
+        help=f"{', '.join(AXES)}; repeatable (default: all)",
+    )
+    parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
+    parser.add_argument(
+        "--seed", type=choices.whole, default=SEED, metavar="N", help="of contents (default: 0)"
+    )
+    choices.add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 if every engine has its grades, 1 if a negative control failed or an engine could not
+    be used. A run over some axes, or stopped with Ctrl-C, is written to `invariance-partial.*`.
+
+    Raises `UsageError` for an unknown engine, model, dtype, axis or device.
+    """
+    axes = choices.chosen(arguments.axis, AXES, "axis of invariance")
+    specs = [resolve_engine(text) for text in dict.fromkeys(arguments.engines)]
+    models = list(dict.fromkeys(arguments.model or DEFAULT_MODELS))
+    with _exact(arguments.device) as device:
+        labs = _laboratories(device, arguments.dtype or DEFAULT_DTYPES, models)
+        for spec in specs:
+            _try(labs[0], spec, models[0])
+        output = choices.writable(arguments.output)
+        progress = Progress("invariance", "grade", len(labs) * len(models) * len(specs) * len(axes))
+        found: list[EngineRecord] = []
+        exit_code = 0
+        try:
+            for record in _measured(labs, models, specs, axes, arguments.seed, progress):
+                found.append(record)
+        except Interrupt as interrupt:
+            exit_code = interrupt.exit_code
+        progress.close()
+    is_whole = exit_code == 0 and len(axes) == len(AXES)
+    result = InvarianceRecord(made_now(), is_whole, str(device), arguments.seed, tuple(found))
+    write_result(INVARIANCE, result, invariance_page, output, "invariance", is_whole)
+    print("\n".join(tables(result)))
+    return exit_code or int(any(each.refusal for each in found))
+
+
+@contextmanager
+def _exact(device_name: str) -> Iterator[torch.device]:
+    """Yields the device, with torch's switches as comparisons need them and one thread, and restores
+    them. Raises `UsageError`."""
+    device = resolve_device(device_name)
+    make_current(device)
+    before = positions()
+    try:
+        with num_threads(1):
+            compute_exactly()
+            yield device
+    finally:
+        set_back(before)
+
+
+def _laboratories(
+    device: torch.device, dtypes: Sequence[str], models: Sequence[str]
+) -> list[Laboratory]:
+    """Returns one for each dtype, with the models loaded, so that a wrong name is reported at once.
+    Raises `UsageError`."""
+    resolved = [resolve_dtype(each) for each in dict.fromkeys(dtypes)]
+    labs = [Laboratory(device, dtype, TIME_LIMIT_S) for dtype in resolved]
+    for lab in labs:
+        for model in models:
+            lab.subject(model)
+    return labs
+
+
+def _try(lab: Laboratory, spec: EngineSpec, model: str) -> None:
+    """Builds the engine once, so that a mistake in its options is reported before the work is done.
+    Raises `UsageError` or `ConfigError`."""
+    try:
+        with contained():
+            lab.capabilities(spec, lab.subject(model))
+    except (UsageError, ConfigError):
+        raise
+    except (Exception, EngineHang):
+        return  # it may serve other models; its row says what happened on this one
+
+
+def _measured(
+    labs: Sequence[Laboratory],
+    models: Sequence[str],
+    specs: Sequence[EngineSpec],
+    axes: Sequence[str],
+    seed: int,
+    progress: Progress,
+) -> Iterator[EngineRecord]:
+    for lab in labs:
+        for model in models:
+            for spec in specs:
+                record = measure_engine(lab, spec, model, [AXES[each] for each in axes], seed)
+                progress.step(len(axes), f"{spec.name} on {model}")
+                yield record

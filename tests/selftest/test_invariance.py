@@ -1,0 +1,299 @@
+"""Invariance: each grade has an engine that reaches it, and a run whose control fails has no grades."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from batchproof.__main__ import main
+from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
+from batchproof.errors import UnsupportedModelError
+from batchproof.invariance import axes, control
+from batchproof.invariance.axes import AXES
+from batchproof.invariance.invariance_page import invariance_page
+from batchproof.invariance.measure import measure_axis, measure_engine
+from batchproof.invariance.serving import Measured
+from batchproof.invariance.settings import NEIGHBOUR
+from batchproof.places import ROOT
+from batchproof.records.invariance import (
+    INVARIANCE,
+    UNMEASURED,
+    AxisRecord,
+    EngineRecord,
+    InvarianceRecord,
+)
+from batchproof.records.made import made_now
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
+
+RESULTS = ROOT / "results" / "invariance.json"
+ULP, LARGE = 2.0**-23, 1e-3  # added to logits; the second is far beyond kappa E, and changes no token
+LOGITS = frozenset({Capability.LOGITS})
+Change = Callable[[Completion, Sequence[Request]], Completion]
+
+
+class Changed:
+    """Answers each prompt alone, and then alters the completions by the whole call."""
+
+    capabilities = LOGITS
+
+    def __init__(self, inner: Engine, change: Change) -> None:
+        self._inner, self._change = inner, change
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [self._change(each, requests) for each in self._inner.generate(requests)]
+
+
+def engine(change: Change) -> EngineFactory:
+    return lambda model, config: Changed(reference_factory()(model, config), change)
+
+
+def contents_of_others(requests: Sequence[Request]) -> int:
+    others = [each for each in requests if each.request_id.startswith(NEIGHBOUR)]
+    return sum(sum(each.prompt_token_ids) for each in others)
+
+
+def moved(completion: Completion, seed: int, by: float) -> Completion:
+    """Moves each logit by another amount, for all moved alike are the same function."""
+    assert completion.logits is not None
+    drawn = torch.rand(completion.logits.shape, generator=torch.Generator().manual_seed(seed))
+    return replace(completion, logits=completion.logits + by * drawn * completion.logits.abs())
+
+
+def exact(completion: Completion, _requests: Sequence[Request]) -> Completion:
+    return completion
+
+
+def noise_of_the_batch_size(completion: Completion, requests: Sequence[Request]) -> Completion:
+    return moved(completion, len(requests), ULP * 2)
+
+
+def noise_of_the_neighbours(completion: Completion, requests: Sequence[Request]) -> Completion:
+    return moved(completion, contents_of_others(requests), ULP * 2)
+
+
+def far_by_the_batch_size(completion: Completion, requests: Sequence[Request]) -> Completion:
+    return moved(completion, len(requests), LARGE)
+
+
+def token_of_the_neighbours(completion: Completion, requests: Sequence[Request]) -> Completion:
+    *start, last = completion.token_ids
+    return replace(completion, token_ids=(*start, (last + contents_of_others(requests)) % 256))
+
+
+def without_logits(completion: Completion, _requests: Sequence[Request]) -> Completion:
+    return replace(completion, logits=None)
+
+
+def always_the_same(completion: Completion, _requests: Sequence[Request]) -> Completion:
+    return replace(completion, token_ids=(1,) * 8, logits=torch.zeros(8, 256))
+
+
+def raising(_completion: Completion, _requests: Sequence[Request]) -> Completion:
+    raise ValueError("out of luck")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Laboratory]:
+    """On one thread, as the command measures."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Laboratory(torch.device("cpu"), torch.float32, 30.0)
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def few_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurement takes more and larger batches."""
+    monkeypatch.setattr(axes, "LENGTHS", (9, 14, 7, 18, 11))
+    monkeypatch.setattr(axes, "BATCH_SIZES", (2, 3))
+
+
+def along(
+    lab: Laboratory, factory: EngineFactory, axis: str, model: str, has: frozenset[Capability] = LOGITS
+) -> AxisRecord:
+    measured = Measured(lab, EngineSpec("mine", factory), lab.oracle(model), has)
+    return measure_axis(measured, AXES[axis], seed=0)
+
+
+RANDOM, HASH = "llama-random", "gpt2-hash"
+
+
+@pytest.mark.parametrize(
+    ("change", "axis", "model", "grade"),
+    [
+        (exact, "batch", RANDOM, "B"),
+        (exact, "order", RANDOM, "B"),
+        (exact, "neighbours", RANDOM, "S"),
+        (exact, "restart", RANDOM, "S"),
+        (noise_of_the_batch_size, "batch", RANDOM, "S"),
+        (noise_of_the_batch_size, "neighbours", RANDOM, "S"),
+        (noise_of_the_neighbours, "batch", RANDOM, "E"),
+        (noise_of_the_neighbours, "neighbours", RANDOM, "E"),
+        (far_by_the_batch_size, "batch", HASH, "T"),
+        (far_by_the_batch_size, "batch", RANDOM, "-"),
+        (token_of_the_neighbours, "neighbours", HASH, "-"),
+        (token_of_the_neighbours, "batch", HASH, "-"),
+    ],
+)
+def test_each_grade_is_reached(
+    lab: Laboratory, change: Change, axis: str, model: str, grade: str
+) -> None:
+    record = along(lab, engine(change), axis, model)
+    assert (record.grade, record.reason) == (grade, "")
+    assert record.num_comparisons == (5 if record.worst == 0 and grade != "-" else 4)
+    assert record.evidence == ("by construction" if axis == "restart" else "not shown")
+
+
+def test_without_logits_tokens_are_the_best_grade(lab: Laboratory) -> None:
+    record = along(lab, engine(without_logits), "order", HASH, frozenset())
+    assert (record.grade, record.worst) == ("T", None)
+    record = along(lab, engine(without_logits), "order", RANDOM, frozenset())
+    assert "near-ties" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "reason"),
+    [
+        ("reference", "chunking", "the engine has no chunked_prefill"),
+        ("static", "arrival", "show it in 0 of 4 comparisons: joins running decodes"),
+    ],
+)
+def test_what_an_engine_cannot_show_is_not_measured(
+    lab: Laboratory, name: str, axis: str, reason: str
+) -> None:
+    spec = resolve_engine(name)
+    capabilities = lab.capabilities(spec, lab.subject(RANDOM))
+    record = along(lab, spec.factory, axis, RANDOM, capabilities)
+    assert record.grade == UNMEASURED
+    assert reason in record.reason
+
+
+@pytest.mark.parametrize("axis", ["batch", "arrival", "chunking", "prefix", "prefill", "preemption"])
+def test_the_traces_of_paged_show_every_event(lab: Laboratory, axis: str) -> None:
+    spec = resolve_engine("paged")
+    capabilities = lab.capabilities(spec, lab.subject(RANDOM))
+    record = along(lab, spec.factory, axis, RANDOM, capabilities)
+    assert record.evidence == "shown", record.reason
+    assert record.grade in ("B", "S")
+
+
+def test_an_engine_that_raises_is_not_measured(lab: Laboratory) -> None:
+    record = along(lab, engine(raising), "batch", RANDOM)
+    assert (record.grade, record.reason) == (UNMEASURED, "it raised ValueError: out of luck")
+
+
+def refusal(lab: Laboratory, factory: EngineFactory) -> str:
+    record = measure_engine(lab, EngineSpec(repr(factory), factory), RANDOM, [AXES["batch"]], seed=0)
+    assert not record.axes
+    return record.refusal
+
+
+def test_an_engine_that_does_not_read_its_prompt_gets_no_grades(lab: Laboratory) -> None:
+    why = "the negative control failed: another last token of the prompt gets grade B, but should get -"
+    assert refusal(lab, engine(always_the_same)) == why
+
+
+def test_a_comparison_that_does_not_see_noise_gives_no_grades(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "with_noise", lambda answer, _seed: answer)
+    assert "noise on the logits gets grade B, but should get E" in refusal(lab, engine(exact))
+
+
+def test_a_refused_model_has_no_grades(lab: Laboratory) -> None:
+    def refusing(_model: object, _config: EngineConfig) -> Engine:
+        raise UnsupportedModelError("no Llamas")
+
+    assert refusal(lab, refusing) == "refuses the model: no Llamas"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "ENGINE"),
+        ("paggd", "--engine 'paggd' is no engine"),
+        ("paged?backend=blox", "backend 'blox' is none of auto, lanes, blocks"),
+        ("static --axis bach", "'bach' is no axis of invariance; do you mean batch?"),
+        ("static --model gpt3 ", "--model 'gpt3' is neither an embedded model (gpt2-hash"),
+        ("static --dtype float33", "--dtype 'float33' is unknown; choose one of float32"),
+        ("static --seed -1", "--seed"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    line: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["invariance", *line.split(), f"--output={tmp_path}"]
+    if "--model" not in line:
+        arguments += ["--model", RANDOM]
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), words in err) == ("", 1, True), err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_a_record_and_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads = torch.get_num_threads()
+    arguments = [
+        "--model",
+        RANDOM,
+        "--axis",
+        "restart",
+        "--axis",
+        "chunking",
+        "--output",
+        str(tmp_path),
+    ]
+    assert main(["invariance", "static", *arguments]) == 0
+    assert torch.get_num_threads() == threads
+    record = INVARIANCE.read(tmp_path / "invariance-partial.json")
+    (found,) = record.engines
+    assert [(each.axis, each.grade) for each in found.axes] == [
+        ("restart", "S"),
+        ("chunking", UNMEASURED),
+    ]
+    page = (tmp_path / "invariance-partial.md").read_text(encoding="utf-8")
+    assert page == invariance_page(record)
+    assert "INCOMPLETE" in page
+    assert "| `static` | S | (1) |" in capsys.readouterr().out
+
+
+def test_an_engine_without_grades_fails_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "with_noise", lambda answer, _seed: answer)
+    arguments = ["--model", RANDOM, "--axis", "restart", "--output", str(tmp_path)]
+    assert main(["invariance", "static", *arguments]) == 1
+    out = capsys.readouterr().out
+    assert "| `static` | (1) |" in out
+    assert "1. `static`: the negative control failed: an ulp of noise" in out
+
+
+def test_a_record_survives_its_file(tmp_path: Path) -> None:
+    axis = AxisRecord("batch", "E", "", "not shown", 0.25, 4, 32)
+    missing = AxisRecord("prefix", UNMEASURED, "the engine has no prefix_caching")
+    engines = (
+        EngineRecord("mine", RANDOM, "float32", 8.0, 1e-5, axes=(axis, missing)),
+        EngineRecord("other", RANDOM, "float32", refusal="refuses the model: no Llamas"),
+    )
+    record = InvarianceRecord(made_now("made by hand"), True, "cpu", 0, engines)
+    INVARIANCE.write(record, tmp_path / "x.json")
+    assert INVARIANCE.read(tmp_path / "x.json") == record
+    page = invariance_page(record)
+    assert "| `mine` | E? | (1) |" in page
+    assert "| `mine` | 0.25 |  |" in page
+    assert "| `other` | (2) | (2) |" in page
+    assert "2. `other`: refuses the model: no Llamas" in page
+
+
+def test_the_committed_page_is_that_of_the_record() -> None:
+    record = INVARIANCE.read(RESULTS)
+    assert record.is_complete
+    assert not any(each.refusal for each in record.engines)
+    assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == invariance_page(record)
