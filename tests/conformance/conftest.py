@@ -24,6 +24,7 @@ MEET_STATES = {
     "test_a_prompt_fed_in_chunks_is_answered_as_a_whole",
     "test_prompts_that_share_prefixes_keep_parity",
     "test_a_prompt_that_is_cached_to_its_end_goes_on_from_there",
+    "test_a_prefix_whose_blocks_were_given_away_is_not_found",
     "test_a_used_engine_answers_as_a_fresh_one",
     "test_short_tenants_follow_long_ones_in_the_same_slot",
     "test_a_request_may_be_cancelled_at_any_step",

@@ -7,7 +7,7 @@ from typing import Any
 
 from batchproof.promises import Promise
 from batchproof_engines.faulty.recurrent import BOTH, cleared, planted_in_states
-from batchproof_engines.paged.checkpoints import Checkpoints
+from batchproof_engines.paged.checkpoints import Checkpoint, Checkpoints
 from batchproof_engines.paged.rows import Scheduled
 from batchproof_engines.paged.sequence import Sequence
 
@@ -17,18 +17,16 @@ class StateOfALongerPromptIsTaken(Checkpoints):
     """Behind a known prefix a prompt starts with the states of the longest prompt that has it, which
     hold that prompt's other tokens as well."""
 
-    def longest(self, sequence: Sequence, num_blocks: int) -> int:
+    def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
         """Returns all blocks if any checkpoint begins with them."""
-        return num_blocks if self._beginning_with(sequence, num_blocks * self._block_size) else 0
+        return len(blocks) if self._beginning_with(sequence, len(blocks) * self._block_size) else 0
 
-    def restored(self, sequence: Sequence, num_tokens: int) -> Any:
-        """Restores the longest."""
-        longest = max(self._beginning_with(sequence, num_tokens), key=len)
-        return super().restored(Sequence(sequence.request, [*longest]), len(longest))
+    def _behind(self, sequence: Sequence, num_tokens: int) -> Checkpoint:
+        return max(self._beginning_with(sequence, num_tokens), key=lambda each: len(each.token_ids))
 
-    def _beginning_with(self, sequence: Sequence, num_tokens: int) -> list[tuple[int, ...]]:
+    def _beginning_with(self, sequence: Sequence, num_tokens: int) -> list[Checkpoint]:
         tokens = tuple(sequence.token_ids[:num_tokens])
-        return [each for each in self._caches if each[:num_tokens] == tokens]
+        return [each for each in self._by_block.values() if each.token_ids[:num_tokens] == tokens]
 
 
 @planted_in_states(Promise.P7, "ml-explore/mlx-lm#1253")
@@ -49,8 +47,10 @@ class StateIsAheadOfItsBorder(Checkpoints):
         yield from {row.context_len + row.query_len for _ in super().places(row)}
 
     def keep(self, sequence: Sequence, num_tokens: int, cache: Any, row: int) -> None:
-        """Keeps the states under the tokens before the border."""
-        super().keep(sequence, (num_tokens - 1) // self._block_size * self._block_size, cache, row)
+        """Keeps the states as those behind the border."""
+        border = (num_tokens - 1) // self._block_size * self._block_size
+        if border:
+            super().keep(sequence, border, cache, row)
 
 
 @planted_in_states(Promise.P8, "ml-explore/mlx-lm#1515")
@@ -59,14 +59,33 @@ class TheKeptStateIsTheLiveOne(Checkpoints):
 
     def restored(self, sequence: Sequence, num_tokens: int) -> Any:
         """Hands out what is kept."""
-        return self._caches[tuple(sequence.token_ids[:num_tokens])]
+        return self._behind(sequence, num_tokens).cache
 
 
 @planted_in_states(Promise.P1, "vllm-project/vllm#55600")
 class StateOfAnotherPromptOfThatLength(Checkpoints):
     """Behind a known prefix a prompt starts with the states that any prompt left there last."""
 
-    def restored(self, sequence: Sequence, num_tokens: int) -> Any:
-        """Restores the states kept last behind so many tokens."""
-        *_, last = (each for each in self._caches if len(each) == num_tokens)
-        return super().restored(Sequence(sequence.request, [*last]), num_tokens)
+    def _behind(self, sequence: Sequence, num_tokens: int) -> Checkpoint:
+        del sequence
+        *_, last = (each for each in self._by_block.values() if len(each.token_ids) == num_tokens)
+        return last
+
+
+@planted_in_states(Promise.P8, "vllm-project/vllm#56525")
+class StatesOutliveTheirBlocks(Checkpoints):
+    """The states behind a block are found although the block has been given to other tokens."""
+
+    def _fits(self, found: Checkpoint, sequence: Sequence, num_tokens: int) -> bool:
+        """Looks at the length alone."""
+        del sequence
+        return len(found.token_ids) == num_tokens
+
+    def keep(self, sequence: Sequence, num_tokens: int, cache: Any, row: int) -> None:
+        """Keeps what is there already."""
+        kept = dict(self._by_block)
+        super().keep(sequence, num_tokens, cache, row)
+        self._by_block |= kept
+
+    def forget_overwritten(self, rows: object) -> None:
+        """Forgets nothing."""

@@ -51,7 +51,7 @@ from batchproof_engines.paged.compiled import uniform_layers
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.feeding import options_for
 from batchproof_engines.paged.lanes import LanePool
-from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions
+from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions, keeps_prefixes
 
 # Why the layers of a model are not compiled, or None if they are: engines are built often.
 _NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
@@ -95,8 +95,8 @@ def paged(
         notes += [f"its layers are not compiled: {why}"] if why is not None else []
     else:
         notes.append(FEED_NOTES[options.feed])
-        if config.prefix_caching and options.feed == SEPARATE:
-            notes.append("prefix caching has no effect: its own cache is not kept for later requests")
+        if config.prefix_caching and not keeps_prefixes(options):
+            notes.append("prefix caching has no effect: what precedes a request is fed as one chunk")
     engine = build_unprobed(model, config, options)
     engine.notes = tuple(notes)
     return engine
@@ -130,7 +130,7 @@ def build_unprobed(
     longest = Limits.of(model, config).max_model_len
     # No block needs to be larger than the longest sequence.
     config = replace(config, block_size=min(config.block_size, longest))
-    if options.feed == SEPARATE:
+    if not keeps_prefixes(options):
         config = replace(config, prefix_caching=False)
 
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:

@@ -6,8 +6,8 @@ ways to attend:
 
 * `stacked`: our attention, over keys and values in our blocks. The cache holds states alone, whose
   shapes do not depend on lengths, so that all decodes are one group.
-* `separate`: the model's own attention, over keys and values in its cache. Only sequences of one length
-  are a group: there is never a pad, so a model need not know what to do with one.
+* `separate`: the model's own attention, over keys and values in its cache. Each sequence is fed by
+  itself: some models are wrong with two, even of one length.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from batchproof_engines.paged.runner import Flight
 from batchproof_engines.paged.sequence import Sequence
 from batchproof_engines.paged.staging import current
 
-CHECKPOINTS_PER_LANE = 4  # of a large model each takes tens of megabytes
-
 
 class CachedRunner:
     """Has the methods of `ModelRunner` that the engine calls."""
@@ -48,7 +46,6 @@ class CachedRunner:
         self._model = model
         self._device = model.device
         self._backend = backend
-        self._wants_logits = config.return_logits
         self._has_our_keys = options.feed == STACKED
         self._one_by_one = options.one_by_one
         self._attached: AbstractContextManager[None] = nullcontext()
@@ -59,8 +56,7 @@ class CachedRunner:
         self._fixed = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._cache_name = str(cache_parameter(model))
         self._caches = self.caches_class()
-        num_kept = CHECKPOINTS_PER_LANE * config.max_num_seqs if config.prefix_caching else 0
-        self._checkpoints = self.checkpoints_class(num_kept, config.block_size)
+        self._checkpoints = self.checkpoints_class(config.block_size, config.prefix_caching)
 
     def begin_run(self) -> None:
         """Has nothing to prepare for a step none of whose rows were in the step before."""
@@ -69,13 +65,14 @@ class CachedRunner:
         """Is never called: the options exclude it."""
         raise NotImplementedError(f"for {seq_len} tokens")
 
-    def num_resumable(self, sequence: Sequence, num_blocks: int) -> int:
-        """Returns behind how many of a sequence's first blocks, whose keys are known, it can start."""
-        return self._checkpoints.longest(sequence, num_blocks)
+    def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
+        """Returns behind how many of its first blocks, whose keys are known, a sequence can start."""
+        return self._checkpoints.num_resumable(sequence, blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:
         """Runs all passes of a step."""
         self._caches.forget_ended()
+        self._checkpoints.forget_overwritten(batch.scheduled)
         self._restore(batch.scheduled)
         last: dict[str, Tensor] = {}
         with current(self._device), torch.inference_mode():
@@ -88,7 +85,7 @@ class CachedRunner:
                 return Flight(sampled, list, None)
             logits = torch.stack([last[each.request_id] for each in sampled.sequences])
             token_ids = logits.argmax(dim=-1)
-        return Flight(sampled, token_ids.tolist, logits if self._wants_logits else None)
+        return Flight(sampled, token_ids.tolist, logits)
 
     def _restore(self, rows: Rows) -> None:
         """Gives sequences that start behind a known prefix the states of its end."""
@@ -124,7 +121,9 @@ class CachedRunner:
 
     def _kind(self, row: Scheduled) -> Hashable:
         """Returns what rows have in common that are fed together."""
-        return row.query_len, bool(row.context_len) if self._has_our_keys else row.context_len
+        if not self._has_our_keys:
+            return row.sequence.lane
+        return row.query_len, bool(row.context_len)
 
     def _before(self, rows: Rows) -> Any:
         """Returns the cache that a pass starts from; None at the beginning of prompts."""

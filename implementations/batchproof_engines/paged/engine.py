@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from batchproof.api import (
+    CHOOSING,
     Capability,
     Completion,
     EngineConfig,
@@ -27,12 +29,13 @@ from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.cached_runner import CachedRunner
 from batchproof_engines.paged.masking import seen_by
-from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions
+from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions, keeps_prefixes
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from batchproof_engines.paged.trace import TraceLog
+from batchproof_engines.sampler import SampledRow, Sampler
 
 # Events, and the logits (vocab,), if they are wanted, by request.
 Landed = tuple[list[TokenEvent], dict[str, Tensor]]
@@ -42,7 +45,7 @@ ALL = frozenset(Capability) - {Capability.CLOSING}
 LACKING = {
     PACKED: frozenset[Capability](),
     STACKED: frozenset[Capability](),
-    SEPARATE: {Capability.PREFIX_CACHING, Capability.MASKING},  # the model's own attention has the mask
+    SEPARATE: {Capability.MASKING},  # the model's own attention has the mask
 }
 
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
@@ -53,6 +56,7 @@ class PagedEngine:
     """The life of a request is told in the package's docstring. `options` are resolved."""
 
     scheduler_class = Scheduler
+    sampler_class = Sampler
     runner_class = ModelRunner
     cached_runner_class = CachedRunner
 
@@ -63,7 +67,10 @@ class PagedEngine:
         make_backend: MakeBackend,
         options: PagedOptions,
     ) -> None:
-        self.capabilities = ALL - LACKING[options.feed]
+        self.capabilities = ALL - LACKING[options.feed] - (CHOOSING if options.overlap else frozenset())
+        if not keeps_prefixes(options):
+            self.capabilities -= {Capability.PREFIX_CACHING}
+        self._sampler = self.sampler_class()
         self._config = config
         self._window = sliding_window(model)
         self._device = model.device
@@ -102,7 +109,12 @@ class PagedEngine:
         if len(plan.admitted) == len(plan.scheduled):
             self._runner.begin_run()
         self._batch = batch = RaggedBatch.of(plan.scheduled, self._batch)
-        flight = self._runner.launch(batch)
+        try:
+            flight = self._sampled(self._runner.launch(batch))
+        except BaseException:
+            if isinstance(self._runner, CachedRunner):  # a state is changed in place
+                self._scheduler.preempt_all()
+            raise
         landed = self._land()  # of the step before, while the device is busy with this one
         token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
         done = self._scheduler.update(batch.scheduled, token_ids)
@@ -110,6 +122,20 @@ class PagedEngine:
         if not done or any(map(Sequence.awaits, flight.sampled.sequences, flight.sampled.seq_lens)):
             self._in_flight = flight
         return landed if self._overlaps else self._land()
+
+    def _sampled(self, flight: Flight) -> Flight:
+        """Chooses anew where a request says how, and notes its logprobs."""
+        sequences = flight.sampled.sequences
+        if not any(sequence.request.sampling for sequence in sequences):
+            return flight
+        assert flight.logits is not None, "an engine that reads its tokens late refuses such requests"
+        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
+        choices = self._sampler.choose(flight.logits, rows)
+        for sequence, choice in zip(sequences, choices, strict=True):
+            if choice.logprobs is not None:
+                sequence.logprobs.append(choice.logprobs)
+        token_ids = [choice.token_id for choice in choices]
+        return replace(flight, land=lambda: token_ids)
 
     def _land(self) -> Landed:
         """Read the tokens in flight and put them in the place of those that stand for them."""
@@ -124,8 +150,10 @@ class PagedEngine:
             was_running = sequence.finish_reason is None
             if sequence.reveal(index, token_id) and was_running:
                 self._scheduler.stop(sequence)
-            events.append(_event((sequence.request.request_id, token_id, sequence.finish_reason, None)))
-        if flight.logits is None:
+            logprobs = sequence.logprobs[-1] if sequence.logprobs else None
+            name = sequence.request.request_id
+            events.append(_event((name, token_id, sequence.finish_reason, None, logprobs)))
+        if flight.logits is None or not self._config.return_logits:
             return events, {}
         names = [sequence.request_id for sequence in rows.sequences]
         return events, dict(zip(names, flight.logits.float(), strict=True))
@@ -151,11 +179,16 @@ class PagedEngine:
             raise ValueError(duplicate_id(request.request_id))
         # That one of this id was aborted need not be told, and would be taken for this one's end.
         self._undelivered = [e for e in self._undelivered if e.request_id != request.request_id]
-        refusal = self._scheduler.refusal(request)
+        refusal = self._refusal(request)
         if refusal is None:
             self._scheduler.add(request)
         else:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+
+    def _refusal(self, request: Request) -> str | None:
+        if self._overlaps and request.sampling is not None:
+            return f"sampling is {request.sampling}, but needs the option overlap=false"
+        return self._scheduler.refusal(request)
 
     def _is_live(self, request_id: str) -> bool:
         """From the caller's side: one whose last token or refusal was not delivered yet is."""
@@ -197,7 +230,7 @@ class PagedEngine:
         answers: list[Sequence | str] = []  # a sequence, or why it was refused
         try:
             for request in requests:
-                answers.append(self._scheduler.refusal(request) or self._scheduler.add(request))
+                answers.append(self._refusal(request) or self._scheduler.add(request))
             logits = self._run_all()
         except BaseException:  # whoever asks next shall not meet what is left of it
             self._forget_all()
@@ -235,4 +268,5 @@ def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:
         tuple(sequence.output_token_ids),
         sequence.finish_reason,
         logits=torch.stack(logits) if logits else None,
+        logprobs=tuple(sequence.logprobs) or None,
     )

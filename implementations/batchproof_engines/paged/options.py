@@ -16,6 +16,13 @@ LINEARS = ("auto", "plain", "onednn", "mkl")
 PACKED, STACKED, SEPARATE = FEEDS = ("packed", "stacked", "separate")
 
 
+def keeps_prefixes(options: PagedOptions) -> bool:
+    """Returns whether requests can begin behind a known prefix. Where only a first chunk may have more
+    than one token, the rest of a prompt would be fed token by token; and a model's own cache is not
+    shared."""
+    return options.feed != SEPARATE and not options.one_by_one
+
+
 @dataclass(frozen=True, slots=True)
 class PagedOptions:
     """Options as in `--engine 'paged?backend=blocks&graphs=true'`; None and "auto" depend on the

@@ -2,7 +2,7 @@
 
 What a layer keeps of a sequence (keys and values, a recurrent state, the last inputs of a convolution)
 is in its cache, of whatever class; here it is only moved about. A group that stays together keeps its
-cache. When its members change, their rows are copied into a new one: all tensors of a cache have the
+cache. When its members change, their rows are copied into a new one: all tensors of the states have the
 sequences along their first dimension, and everything else in it is the same for all members.
 """
 
@@ -81,8 +81,8 @@ class RowCaches:
 
 
 def joined(parts: Seq[tuple[Any, list[int]]]) -> Any:
-    """Returns a new cache that has the given rows of the given caches, in order; it shares no tensor
-    with them."""
+    """Returns a new cache that has the given rows of the given caches, in order; it shares no tensor of
+    rows with them."""
     return _joined([cache for cache, _ in parts], [torch.tensor(rows) for _, rows in parts])
 
 

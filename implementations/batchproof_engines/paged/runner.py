@@ -31,7 +31,7 @@ class Flight:
 
     sampled: Rows  # S, the rows a token is chosen for
     land: Callable[[], list[int]]  # waits for the S tokens
-    logits: Tensor | None  # (S, vocab) they were chosen from, if they are wanted
+    logits: Tensor | None  # (S, vocab) the model's, but for an engine that reads tokens late
 
 
 class ModelRunner:
@@ -45,6 +45,7 @@ class ModelRunner:
     ) -> None:
         self._device = model.device
         self._tunes = options.tune
+        self._keeps_logits = config.return_logits
         self._backend = backend
         self._pass = ModelPass(model, backend, options, config)
         self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
@@ -69,9 +70,9 @@ class ModelRunner:
         """Prepares for a step none of whose rows were in the step before."""
         self._pass.begin_run()
 
-    def num_resumable(self, sequence: Sequence, num_blocks: int) -> int:  # noqa: ARG002
-        """Behind how many of a sequence's first blocks, whose keys are known, it can start: all."""
-        return num_blocks
+    def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Behind how many of its first blocks, whose keys are known, a sequence can start: all."""
+        return len(blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:
         """One forward pass."""
@@ -81,7 +82,9 @@ class ModelRunner:
             else:
                 outputs = self._run(batch)
             # The next captured step overwrites the logits.
-            logits = outputs[1].clone() if len(outputs) > 1 else None
+            logits = outputs[1] if len(outputs) > 1 else None
+            if logits is not None and self._keeps_logits:
+                logits = logits.clone()
             return Flight(batch.sampled, self._reader.read_later(outputs[0]), logits)
 
     def prepare(self, seq_len: int) -> None:

@@ -51,10 +51,10 @@ class Scheduler:
         limits: Limits,
         config: EngineConfig,
         has_lanes: bool = True,
-        num_resumable: Callable[[Sequence, int], int] = lambda _, num_blocks: num_blocks,
+        num_resumable: Callable[[Sequence, tuple[int, ...]], int] = lambda _, blocks: len(blocks),
     ) -> None:
-        """`num_resumable`: behind how many of a sequence's first blocks, of which so many are known, it
-        can start."""
+        """`num_resumable`: behind how many of these blocks, which hold its first keys, a sequence can
+        start."""
         self.blocks = self.block_manager_class(
             config.num_blocks,
             config.block_size,
@@ -168,7 +168,7 @@ class Scheduler:
         while self.waiting and self._free_lanes and budget:
             sequence = self.waiting[0]
             known = self.blocks.match(sequence)
-            hits = known[: self._num_resumable(sequence, len(known))]
+            hits = known[: self._num_resumable(sequence, known)]
             # Admit only what fits whole, even if the budget cuts it into chunks.
             if not self.blocks.can_hold(sequence, sequence.num_tokens, hits):
                 break
@@ -176,7 +176,7 @@ class Scheduler:
             self._waiting_ids = None
             sequence.lane = heappop(self._free_lanes)
             self.blocks.adopt(sequence, hits)
-            sequence.num_known_tokens = len(known) * self._config.block_size
+            sequence.known_blocks = known
             admitted.append(sequence.request_id)
             num_new = min(sequence.num_uncomputed_tokens, budget)
             plan.append(self._feed(sequence, num_new))
@@ -218,6 +218,11 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._waiting_ids = None
         self._stopped.append(sequence)
+
+    def preempt_all(self) -> None:
+        """Begin anew with all that run: a step has failed, and may have left states half changed."""
+        while self.running:
+            self._preempt_youngest()
 
     def _preempt_youngest(self) -> str:
         victim = self.running.pop()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batchproof.api import FinishReason, Request
+from batchproof.api import FinishReason, Request, TokenLogprobs
+from batchproof_engines.stopping import stops
 
 ABORTED = FinishReason.ABORTED  # to look a member up takes longer than to compare it
 PENDING = -1  # stands for a token that the device has chosen and the host has not read yet
@@ -22,12 +23,13 @@ class Sequence:
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # of those, taken over from the prefix cache at its last admission
-    num_known_tokens: int = 0  # of its first ones, those whose keys were in the prefix cache then
+    known_blocks: tuple[int, ...] = ()  # of its first tokens, in the prefix cache at its last admission
     lane: int = -1
     block_table: list[int] = field(default_factory=list)
     num_published_blocks: int = 0  # full blocks offered to the prefix cache
     content_id: int = 0  # of its last published block: see BlockManager
     finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
     max_num_tokens: int = field(init=False)  # prompt and cap
 
     def __post_init__(self) -> None:
@@ -60,6 +62,8 @@ class Sequence:
             self.finish_reason = FinishReason.STOP
         elif len(self.token_ids) == self.max_num_tokens:
             self.finish_reason = FinishReason.LENGTH
+        if self.request.sampling is not None and stops(self.request, self.output_token_ids):
+            self.finish_reason = FinishReason.STOP
         return self.finish_reason is not None
 
     def awaits(self, index: int) -> bool:

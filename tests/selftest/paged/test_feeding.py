@@ -14,7 +14,7 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model, moved
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof_engines.paged import paged
-from batchproof_engines.paged.cached_runner import CHECKPOINTS_PER_LANE, CachedRunner
+from batchproof_engines.paged.cached_runner import CachedRunner
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.reference import reference
 
@@ -153,16 +153,52 @@ def test_a_prompt_starts_at_the_longest_checkpoint_of_its_prefix(hybrid: PreTrai
     assert starts == [0, 0, 8, 16]
 
 
-def test_checkpoints_used_least_recently_are_forgotten(hybrid: PreTrainedModel) -> None:
-    config = EngineConfig(max_num_seqs=1, block_size=4, num_blocks=64, prefix_caching=True)
+def test_a_prompt_of_whole_blocks_starts_behind_all_but_the_last(hybrid: PreTrainedModel) -> None:
+    engine = paged(hybrid, EngineConfig(max_num_seqs=1, block_size=4, prefix_caching=True))
+    request = Request("r", tuple(range(16)), 2)
+    for _ in range(2):
+        engine.generate([request])
+    assert [step.rows[0].context_len for step in engine.trace] == [0, 16, 12, 16]
+
+
+def test_states_live_as_long_as_their_blocks(hybrid: PreTrainedModel) -> None:
+    config = EngineConfig(max_num_seqs=1, block_size=4, num_blocks=8, prefix_caching=True)
     engine = paged(hybrid, config)
     assert isinstance(engine, PagedEngine)
     assert isinstance(engine._runner, CachedRunner)
-    first = Request("first", (1, 2, 3, 4, 5), 1)
-    others = [Request(f"r{index}", (index,) * 6, 1) for index in range(10, 10 + CHECKPOINTS_PER_LANE)]
-    for request in (first, *others[1:], first, others[0], first):
-        engine.generate([request])
-    assert len(engine._runner._checkpoints) == CHECKPOINTS_PER_LANE
-    assert engine.trace[-1].rows[0].context_len == 4, "it was used between the others"
-    engine.generate([others[1]])
-    assert engine.trace[-1].rows[0].context_len == 0, "its keys are known, its state is not"
+    prompts = [tuple(range(10 * text, 10 * text + 9)) for text in range(20)]
+    for prompt in (*prompts, prompts[18], prompts[0]):
+        engine.generate([Request("r", prompt, 1)])
+        assert len(engine._runner._checkpoints) <= 8
+    recent, old = (step.rows[0].context_len for step in engine.trace[-2:])
+    assert (recent, old) == (8, 0)
+
+
+def test_a_step_that_failed_is_begun_anew(hybrid: PreTrainedModel) -> None:
+    engine = paged(hybrid, CONFIG)
+    for request in REQUESTS:
+        engine.add(request)
+    engine.step()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    handle = hybrid.lm_head.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="device is gone"):
+        engine.step()
+    handle.remove()
+    answers: dict[str, list[int]] = {each.request_id: [] for each in REQUESTS}
+    while engine.has_unfinished:
+        for event in engine.step():
+            answers[event.request_id].append(event.token_id)
+    for request in REQUESTS:
+        left = answers[request.request_id]
+        assert right_tokens(request)[-len(left) :] == tuple(left)
+
+
+@pytest.mark.parametrize("model_type", ["rwkv", "qwen4_exp_text"])
+def test_a_model_that_knows_one_sequence_alone_gets_one_at_a_time(model_type: str) -> None:
+    model = toy(model_type)
+    twins = [Request(f"r{index}", (5 + index, 6, 7), 2 + index) for index in range(3)]
+    right, got = (engine(model, CONFIG).generate(twins) for engine in (reference, paged))
+    assert [each.token_ids for each in got] == [each.token_ids for each in right]
