@@ -7,8 +7,9 @@ run if the engine has it and are skipped, by name, if not.
     def factory(model: PreTrainedModel, config: EngineConfig) -> Engine: ...
 
 Decoding is greedy: the next token is the argmax of the logits at the sequence's last position (of
-exact equals, any). The suite provides the model, so engine and reference cannot differ in weights by
-accident. The sixteen promises every engine is held to are listed in `batchproof.promises`.
+exact equals, any), unless a request says otherwise (`SamplingParams`, for engines with the capability).
+The suite provides the model, so engine and reference cannot differ in weights by
+accident. The promises every engine is held to are listed in `batchproof.promises`.
 
 This module imports no torch at run time, so that a scheduler may import it and stay free of tensors.
 """
@@ -23,6 +24,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from batchproof.errors import ConfigError
+from batchproof.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
+from batchproof.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +53,7 @@ class Request:
     prompt_token_ids: tuple[int, ...]
     max_new_tokens: int
     eos_token_ids: frozenset[int] = frozenset()
+    sampling: SamplingParams | None = None  # None: greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Completion:
     `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch
     scalars. `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of
     shape `(len(token_ids), vocab_size)`: token i was chosen from row i. Later calls leave them as they
-    are.
+    are. `logprobs` are there if the request asks for them.
     """
 
     request_id: str
@@ -67,6 +71,7 @@ class Completion:
     finish_reason: FinishReason
     error: str | None = None
     logits: Tensor | None = field(default=None, compare=False, repr=False)
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, compare=False)  # one a token
 
     @classmethod
     def refused(cls, request_id: str, error: str) -> Completion:
@@ -148,6 +153,20 @@ class Capability(StrEnum):
     PREEMPTION = "preemption"  # a full block pool makes it preempt; needs `num_blocks`
     PREFIX_CACHING = "prefix_caching"  # with `EngineConfig.prefix_caching` a request whose beginning
     # is cached starts behind it: its first row after an admission has a context_len above 0
+    LOGPROBS = "logprobs"  # completions and events have logprobs if a request asks for them
+    LOGIT_PROCESSING = "logit_processing"  # stages 1 to 5 of `SamplingParams`, and stop sequences
+    SAMPLING = "sampling"  # stage 6: temperatures above 0
+    SEEDED_SAMPLING = "seeded_sampling"  # a request with a seed draws the same tokens in any batch
+
+
+CHOOSING = frozenset(  # what `Request.sampling` needs
+    {
+        Capability.LOGPROBS,
+        Capability.LOGIT_PROCESSING,
+        Capability.SAMPLING,
+        Capability.SEEDED_SAMPLING,
+    }
+)
 
 
 class TokenEvent(NamedTuple):
@@ -163,6 +182,7 @@ class TokenEvent(NamedTuple):
     token_id: int | None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    logprobs: TokenLogprobs | None = None
 
     @classmethod
     def refused(cls, request_id: str, error: str) -> TokenEvent:
@@ -330,7 +350,8 @@ class Limits:
                 f"{len(prompt)} prompt tokens + max_new_tokens {cap} = {len(prompt) + cap}, but the "
                 f"context holds {self.max_model_len}"
             )
-        return None
+        asked = request.sampling
+        return None if asked is None else asked.refusal(self.vocab_size, cap, request.eos_token_ids)
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `refusal` for each request of a call; of two good requests with one id the later

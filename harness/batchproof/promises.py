@@ -1,5 +1,5 @@
 """The numbered standard: what batching must preserve. Every test, fault and case names one of these
-promises."""
+promises. P17 is reserved for speculative decoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Promise(Enum):
-    """`P1` ... `P16`, each with a short name and the promise in a sentence."""
+    """`P1` ... `P19`, each with a short name and the promise in a sentence."""
 
     P1 = ("parity", "token_ids equal per-prompt greedy generation, token for token")
     P2 = ("caps", "never more than max_new_tokens, and exactly that many unless an EOS came first")
@@ -25,6 +25,8 @@ class Promise(Enum):
     P14 = ("stream", "a request's events add up to its completion, each token once")
     P15 = ("no side effects", "model, settings, RNG and requests are left as they were")
     P16 = ("determinism", "the same call twice gives the same answer")
+    P18 = ("logprobs", "logprobs are those of the model, ranked, and of the right request and step")
+    P19 = ("sampling", "tokens are chosen by the request's own parameters, and by no one else's")
 
     def __init__(self, title: str, sentence: str) -> None:
         self.title = title

@@ -101,6 +101,30 @@ def binomial_bound(num_trials: int, probability: float, risk: float) -> int:
     return k
 
 
+def g_test(observed: Sequence[int], expected: Sequence[float]) -> tuple[float, float]:
+    """Returns the G statistic of counts against expected ones, and the chance of as large a one.
+
+    2 sum(o ln(o / e)) is nearly chi-square distributed with one degree of freedom less than there are
+    cells (S. S. Wilks, Annals of Mathematical Statistics 9, 1938).
+    """
+    pairs = zip(observed, expected, strict=True)
+    statistic = 2 * sum(seen * math.log(seen / wanted) for seen, wanted in pairs if seen)
+    statistic += 2 * (sum(expected) - sum(observed))  # 0 unless a cell was given more than is left
+    return statistic, chi_square_tail(statistic, len(observed) - 1)
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """Returns P(X > statistic) of a chi-square variable: the finite sums of Abramowitz and Stegun,
+    26.4.4 and 26.4.5; 1 without degrees of freedom."""
+    if statistic <= 0 or degrees < 1:
+        return 1.0
+    half = statistic / 2
+    if degrees % 2 == 0:
+        return math.exp(-half) * sum(half**k / math.factorial(k) for k in range(degrees // 2))
+    terms = (half ** (k - 0.5) / math.gamma(k + 0.5) for k in range(1, (degrees + 1) // 2))
+    return math.erfc(math.sqrt(half)) + math.exp(-half) * sum(terms)
+
+
 def share_bound(num_successes: int, num_trials: int, risk: float) -> float:
     """Returns the largest probability of success at which as few as `num_successes` still happen with
     probability `risk` (the upper bound of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Found

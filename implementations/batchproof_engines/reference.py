@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import (
+    CHOOSING,
     Capability,
     Completion,
     Engine,
@@ -23,12 +24,14 @@ from batchproof.api import (
     Request,
 )
 from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
+from batchproof_engines.sampler import Choice, SampledRow, Sampler, logprobs_of
+from batchproof_engines.stopping import stops
 
 
 class ReferenceEngine:
     """Decodes each request alone; `max_num_seqs` and the block pool have no effect."""
 
-    capabilities = frozenset({Capability.LOGITS})
+    capabilities = frozenset({Capability.LOGITS}) | CHOOSING
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._model = model
@@ -36,6 +39,7 @@ class ReferenceEngine:
         self._limits = Limits.of(model, config)
         self._cache_name = cache_parameter(model)
         self._gives_positions = counts_from_zero(model)
+        self._sampler = Sampler()
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request, in order; a bad request is refused, the others are
@@ -54,6 +58,7 @@ class ReferenceEngine:
         fed = request.prompt_token_ids  # the prompt at first, then one new token at a time
         given: dict[str, Any] = {"use_cache": name is not None}  # the model makes its own cache
         token_ids: list[int] = []
+        choices: list[Choice] = []
         logits: list[torch.Tensor] = []
         while True:
             input_ids = torch.tensor([fed], device=self._model.device)
@@ -70,9 +75,10 @@ class ReferenceEngine:
             last = output.logits[0, -1]
             if self._return_logits:
                 logits.append(last.float())
-            token_ids.append(int(last.argmax()))
+            choices += self._sampler.choose(last[None], [SampledRow(request, token_ids)])
+            token_ids.append(choices[-1].token_id)
             fed = (*fed, token_ids[-1]) if name is None else (token_ids[-1],)
-            if token_ids[-1] in request.eos_token_ids:
+            if token_ids[-1] in request.eos_token_ids or stops(request, token_ids):
                 reason = FinishReason.STOP
                 break
             if len(token_ids) == request.max_new_tokens:
@@ -83,6 +89,7 @@ class ReferenceEngine:
             tuple(token_ids),
             reason,
             logits=torch.stack(logits) if self._return_logits else None,
+            logprobs=logprobs_of(choices),
         )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from batchproof.api import (
+    CHOOSING,
     Capability,
     Completion,
     Engine,
@@ -26,6 +27,8 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof_engines.model_support import cache_parameter, refuse_batch_dependent
+from batchproof_engines.sampler import Choice, SampledRow, Sampler, logprobs_of
+from batchproof_engines.stopping import stops
 from batchproof_engines.trial_batch import probe_logits
 
 PAD_TOKEN_ID = 0  # any token of the vocabulary will do: the mask hides it
@@ -38,14 +41,17 @@ class _Row:
         self.request = request
         self.keeps_logits = keeps_logits
         self.token_ids: list[int] = []
+        self.choices: list[Choice] = []
         self.logits: list[Tensor] = []
         self.finish_reason: FinishReason | None = None
 
-    def append(self, token_id: int, logits: Tensor) -> None:
+    def append(self, choice: Choice, logits: Tensor) -> None:
+        token_id = choice.token_id
         self.token_ids.append(token_id)
+        self.choices.append(choice)
         if self.keeps_logits:  # with a large vocabulary they take more memory than the KV cache
             self.logits.append(logits)
-        if token_id in self.request.eos_token_ids:
+        if token_id in self.request.eos_token_ids or stops(self.request, self.token_ids):
             self.finish_reason = FinishReason.STOP
         elif len(self.token_ids) == self.request.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH
@@ -54,13 +60,14 @@ class _Row:
 class StaticEngine:
     """Serves waves of `config.max_num_seqs` requests, first come, first served."""
 
-    capabilities = frozenset({Capability.LOGITS, Capability.TRACING})
+    capabilities = frozenset({Capability.LOGITS, Capability.TRACING}) | CHOOSING
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._model = model
         self._config = config
         self._limits = Limits.of(model, config)
         self._cache_name = str(cache_parameter(model))
+        self._sampler = Sampler()
         self._trace: list[StepRecord] = []
 
     @property
@@ -91,13 +98,15 @@ class StaticEngine:
         while any(row.finish_reason is None for row in wave):
             live = [row for row in wave if row.finish_reason is None]
             logits = self._forward(input_ids, attention_mask, cache)
-            tokens = logits.argmax(dim=-1)
-            for row, token_id, row_logits in zip(wave, tokens.tolist(), logits, strict=True):
+            rows = [SampledRow(row.request, row.token_ids) for row in wave]
+            choices = self._sampler.choose(logits, rows)
+            for row, choice, row_logits in zip(wave, choices, logits, strict=True):
                 if row.finish_reason is None:
-                    row.append(token_id, row_logits)
+                    row.append(choice, row_logits)
             self._trace.append(_record(wave, live, waiting))
             # Finished rows are fed as well: their slots are idle, but the batch keeps its shape.
-            input_ids = tokens[:, None]
+            fed = [[choice.token_id] for choice in choices]
+            input_ids = torch.tensor(fed, device=self._model.device)
             attention_mask = torch.nn.functional.pad(attention_mask, (0, 1), value=1)
 
     def _left_pad(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
@@ -132,7 +141,11 @@ class StaticEngine:
         assert row.finish_reason is not None, "a wave runs until each of its rows has finished"
         logits = torch.stack(row.logits) if self._config.return_logits else None
         return Completion(
-            row.request.request_id, tuple(row.token_ids), row.finish_reason, logits=logits
+            row.request.request_id,
+            tuple(row.token_ids),
+            row.finish_reason,
+            logits=logits,
+            logprobs=logprobs_of(row.choices),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
+from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.paged import build_unprobed
 from batchproof_engines.paged import scheduler as paged
 from batchproof_engines.paged.block_manager import BlockManager
@@ -22,11 +23,12 @@ from batchproof_engines.paged.checkpoints import Checkpoints
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
 from batchproof_engines.paged.lanes import LanePool
-from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.options import PACKED, PagedOptions
 from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.paged.runner import ModelRunner
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
+from batchproof_engines.sampler import Sampler
 from batchproof_engines.static import StaticEngine
 
 # The owner of each component, and the class attribute by which it refers to the component.
@@ -38,6 +40,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     CapturedSteps: (ModelRunner, "graphs_class"),
     LastTokens: (ModelRunner, "last_tokens_class"),
     ModelRunner: (PagedEngine, "runner_class"),
+    Sampler: (PagedEngine, "sampler_class"),
     RowCaches: (CachedRunner, "caches_class"),
     Checkpoints: (CachedRunner, "checkpoints_class"),
     CachedRunner: (PagedEngine, "cached_runner_class"),
@@ -61,10 +64,13 @@ def engine_with(component: type, **options: Any) -> EngineFactory:
     """Returns a factory of the engine that has the component in the place of its base class.
 
     `options` are those of `PagedOptions` for a component of the paged engine; `graphs` and `overlap`
-    are off by default. A subclass of a ragged or static engine is its own factory.
+    are off by default. A subclass of a static engine is its own factory. Models that the honest engine
+    refuses by their configuration are refused.
     """
-    if issubclass(component, RaggedEngine | StaticEngine):
+    if issubclass(component, StaticEngine):
         return component
+    if issubclass(component, RaggedEngine):
+        return partial(_ragged, component)
     for base, (owner, attribute) in OWNERS.items():
         if issubclass(component, base):
             altered = type(owner.__name__, (owner,), {attribute: component})
@@ -75,7 +81,14 @@ def engine_with(component: type, **options: Any) -> EngineFactory:
     return partial(_paged, {argument: component}, PagedOptions(**DEFAULT_OPTIONS | options))
 
 
+def _ragged(component: type[RaggedEngine], model: PreTrainedModel, config: EngineConfig) -> Engine:
+    refuse_unbatchable("ragged", model)
+    return component(model, config)
+
+
 def _paged(
     classes: dict[str, Any], options: PagedOptions, model: PreTrainedModel, config: EngineConfig
 ) -> Engine:
+    if options.feed in ("auto", PACKED):
+        refuse_unbatchable("paged", model)
     return build_unprobed(model, config, options.resolved(model.device), **classes)

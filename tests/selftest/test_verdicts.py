@@ -187,5 +187,5 @@ def test_an_answer_is_a_prefix_of_a_longer_one(oracle: Oracle) -> None:
 
 
 def test_a_continuation_is_cut_at_its_first_eos() -> None:
-    assert cut((5, 6, 5), frozenset({5})) == ((5,), FinishReason.STOP)
-    assert cut((5, 6), frozenset({9})) == ((5, 6), FinishReason.LENGTH)
+    assert cut((5, 6, 5), Request("r", (1,), 3, frozenset({5}))) == ((5,), FinishReason.STOP)
+    assert cut((5, 6), Request("r", (1,), 2, frozenset({9}))) == ((5, 6), FinishReason.LENGTH)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from batchproof.api import Capability, EngineConfig, FinishReason
+from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
 from batchproof.cases.schema import (
     Call,
     Case,
@@ -29,13 +29,14 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.places import CASES
 from batchproof.promises import Promise
 from batchproof.validation.yaml_nodes import SourceLine, YamlNode, read_yaml, yaml_files
+from batchproof.workload.sampling_values import DEFAULTS, sampling_params
 
 CASE_KEYS = (
     *("name", "promise", "why", "link", "needs", "models"),
     *("config", "requests", "calls", "abort_unknown", "expect"),
 )
 LAST_ARRIVAL = 10_000
-REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "expect")
+REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sampling", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
 SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
 EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit")
@@ -173,8 +174,17 @@ def _request(item: YamlNode, default_id: str) -> RequestSpec:
         eos=tuple(_eos(each, cap) for each in _list(found, "eos", "an item of eos")),
         arrive=_arrival(found["arrive"]) if "arrive" in found else None,
         aborts=_aborts(found["abort"]) if "abort" in found else (),
+        sampling=_sampling(found["sampling"]) if "sampling" in found else None,
         expect=_request_expectation(found["expect"]) if "expect" in found else RequestExpectation(),
     )
+
+
+def _sampling(item: YamlNode) -> SamplingParams:
+    found = {name: each.value() for name, each in item.mapping(tuple(DEFAULTS)).items()}
+    try:
+        return sampling_params(found)
+    except ValueError as error:
+        raise item.place.error(str(error)) from None
 
 
 def _prompt(item: YamlNode) -> Prompt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request
 from batchproof.cases.schema import (
@@ -18,6 +19,7 @@ from batchproof.cases.schema import (
     TokenPrompt,
 )
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -46,7 +48,7 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
     context_len = min(subject.context_len, config.max_model_len or sys.maxsize)
     prompt = _prompt_token_ids(spec.prompt, subject, context_len)
     cap = context_len - len(prompt) + spec.cap.offset if isinstance(spec.cap, ContextCap) else spec.cap
-    plain = Request(spec.request_id, prompt, cap)
+    plain = Request(spec.request_id, prompt, cap, sampling=spec.sampling)
     refusal = Limits.of(subject.model, config).refusal(plain)
     if refusal is not None and not spec.is_bad:
         raise spec.place.error(
@@ -57,7 +59,7 @@ def request_of(spec: RequestSpec, oracle: Oracle, config: EngineConfig) -> Reque
         return plain
     answer = oracle.right_tokens(prompt, cap)
     eos = frozenset(_eos_id(spec, item, prompt, answer) for item in spec.eos)
-    return Request(spec.request_id, prompt, cap, eos)
+    return replace(plain, eos_token_ids=eos)
 
 
 def _prompt_token_ids(prompt: Prompt, subject: ModelUnderTest, context_len: int) -> tuple[int, ...]:
@@ -95,7 +97,7 @@ def slips(case: Case, oracle: Oracle) -> list[tuple[RequestSpec, str]]:
         if finish in (FinishReason.ERROR, FinishReason.ABORTED):
             continue
         request = request_of(spec, oracle, case.config)
-        if not oracle.subject.has_answer(request.prompt_token_ids):
+        if not oracle.subject.has_answer(request.prompt_token_ids) or is_drawn(request):
             continue
         token_ids, reason = oracle.expected(request)
         if finish not in (None, reason) or num_tokens not in (None, len(token_ids)):

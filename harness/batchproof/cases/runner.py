@@ -33,6 +33,7 @@ from batchproof.checks.prefixes import Computed
 from batchproof.checks.refusals import require_refused
 from batchproof.findings.failure import CaseNote
 from batchproof.findings.finding import Facts, Finding, Rule
+from batchproof.oracle.choosing import is_drawn
 from batchproof.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
@@ -231,8 +232,11 @@ def _check_repeats(workloads: Sequence[Workload], outcomes: Sequence[Outcome]) -
     """Checks P16: calls with the same requests get the same answers, near-ties included."""
     seen: dict[object, object] = {}
     for workload, outcome in zip(workloads, outcomes, strict=True):
+        if any(map(is_drawn, workload.requests)):
+            continue
         asked = tuple(
-            (r.prompt_token_ids, r.max_new_tokens, r.eos_token_ids) for r in workload.requests
+            (r.prompt_token_ids, r.max_new_tokens, r.eos_token_ids, r.sampling)
+            for r in workload.requests
         )
         answers: list[object] = [(c.token_ids, str(c.finish_reason)) for c in outcome.completions]
         first = seen.setdefault((asked, workload.arrivals), answers)

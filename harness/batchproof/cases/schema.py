@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.api import Capability, EngineConfig, FinishReason
+from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
 from batchproof.promises import Promise
 from batchproof.validation.yaml_nodes import SourceLine
 
@@ -85,6 +85,7 @@ class RequestSpec:
     eos: tuple[int | EosRef, ...] = ()
     arrive: int | None = None
     aborts: tuple[int, ...] = ()
+    sampling: SamplingParams | None = None
     expect: RequestExpectation = RequestExpectation()
 
     @property

@@ -21,7 +21,10 @@ import torch
 
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.broken import BrokenPromise, broken
+from batchproof.checks.choices import check_drawn, check_processed
+from batchproof.checks.logprobs import check_logprobs
 from batchproof.findings.finding import Facts, Rule
+from batchproof.oracle.choosing import is_drawn, num_until_end, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.records.trial_record import Ledger
 from batchproof.statistics import binomial_bound
@@ -51,6 +54,7 @@ def check_completions(
         check_structure(request, completion)
         check_tokens(request, completion, oracle, ledger)
         check_logits(request, completion, oracle)
+        check_logprobs(request, completion, oracle)
         ledger.num_logits += completion.logits is not None
         ledger.num_requests += 1
         ledger.num_steps += len(completion.token_ids)
@@ -67,7 +71,7 @@ def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle)
         [
             (request.prompt_token_ids, tuple(completion.token_ids))
             for request, completion in pairs
-            if completion.logits is not None
+            if (completion.logits is not None or request.sampling is not None)
             and completion.token_ids
             and len(completion.token_ids) <= request.max_new_tokens
             and all(0 <= token < vocab_size for token in completion.token_ids)
@@ -112,23 +116,25 @@ def check_structure(request: Request, completion: Completion) -> None:
     }
     if len(tokens) > cap:
         raise broken(Rule.CAP, name, cap, **facts)
-    early = next((i for i, t in enumerate(tokens[:-1]) if t in request.eos_token_ids), None)
-    if early is not None:
-        raise broken(Rule.EOS, name, early, token=tokens[early], **facts)
-    ends_in_eos = bool(tokens) and tokens[-1] in request.eos_token_ids
-    if not ends_in_eos and len(tokens) < cap:
+    end = num_until_end(request, tokens)
+    if end is not None and end < len(tokens):
+        raise broken(Rule.EOS, name, end - 1, token=tokens[end - 1], **facts)
+    if end is None and len(tokens) < cap:
         raise broken(Rule.SHORT, name, len(tokens), **facts)
-    expected = FinishReason.STOP if ends_in_eos else FinishReason.LENGTH
+    expected = FinishReason.LENGTH if end is None else FinishReason.STOP
     if completion.finish_reason != expected:
         raise broken(Rule.FINISH_REASON, name, should_be=expected.value, **facts)
 
 
 def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
-    """Checks the tokens by rules O1 to O3, and counts near-ties in the ledger.
+    """Checks the tokens by rules O1 to O3, and counts near-ties in the ledger; those that a request
+    wants chosen otherwise by `checks.choices`.
 
     Raises `BrokenPromise`, and `OracleError` if there is no right answer.
     """
     prompt, tokens = request.prompt_token_ids, completion.token_ids
+    if _is_chosen_otherwise(request, completion, oracle):
+        return
     should_be = list(oracle.right_tokens(prompt, request.max_new_tokens))
     for step, token_id in enumerate(tokens):
         if token_id == should_be[step]:
@@ -143,6 +149,18 @@ def check_tokens(request: Request, completion: Completion, oracle: Oracle, ledge
                 ledger.num_near_ties += num_near_ties
                 return
         raise _wrong_token(request, completion, oracle, step, should_be)
+
+
+def _is_chosen_otherwise(request: Request, completion: Completion, oracle: Oracle) -> bool:
+    """Checks tokens that are not the argmax of the logits alone, and returns whether they are such.
+    Raises `BrokenPromise`."""
+    asked, tokens = sampling_of(request), completion.token_ids
+    is_known = all(0 <= token < oracle.subject.vocab_size for token in tokens)
+    if not is_known or not (asked.changes_logits or is_drawn(request)):
+        return False
+    check = check_drawn if is_drawn(request) else check_processed
+    check(request, completion, oracle)
+    return True
 
 
 def check_choices(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from batchproof.api import Completion, FinishReason, RowRecord, StepRecord, TokenEvent
+from batchproof.api import (
+    Completion,
+    FinishReason,
+    RowRecord,
+    StepRecord,
+    TokenEvent,
+    TokenLogprobs,
+)
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 
@@ -25,6 +32,7 @@ def checked_completions(given: object) -> tuple[Completion, ...]:
         if not isinstance(each, Completion):
             raise broken(Rule.COMPLETION_TYPE, got=kind, item=type(each).__name__)
         slip = _slip(each.request_id, each.token_ids, each.finish_reason, each.logits)
+        slip = slip or _logprobs_slip(each.logprobs if each.logprobs is not None else ())
         if slip is not None:
             raise broken(Rule.COMPLETION_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
     return completions
@@ -46,6 +54,17 @@ def _slip(request_id: object, token_ids: object, reason: object, logits: object)
     return None
 
 
+def _logprobs_slip(given: object) -> Slip | None:
+    if not isinstance(given, tuple | list):
+        return f"logprobs of type {type(given).__name__}", "a tuple of TokenLogprobs"
+    strange = [each for each in given if not isinstance(each, TokenLogprobs)]
+    if strange:
+        return f"logprobs with a {type(strange[0]).__name__}", "a tuple of TokenLogprobs"
+    pairs = [(rank, value) for each in given for rank, value in ((each.rank, each.logprob), *each.top)]
+    wrong = [each for each in pairs if type(each[0]) is not int or type(each[1]) is not float]
+    return (f"logprobs with {wrong[0]!r}", "an int and a float") if wrong else None
+
+
 def checked_events(given: object) -> list[TokenEvent]:
     """Returns the events as a list. Raises `BrokenPromise` for anything but a list of well-typed
     events."""
@@ -54,6 +73,7 @@ def checked_events(given: object) -> list[TokenEvent]:
         if not isinstance(each, TokenEvent):
             raise broken(Rule.EVENT_TYPE, got=type(each).__name__)
         slip = _event_slip(each.token_id, each.finish_reason)
+        slip = slip or _logprobs_slip(() if each.logprobs is None else (each.logprobs,))
         if slip is not None:
             raise broken(Rule.EVENT_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
     return [*events]

@@ -9,6 +9,7 @@ from batchproof.api import Completion, EngineConfig, FinishReason, Limits, Reque
 from batchproof.checks.answers import check_structure, check_tokens
 from batchproof.checks.broken import BrokenPromise
 from batchproof.diagnosis.rerunner import Call
+from batchproof.oracle.choosing import is_drawn
 from batchproof.oracle.oracle import Oracle, centred
 from batchproof.records.trial_record import Ledger
 
@@ -43,7 +44,7 @@ def symptoms_of(calls: Sequence[Call], oracle: Oracle) -> list[Symptom]:
 
 def _symptom(call: int, request: Request, completion: Completion, oracle: Oracle) -> Symptom | None:
     has_answer = oracle.subject.has_answer(request.prompt_token_ids) and not is_bad(request, oracle)
-    if completion.finish_reason is FinishReason.ERROR or not has_answer:
+    if completion.finish_reason is FinishReason.ERROR or not has_answer or is_drawn(request):
         return None
     wrong = _first_wrong(request, completion, oracle)
     if wrong is not None:

@@ -36,6 +36,8 @@ class Cause(Enum):
     LIVENESS = "a run does not end"
     ACCOUNTING = "cache blocks are lost, counted twice or assigned twice"
     INPUT = "a bad request is accepted, altered, or harms others"
+    SAMPLING = "a token is not chosen by its request's own parameters"
+    LOGPROBS = "logprobs are of another row, step or distribution"
     CANCEL = "an abort does nothing, too much, or leaves something behind"
     SIDE_EFFECT = "the engine changes something outside itself"
     RACE = "the same call gives different answers"

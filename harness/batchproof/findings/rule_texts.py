@@ -77,6 +77,49 @@ ANSWERS: dict[Rule, tuple[str, ...]] = {
         REQUEST
         + ": the logits are off by {off:.3g} on average (rms), but rounding reaches {bound:.2g}",
     ),
+    Rule.PROCESSED: (
+        REQUEST + " step {step}: got token {token}, but its parameters make {right_token} the best",
+        "got:       {got}",
+        "should be: {should_be}",
+        "the better token leads by {margin:.3g}; rounding explains {bound:.2g}",
+        "{sampling}",
+    ),
+    Rule.FORBIDDEN: (
+        REQUEST + " step {step}: got token {token}, which its parameters exclude",
+        "got: {got}",
+        "{sampling}",
+    ),
+    Rule.SEED: (
+        "{num_changed} of {num_requests} requests with a seed are answered differently {relation}; "
+        "chance allows {budget}",
+        "first " + REQUEST + ": before {before}, after {after}",
+    ),
+    Rule.SEED_IGNORED: (
+        "all {num_requests} requests are answered as before with other seeds; "
+        + REQUEST
+        + ": {before}",
+    ),
+    Rule.FREQUENCIES: (
+        "the tokens drawn do not have their probabilities: G = {statistic:.1f} with {degrees} degrees "
+        "of freedom, p = {p_value:.1g}",
+        "*cells",
+        "{sampling}",
+    ),
+    Rule.LOGPROBS_MISSING: (
+        REQUEST + " asks for logprobs and has {num_tokens} tokens, but {got} of them have some",
+    ),
+    Rule.LOGPROB: (
+        REQUEST + " step {step}: the logprob of token {token} is {got:.6g}, but should be "
+        "{should_be:.6g}, within {bound:.2g}",
+    ),
+    Rule.RANK: (
+        REQUEST + " step {step}: the rank of token {token} is {got}, but should be {should_be}",
+    ),
+    Rule.TOP_LOGPROBS: (
+        REQUEST + " step {step}: of the likeliest tokens {what}",
+        "got:       {got}",
+        "should be: {should_be}",
+    ),
 }
 
 REFUSALS_AND_RELATIONS: dict[Rule, tuple[str, ...]] = {

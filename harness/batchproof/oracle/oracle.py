@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from batchproof.api import EngineConfig, EngineFactory, FinishReason, Request
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.oracle.choosing import num_until_end, processed, sampling_of
 from batchproof.oracle.coarse import coarse
 from batchproof.oracle.error_unit import Calibration, ErrorUnit
 from batchproof.oracle.precision import AS_SERVED, Precision
@@ -74,6 +75,7 @@ class Oracle:
         self._reference = reference(coarse(subject.model, precision), EngineConfig(return_logits=True))
         self._answers: Recent[Prompt, Answer] = Recent(lambda answer: answer.logits.numel())
         self._scores: Recent[Scored, Tensor] = Recent(lambda score: score.numel())
+        self._processed: dict[Request, tuple[int, ...]] = {}
         self._right: dict[Prompt, tuple[int, ...]] = {}  # tokens are small, so all are kept
 
     @property
@@ -157,11 +159,36 @@ class Oracle:
         chunks = ceil(max_new_tokens / ANSWER_CHUNK)
         return min(chunks * ANSWER_CHUNK, self.subject.context_len - len(prompt))
 
+    def choices(self, request: Request) -> tuple[int, ...]:
+        """Returns `max_new_tokens` tokens as the request wants them chosen, whatever ends the answer:
+        `right_tokens`, or, where its parameters change logits, the argmax in float64 of what they make
+        of them. Raises `OracleError`, also for a request whose tokens are drawn."""
+        asked = sampling_of(request)
+        if asked.temperature > 0:
+            raise OracleError(
+                f"request {request.request_id!r} has no right answer: its tokens are drawn"
+            )
+        if not asked.changes_logits:
+            return self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
+        key = replace(request, request_id="")
+        if key not in self._processed:
+            self._processed[key] = self._worked_out_choices(request)
+        return self._processed[key]
+
+    def _worked_out_choices(self, request: Request) -> tuple[int, ...]:
+        prompt = request.prompt_token_ids
+        tokens: tuple[int, ...] = ()
+        with _answering("the model in float64", prompt, request.max_new_tokens):
+            for _ in range(request.max_new_tokens):
+                fed = (*tokens, 0)  # the last is not looked at
+                (logits,) = teacher_forced(self.subject, [(prompt, fed)])
+                tokens = (*tokens, int(processed(logits, request, fed)[-1].argmax()))
+        return tokens
+
     def expected(self, request: Request) -> tuple[tuple[int, ...], FinishReason]:
-        """Returns tokens and finish reason of a good request: the answer, cut at its first EOS. Raises
-        `OracleError`."""
-        token_ids = self.right_tokens(request.prompt_token_ids, request.max_new_tokens)
-        return cut(token_ids, request.eos_token_ids)
+        """Returns tokens and finish reason of a good request: `choices`, cut where the answer ends.
+        Raises `OracleError`."""
+        return cut(self.choices(request), request)
 
     def score(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Tensor:
         """Returns float64 logits `(len(token_ids), vocab)`: row i is what token i should be chosen
@@ -238,14 +265,11 @@ def _answering(who: str, prompt: Prompt, max_new_tokens: int) -> Iterator[None]:
         ) from error
 
 
-def cut(
-    token_ids: Sequence[int], eos_token_ids: frozenset[int]
-) -> tuple[tuple[int, ...], FinishReason]:
-    """Returns a greedy continuation up to its first EOS and the finish reason, LENGTH without one."""
-    for index, token_id in enumerate(token_ids):
-        if token_id in eos_token_ids:
-            return tuple(token_ids[: index + 1]), FinishReason.STOP
-    return tuple(token_ids), FinishReason.LENGTH
+def cut(token_ids: tuple[int, ...], request: Request) -> tuple[tuple[int, ...], FinishReason]:
+    """Returns a continuation up to its first EOS or stop sequence, and the finish reason, LENGTH
+    without one."""
+    end = num_until_end(request, token_ids)
+    return token_ids[:end], FinishReason.LENGTH if end is None else FinishReason.STOP
 
 
 @torch.inference_mode()

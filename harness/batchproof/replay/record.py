@@ -15,6 +15,7 @@ from batchproof.findings.finding import Fact, Finding, Rule, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.promises import Promise
 from batchproof.records.decode import decode, encode
+from batchproof.workload.sampling_values import plain_values, sampling_params
 from batchproof.workload.workloads import Workload
 
 SCHEMA = 1
@@ -53,10 +54,12 @@ class StoredRequest:
     prompt: tuple[int, ...]
     max_new_tokens: int
     eos: tuple[int, ...]
+    sampling: Mapping[str, object] | None = None
 
     def request(self) -> Request:
-        """Returns the request itself."""
-        return Request(self.id, self.prompt, self.max_new_tokens, frozenset(self.eos))
+        """Returns the request itself. Raises `ValueError` for parameters out of place."""
+        asked = None if self.sampling is None else sampling_params(self.sampling)
+        return Request(self.id, self.prompt, self.max_new_tokens, frozenset(self.eos), asked)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class StoredRun:
                 each.prompt_token_ids,
                 each.max_new_tokens,
                 tuple(sorted(each.eos_token_ids)),
+                None if each.sampling is None else plain_values(each.sampling),
             )
             for each in asked.requests
         )

@@ -6,16 +6,19 @@ import sys
 from math import ceil
 
 from batchproof.api import Capability, Completion, Limits, Request
+from batchproof.oracle.choosing import is_drawn
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
 
 def right_answers(trial: Trial, workload: Workload) -> tuple[Completion | None, ...]:
     """Returns one answer per request, in order; None for a request that has none, because it must be
-    refused or its logits are NaN."""
+    refused, its logits are NaN, or its tokens are drawn."""
     return tuple(
         right_answer(trial, request)
-        if trial.subject.has_answer(request.prompt_token_ids) and not is_bad(trial, workload, index)
+        if trial.subject.has_answer(request.prompt_token_ids)
+        and not is_drawn(request)
+        and not is_bad(trial, workload, index)
         else None
         for index, request in enumerate(workload.requests)
     )
@@ -44,6 +47,8 @@ def may_tie(trial: Trial, request: Request) -> bool:
     choose the latter.
     """
     oracle = trial.oracle
+    if request.sampling is not None and request.sampling.changes_logits:
+        return True  # other margins than those of the plain answer
     if oracle.subject.oracle is not None:
         return False
     answer = oracle.answer(request.prompt_token_ids, request.max_new_tokens)

@@ -86,6 +86,10 @@ class YamlNode:
         with self.place.located():
             return number if at_least is None else values.at_least(self.what, number, at_least)
 
+    def value(self) -> object:
+        """Returns whatever the node holds."""
+        return yaml.safe_load(yaml.serialize(self.node))
+
     def true(self) -> bool:
         """The value true, for keys that are left out otherwise."""
         if self.kind != "bool" or self.node.value.lower() not in ("true", "yes", "on"):

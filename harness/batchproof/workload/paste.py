@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, fields
 import yaml
 
 from batchproof.api import EngineConfig, Request
+from batchproof.workload.sampling_values import plain_values
 from batchproof.workload.workloads import Workload
 
 # Place of a request (its call, and its index there) -> what is expected of it, in YAML.
@@ -86,6 +88,8 @@ def _request(
     ]
     if request.eos_token_ids:
         parts.append(f"eos: {_ids(sorted(request.eos_token_ids))}")
+    if request.sampling is not None:
+        parts.append(f"sampling: {json.dumps(plain_values(request.sampling))}")  # which is YAML as well
     if arrival is not None:
         parts.append(f"arrive: {arrival}")
     if aborts:

@@ -77,10 +77,12 @@ def assemble(request_id: str, events: Sequence[TokenEvent], was_aborted: bool = 
     that says so."""
     own = [event for event in events if event.request_id == request_id]
     token_ids = tuple(event.token_id for event in own if event.token_id is not None)
+    logprobs = tuple(event.logprobs for event in own if event.logprobs is not None) or None
     ends = [event for event in own if event.finish_reason is not None]
     if ends:
         assert ends[-1].finish_reason is not None
-        return Completion(request_id, token_ids, ends[-1].finish_reason, ends[-1].error)
+        reason, error = ends[-1].finish_reason, ends[-1].error
+        return Completion(request_id, token_ids, reason, error, logprobs=logprobs)
     if was_aborted:
         return Completion(request_id, token_ids, FinishReason.ABORTED)
     return Completion(

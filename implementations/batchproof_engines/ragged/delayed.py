@@ -19,6 +19,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from batchproof.api import (
+    CHOOSING,
     Completion,
     FinishReason,
     StepRecord,
@@ -90,6 +91,7 @@ class DelayedEngine(RaggedEngine):
 
     scheduler_class = DelayedScheduler
     scheduling_delay = 1
+    capabilities = RaggedEngine.capabilities - CHOOSING  # which needs the newest token
 
     def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
         return super()._completion(sequence, logits[: len(sequence.output_token_ids)])

@@ -36,11 +36,13 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
     TokenEvent,
+    TokenLogprobs,
     duplicate_id,
 )
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.model_support import refuse_unbatchable, sliding_window
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_engines.sampler import SampledRow, Sampler
 from batchproof_engines.trial_batch import probe_logits
 
 
@@ -49,12 +51,15 @@ class RaggedEngine:
 
     capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.PREFIX_CACHING}
     scheduler_class = Scheduler
+    sampler_class = Sampler
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
         self._model = model
         self._config = config
         self._window = sliding_window(model)
         self._scheduler = self.scheduler_class(Limits.of(model, config), config)
+        self._sampler = self.sampler_class()
+        self._logprobs: dict[str, TokenLogprobs] = {}  # of the tokens of this step, by request
         self._caches: dict[str, DynamicCache] = {}  # of the running sequences
         self._undelivered: list[TokenEvent] = []  # events of requests that ended outside a step
         self._trace: list[StepRecord] = []
@@ -74,12 +79,24 @@ class RaggedEngine:
         if not plan.scheduled:
             return [], {}
         logits = self._forward(plan)
-        events, record = self._scheduler.update(plan, logits.argmax(dim=-1).tolist())
+        events, record = self._scheduler.update(plan, self._chosen_tokens(plan, logits))
+        events = [each._replace(logprobs=self._logprobs.pop(each.request_id, None)) for each in events]
         for request_id in self._caches.keys() & set(record.finished):
             del self._caches[request_id]
         self._trace.append(record)
         sampled = zip(plan.rows, logits, strict=True)
         return events, {row.request_id: each for row, each in sampled if row.is_sampled}
+
+    def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
+        """Returns a token for each row, and keeps the logprobs of those that are sampled."""
+        sequences = [sequence for sequence, _ in plan.scheduled]
+        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
+        choices = self._sampler.choose(logits, rows)
+        for sequence, choice, row in zip(sequences, choices, plan.rows, strict=True):
+            if row.is_sampled and choice.logprobs is not None:
+                sequence.logprobs.append(choice.logprobs)
+                self._logprobs[row.request_id] = choice.logprobs
+        return [choice.token_id for choice in choices]
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> Tensor:
@@ -235,6 +252,7 @@ class RaggedEngine:
             tuple(sequence.output_token_ids),
             sequence.finish_reason,
             logits=torch.stack(logits) if logits else None,
+            logprobs=tuple(sequence.logprobs) or None,
         )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from batchproof.api import (
@@ -28,8 +28,10 @@ from batchproof.api import (
     RowRecord,
     StepRecord,
     TokenEvent,
+    TokenLogprobs,
     duplicate_id,
 )
+from batchproof_engines.stopping import stops
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +42,7 @@ class Sequence:
     token_ids: list[int]  # prompt and outputs
     num_computed_tokens: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
 
     @property
     def request_id(self) -> str:
@@ -59,7 +62,7 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Appends the next token and sets `finish_reason` if it is the last."""
         self.token_ids.append(token_id)
-        if token_id in self.request.eos_token_ids:
+        if token_id in self.request.eos_token_ids or stops(self.request, self.output_token_ids):
             self.finish_reason = FinishReason.STOP
         elif len(self.output_token_ids) == self.request.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH

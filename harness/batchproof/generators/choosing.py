@@ -1,0 +1,101 @@
+"""Hypothesis strategies: requests whose tokens are chosen by parameters of their own, among others."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from batchproof.api import Capability, Request, SamplingParams
+from batchproof.generators.strategies import workloads
+from batchproof.oracle.oracle import Oracle
+from batchproof.workload.workloads import Workload
+
+STRONG = 40.0  # a bias that decides, whatever the logits
+KINDS = ("bias", "ban", "allowed", "repetition", "frequency", "presence", "min_tokens", "stop")
+
+
+@st.composite
+def processed(draw: st.DrawFn, oracle: Oracle, request: Request) -> Request:
+    """Draws one or two changes of the logits that make another answer of the request's plain one, or
+    end it elsewhere."""
+    vocab_size, cap = oracle.subject.vocab_size, request.max_new_tokens
+    answer = oracle.right_tokens(request.prompt_token_ids, cap)
+    token = st.integers(0, vocab_size - 1)
+    changes: dict[str, object] = {}
+    eos = request.eos_token_ids
+    for kind in draw(st.sets(st.sampled_from(KINDS), min_size=1, max_size=2)):
+        match kind:
+            case "bias":
+                tokens = draw(st.lists(token, min_size=1, max_size=3, unique=True))
+                changes["logit_bias"] = tuple((t, STRONG - i) for i, t in enumerate(tokens))
+            case "ban":
+                changes["logit_bias"] = tuple((t, -STRONG) for t in sorted({*answer}))
+            case "allowed":
+                allowed = draw(st.sets(token, min_size=1, max_size=4)) | {vocab_size - 1}
+                changes["allowed_token_ids"] = frozenset(allowed) - eos or None
+            case "repetition":
+                changes["repetition_penalty"] = draw(st.sampled_from([0.5, 1.5, 4.0]))
+            case "frequency" | "presence":
+                changes[f"{kind}_penalty"] = draw(st.sampled_from([-2.0, 0.5, 2.0]))
+            case "min_tokens":  # each EOS is the best token, and so the first that is let through
+                ends = draw(st.lists(token, min_size=2, max_size=2, unique=True))
+                eos = frozenset(ends)
+                changes["min_tokens"] = draw(st.integers(1, cap))
+                changes["logit_bias"] = tuple((t, STRONG - i) for i, t in enumerate(ends))
+                changes.pop("allowed_token_ids", None)
+            case "stop":
+                is_early = draw(st.booleans())  # before min_tokens
+                first = 0 if is_early else draw(st.integers(0, cap - 1))
+                stop = answer[first : first + draw(st.integers(1, 2))]
+                changes["stop_token_sequences"] = (stop, answer[-1:])
+                if is_early:
+                    changes.setdefault("min_tokens", cap)
+    asked = SamplingParams(**changes)  # type: ignore[arg-type]
+    return replace(request, eos_token_ids=eos, sampling=asked)
+
+
+@st.composite
+def drawing(draw: st.DrawFn) -> SamplingParams:
+    """Draws parameters of tokens that are drawn."""
+    return SamplingParams(
+        temperature=draw(st.sampled_from([0.3, 1.0, 3.0])),
+        top_k=draw(st.sampled_from([0, 1, 3])),
+        top_p=draw(st.sampled_from([1.0, 0.9, 0.3])),
+        min_p=draw(st.sampled_from([0.0, 0.05, 0.5])),
+        seed=draw(st.one_of(st.none(), st.integers(0, 2**31))),
+    )
+
+
+@st.composite
+def mixed_workloads(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    capabilities: AbstractSet[Capability],
+    with_arrivals: bool = False,
+    are_drawn: bool = False,
+) -> Workload:
+    """Draws requests of which some are plain, and each other has parameters of its own."""
+    made = draw(workloads(oracle, capabilities, min_requests=3, with_arrivals=with_arrivals))
+    wanted = list(made.requests)
+    for place, request in enumerate(wanted):
+        if draw(st.integers(0, 2)):
+            if are_drawn:
+                wanted[place] = replace(request, sampling=draw(drawing()))
+            else:
+                wanted[place] = draw(processed(oracle, request))
+    return made.with_requests(wanted)
+
+
+@st.composite
+def with_logprobs(draw: st.DrawFn, workload: Workload) -> Workload:
+    """Draws which requests ask for logprobs, and of how many tokens; the last one does."""
+    numbers = st.sampled_from([None, 0, 1, 5])
+    wanted = list(workload.requests)
+    for place, request in enumerate(wanted):
+        number = draw(numbers) if place < len(wanted) - 1 else 2
+        if number is not None:
+            asked = replace(request.sampling or SamplingParams(), logprobs=number)
+            wanted[place] = replace(request, sampling=asked)
+    return workload.with_requests(wanted)

@@ -1,0 +1,56 @@
+"""Many requests with one prompt, whose drawn tokens together have a known distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from batchproof.api import Capability, Request, SamplingParams
+from batchproof.oracle.distributions import flat_enough, top_p_of, two_tokens
+from batchproof.oracle.oracle import Oracle
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Equal requests, but for their seeds."""
+
+    name: str
+    every: int  # one for each so many numbers
+    cap: int
+    sampling: SamplingParams | None
+    has_seeds: bool = False
+
+    def request(self, prompt: tuple[int, ...], number: int) -> Request:
+        """Returns the request of this number."""
+        asked = self.sampling
+        if asked is not None and self.has_seeds:
+            asked = replace(asked, seed=number)
+        return Request(f"{self.name}-{number}", prompt, self.cap, sampling=asked)
+
+
+def kinds_of_draws(
+    oracle: Oracle, capabilities: AbstractSet[Capability], prompt: tuple[int, ...], num: int
+) -> list[Kind]:
+    """Returns what to draw behind a prompt up to `num` times: one token, of the likeliest; one with
+    other parameters and seeds; two that follow each other, which show draws that are not independent;
+    and greedy ones beside them."""
+    has_seeds = Capability.SEEDED_SAMPLING in capabilities
+    temperature, likeliest = flat_enough(oracle, prompt, num)
+    nucleus = top_p_of(oracle, prompt, 2 * temperature)
+    kinds = [
+        Kind("top-k", 1, 1, SamplingParams(temperature, top_k=likeliest)),
+        Kind("top-p", 4, 1, SamplingParams(2 * temperature, top_p=nucleus), has_seeds),
+        Kind("greedy", 32, 2, None),
+    ]
+    if Capability.LOGIT_PROCESSING in capabilities:
+        tokens, even = two_tokens(oracle, prompt, num)
+        pair = SamplingParams(even, allowed_token_ids=tokens)
+        kinds.append(Kind("pair", 2, 2, pair, has_seeds))
+    return kinds
+
+
+def interleaved(kinds: list[Kind], prompt: tuple[int, ...], numbers: range) -> Iterator[Request]:
+    """Yields the requests of all kinds with these numbers, in turns."""
+    for number in numbers:
+        yield from (kind.request(prompt, number) for kind in kinds if number % kind.every == 0)

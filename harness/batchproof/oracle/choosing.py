@@ -1,0 +1,106 @@
+"""The stages of `batchproof.sampling` in float64, a whole answer at once: what each of its tokens
+should be chosen from."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from batchproof.api import Request
+from batchproof.sampling import SamplingParams
+
+AS_IT_IS = SamplingParams()
+
+
+def sampling_of(request: Request) -> SamplingParams:
+    """Returns the request's parameters; those of greedy decoding if it has none."""
+    return request.sampling or AS_IT_IS
+
+
+def is_drawn(request: Request) -> bool:
+    """Returns whether its tokens are drawn at random, so that no answer is the right one."""
+    return sampling_of(request).temperature > 0
+
+
+def num_until_end(request: Request, token_ids: tuple[int, ...]) -> int | None:
+    """Returns how many of these tokens the answer has that ends at its first EOS or stop sequence; None
+    if there is neither."""
+    asked = sampling_of(request)
+    for num in range(1, len(token_ids) + 1):
+        if token_ids[num - 1] in request.eos_token_ids:
+            return num
+        sofar = token_ids[:num]
+        is_stopped = any(sofar[-len(each) :] == each for each in asked.stop_token_sequences)
+        if num >= asked.min_tokens and is_stopped:
+            return num
+    return None
+
+
+def processed(logits: Tensor, request: Request, token_ids: tuple[int, ...]) -> Tensor:
+    """Returns logits after stages 1 to 5, float64 `(n, vocab)`: row i is what token i of `token_ids`
+    is chosen from, given the tokens before it."""
+    asked = sampling_of(request)
+    num, vocab_size = logits.shape
+    values = logits.double().clone()
+    if asked.allowed_token_ids is not None:
+        is_allowed = torch.zeros(vocab_size, dtype=torch.bool)
+        is_allowed[sorted(asked.allowed_token_ids)] = True
+        values[:, ~is_allowed] = -torch.inf
+    ends = [token for token in request.eos_token_ids if 0 <= token < vocab_size]
+    values[: asked.min_tokens, ends] = -torch.inf
+    for token, bias in asked.logit_bias:
+        values[:, token] += bias
+    counts = _counts(token_ids[:num], vocab_size)
+    seen = counts > 0
+    seen[:, list(request.prompt_token_ids)] = True
+    scaled = torch.where(
+        values > 0, values / asked.repetition_penalty, values * asked.repetition_penalty
+    )
+    values = torch.where(seen, scaled, values)
+    return values - asked.frequency_penalty * counts - asked.presence_penalty * (counts > 0)
+
+
+def _counts(token_ids: tuple[int, ...], vocab_size: int) -> Tensor:
+    """Returns how often each token stands before each place, float64 `(len(token_ids), vocab)`."""
+    chosen = torch.nn.functional.one_hot(torch.tensor(token_ids), vocab_size).double()
+    return chosen.cumsum(dim=0) - chosen
+
+
+def amplification(asked: SamplingParams) -> float:
+    """Returns how much larger the error of a processed logit may be than that of a logit, centred.
+
+    A repetition penalty multiplies errors. It also tells logits apart from the same ones shifted by a
+    constant, which is no error otherwise: such a shift is taken to be no larger than the other errors,
+    which adds half as much again.
+    """
+    penalty = asked.repetition_penalty
+    return 1.0 if penalty == 1.0 else 1.5 * max(penalty, 1 / penalty)
+
+
+def kept(logits: Tensor, asked: SamplingParams, slack: float = 0.0) -> Tensor:
+    """Returns which tokens may be drawn, bool `(n, vocab)`, from processed logits `(n, vocab)`.
+
+    With `slack`, also those that could be if each logit were off by that much.
+    """
+    scaled = logits / asked.temperature
+    off = 2 * slack / asked.temperature  # of a difference of two logits
+    best = scaled.amax(dim=-1, keepdim=True)
+    allowed = scaled > -torch.inf
+    if asked.min_p > 0:
+        allowed &= scaled - best >= torch.tensor(asked.min_p, dtype=torch.float64).log() - off
+    if 0 < asked.top_k < scaled.shape[-1]:
+        inside = scaled.masked_fill(~allowed, -torch.inf)
+        allowed &= scaled >= inside.topk(asked.top_k, dim=-1).values[:, -1:] - off
+    if asked.top_p < 1:
+        shares = scaled.masked_fill(~allowed, -torch.inf).softmax(dim=-1)
+        ordered, order = shares.sort(dim=-1, descending=True)
+        before = (ordered.cumsum(dim=-1) - ordered).gather(-1, order.argsort(dim=-1))
+        # Each share may be off by the factor exp(off), and so the sum of those before it.
+        allowed &= before * torch.tensor(-off, dtype=torch.float64).exp() < asked.top_p
+    return allowed
+
+
+def probabilities(logits: Tensor, asked: SamplingParams) -> Tensor:
+    """Returns the probability of each token to be drawn, `(n, vocab)`, from processed logits."""
+    allowed = kept(logits, asked)
+    return (logits / asked.temperature).masked_fill(~allowed, -torch.inf).softmax(dim=-1)

@@ -1,0 +1,110 @@
+"""How a request's tokens are chosen, beyond plain greedy decoding: part of the contract
+(`batchproof.api`).
+
+The float32 logits of a step, given the prompt and the tokens produced so far, go through these stages:
+
+    1. `allowed_token_ids`        all other tokens: -inf
+    2. `min_tokens`               until so many are produced: EOS ids -inf, and stop sequences ignored
+    3. `logit_bias`               l + bias
+    4. `repetition_penalty` r     tokens of prompt or answer: l / r if l > 0, else l * r
+    5. `frequency_penalty` f,     l - f * (times produced) - p * (1 if ever produced);
+       `presence_penalty` p       the prompt does not count
+    6. `temperature` 0: the argmax. Above: l / temperature, `min_p`, `top_k`, `top_p`, and of what is
+       left, renormalised, a draw
+
+Names and order are vLLM's (its sampler in V1); 4 is from Keskar et al., "CTRL", 2019; 5 from OpenAI's
+API reference; min_p from Nguyen et al., "Turning up the heat", 2024; top_p from Holtzman et al., "The
+curious case of neural text degeneration", 2020. `logprobs` are of the logits before stage 1, as vLLM's
+default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import NamedTuple
+
+Check = tuple[bool, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose; each default leaves the logits as they are. It is not validated here: refusing a
+    bad one is the engine's duty (promise P12), with `refusal` or words of its own."""
+
+    temperature: float = 0.0  # 0: greedy
+    top_k: int = 0  # so many of the likeliest tokens; 0: all
+    top_p: float = 1.0  # the fewest of the likeliest whose probabilities reach this sum
+    min_p: float = 0.0  # those at least this share of the likeliest's probability
+    seed: int | None = None  # the same seed draws the same tokens; None: from the system's randomness
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
+    allowed_token_ids: frozenset[int] | None = None  # None: all
+    min_tokens: int = 0  # before any EOS or stop sequence
+    stop_token_sequences: tuple[tuple[int, ...], ...] = ()  # an answer ends with the first it ends in
+    logprobs: int | None = None  # of how many of the likeliest, beside the chosen; None: no logprobs
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether some stage from 1 to 5 may change a logit."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or bool(self.logit_bias)
+            or self.allowed_token_ids is not None
+            or self.min_tokens > 0
+        )
+
+    def refusal(self, vocab_size: int, cap: int, eos_token_ids: AbstractSet[int]) -> str | None:
+        """Returns why no answer can be chosen so, naming value and rule; None if one can."""
+        checks = self._checks(vocab_size, cap, eos_token_ids)
+        return next((why for is_wrong, why in checks if is_wrong), None)
+
+    def _checks(self, vocab_size: int, cap: int, eos_token_ids: AbstractSet[int]) -> Iterator[Check]:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and isfinite(value)
+            where = f"from {low:g} to {high:g}" if high < inf else f"at least {low:g}"
+            yield not is_number or not low <= value <= high, f"{name} is {value!r}, but must be {where}"
+        yield self.top_p == 0, "top_p is 0, but must be above 0"
+        yield self.repetition_penalty == 0, "repetition_penalty is 0, but must be above 0"
+        named = [*(token for token, _ in self.logit_bias), *(self.allowed_token_ids or ())]
+        strange = [token for token in named if not 0 <= token < vocab_size]
+        yield bool(strange), f"token {strange[:1]} is unknown: ids are 0 to {vocab_size - 1}"
+        infinite = [bias for _, bias in self.logit_bias if not isfinite(bias)]
+        yield bool(infinite), f"a logit_bias is {infinite[:1]}, but must be finite"
+        yield self.min_tokens > cap, f"min_tokens is {self.min_tokens}, above max_new_tokens {cap}"
+        banned = eos_token_ids if self.min_tokens else frozenset[int]()
+        is_empty = self.allowed_token_ids is not None and not self.allowed_token_ids - banned
+        yield is_empty, f"allowed_token_ids {sorted(self.allowed_token_ids or ())} leave no token"
+        yield () in self.stop_token_sequences, "a stop_token_sequence is empty"
+
+
+# The number, its least value, its highest.
+_RANGES = (
+    ("temperature", 0.0, inf),
+    ("top_k", 0, inf),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("repetition_penalty", 0.0, inf),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("min_tokens", 0, inf),
+)
+
+
+class TokenLogprobs(NamedTuple):
+    """What the logits of a step say of its tokens: natural logarithms of probabilities.
+
+    `rank` is 1 for the likeliest token. `top` holds as many of the likeliest as were asked for, with
+    their logprobs, the likeliest first.
+    """
+
+    logprob: float  # of the chosen token
+    rank: int
+    top: tuple[tuple[int, float], ...]

@@ -1,0 +1,64 @@
+"""`SamplingParams` as plain values, for YAML and JSON: its fields that differ from their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from batchproof.api import SamplingParams
+
+DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
+
+
+def plain_values(asked: SamplingParams) -> dict[str, Any]:
+    """Returns the fields that differ, with lists for tuples and sets; biases as pairs."""
+    changed = {name: getattr(asked, name) for name in DEFAULTS}
+    return {name: _plain(value) for name, value in changed.items() if value != DEFAULTS[name]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def sampling_params(values: Mapping[str, Any]) -> SamplingParams:
+    """Returns the parameters of plain values. Raises `ValueError` naming what is unknown or of another
+    type; whether an engine can choose so, `SamplingParams.refusal` says."""
+    unknown = [name for name in values if name not in DEFAULTS]
+    if unknown:
+        raise ValueError(f"sampling has no {unknown[0]!r}; known are {', '.join(DEFAULTS)}")
+    return SamplingParams(**{name: _value(name, value) for name, value in values.items()})
+
+
+def _value(name: str, value: Any) -> Any:
+    try:
+        return READERS.get(name, _number)(value)
+    except (TypeError, ValueError) as error:
+        form = FORMS.get(name, "a number")
+        raise ValueError(f"sampling: {name} is {value!r}, but must be {form}") from error
+
+
+def _number(value: Any) -> float:
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "logit_bias": lambda pairs: tuple((_whole(token), float(bias)) for token, bias in pairs),
+    "allowed_token_ids": lambda tokens: frozenset(map(_whole, tokens)),
+    "stop_token_sequences": lambda lists: tuple(tuple(map(_whole, each)) for each in lists),
+    **dict.fromkeys(("top_k", "seed", "min_tokens", "logprobs"), _whole),
+}
+FORMS = {
+    "logit_bias": "a list of [token, bias]",
+    "allowed_token_ids": "a list of ids",
+    "stop_token_sequences": "a list of lists of ids",
+    **dict.fromkeys(("top_k", "seed", "min_tokens", "logprobs"), "a whole number"),
+}

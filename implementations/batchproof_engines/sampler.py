@@ -1,0 +1,118 @@
+"""Chooses the tokens of a step by each request's own parameters; the stages are those of
+`batchproof.sampling`."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchproof.api import Request, SamplingParams, TokenLogprobs
+
+GREEDY = SamplingParams()
+
+
+class SampledRow(NamedTuple):
+    """A sequence for which a token is to be chosen."""
+
+    request: Request
+    output_token_ids: Seq[int]
+
+
+class Choice(NamedTuple):
+    """The token chosen for a row, and its logprobs, if they are asked for."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+class Sampler:
+    """Has no state: a draw depends on the request's seed and the number of its tokens alone, so it is
+    the same in any batch, and after a preemption."""
+
+    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
+        """Returns a choice for each of R rows, from logits (R, vocab)."""
+        token_ids = logits.argmax(dim=-1).tolist()
+        return [
+            Choice(token_id) if row.request.sampling is None else self._choice(logits, place, row)
+            for place, (token_id, row) in enumerate(zip(token_ids, rows, strict=True))
+        ]
+
+    def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
+        asked = row.request.sampling or GREEDY
+        raw = logits[place].float().cpu()
+        processed = self.processed(raw.clone(), row) if asked.changes_logits else raw
+        token_id = self.drawn(processed, row) if asked.temperature > 0 else int(processed.argmax())
+        if asked.logprobs is None:
+            return Choice(token_id)
+        return Choice(token_id, self.logprobs(raw, token_id, asked.logprobs))
+
+    def processed(self, logits: Tensor, row: SampledRow) -> Tensor:
+        """Returns logits (vocab,) after stages 1 to 5, in place."""
+        asked, outputs = row.request.sampling or GREEDY, row.output_token_ids
+        if asked.allowed_token_ids is not None:
+            banned = torch.ones_like(logits, dtype=torch.bool)
+            banned[sorted(asked.allowed_token_ids)] = False
+            logits[banned] = -torch.inf
+        if len(outputs) < asked.min_tokens:
+            logits[[t for t in row.request.eos_token_ids if 0 <= t < len(logits)]] = -torch.inf
+        for token_id, bias in asked.logit_bias:
+            logits[token_id] += bias
+        if asked.repetition_penalty != 1.0:
+            seen = sorted({*row.request.prompt_token_ids, *outputs})
+            values, penalty = logits[seen], asked.repetition_penalty
+            logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
+        if asked.frequency_penalty or asked.presence_penalty:
+            for token_id, count in Counter(outputs).items():
+                logits[token_id] -= asked.frequency_penalty * count + asked.presence_penalty
+        return logits
+
+    def drawn(self, logits: Tensor, row: SampledRow) -> int:
+        """Returns a token drawn from what stage 6 leaves of processed logits (vocab,).
+
+        The highest of p / e, with e exponential, is distributed as p: the "exponential race".
+        """
+        asked = row.request.sampling or GREEDY
+        kept = self.truncated(logits / asked.temperature, asked)
+        noise = self.noise(asked.seed, len(row.output_token_ids), len(kept))
+        return int((kept.softmax(dim=-1).numpy() / noise).argmax())
+
+    def truncated(self, logits: Tensor, asked: SamplingParams) -> Tensor:
+        """Returns logits (vocab,) with -inf for tokens that may not be drawn."""
+        if asked.min_p > 0:
+            shares = (logits - logits.max()).exp()
+            logits = logits.masked_fill(shares < asked.min_p, -torch.inf)
+        if 0 < asked.top_k < len(logits):
+            least = logits.topk(asked.top_k).values[-1]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        if asked.top_p < 1:
+            ordered, order = logits.softmax(dim=-1).sort(descending=True)
+            before = ordered.cumsum(dim=-1) - ordered
+            logits = logits.index_fill(0, order[before >= asked.top_p], -torch.inf)
+        return logits
+
+    def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:
+        """Returns exponential random numbers (size,) for the `index`-th token of a request."""
+        fresh = int.from_bytes(os.urandom(16)) if seed is None else None
+        key = fresh if fresh is not None else np.array([seed, index], dtype=np.uint64)
+        drawn = np.random.Generator(np.random.Philox(key=key)).standard_exponential(size)
+        return np.maximum(drawn, np.finfo(np.float64).tiny)
+
+    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
+        """Returns the logprobs of a token and of the likeliest, from raw logits (vocab,)."""
+        logprobs = logits.log_softmax(dim=-1)
+        own = logprobs[token_id]
+        values, ids = logprobs.topk(min(num_top, len(logits)))
+        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+        return TokenLogprobs(float(own), int((logprobs > own).sum()) + 1, top)
+
+
+def logprobs_of(choices: Seq[Choice]) -> tuple[TokenLogprobs, ...] | None:
+    """Returns the logprobs of an answer, one for each of its tokens; None if none were asked for."""
+    found = tuple(each.logprobs for each in choices if each.logprobs is not None)
+    return found or None

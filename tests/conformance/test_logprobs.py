@@ -1,0 +1,62 @@
+"""P18: logprobs are those of the model for the request's own tokens, ranked and aligned."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchproof.checks.happened import has_preemption, has_prefix_hit
+from batchproof.generators.choosing import mixed_workloads, with_logprobs
+from batchproof.generators.crossing import shared_prefixes
+from batchproof.generators.strategies import crowded, workloads
+from batchproof.run.trial import Trial
+
+pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.needs("logprobs")]
+
+
+@pytest.mark.three_models
+@given(data=st.data())
+def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
+    """Lets some requests of a batch ask for them, each for another number of likeliest tokens."""
+    drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
+    trial.check(data.draw(with_logprobs(drawn)))
+
+
+@pytest.mark.needs("stepping")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_events_carry_the_logprobs_of_their_token(trial: Trial, data: st.DataObject) -> None:
+    drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True))
+    trial.check(data.draw(with_logprobs(drawn)))
+
+
+@pytest.mark.needs("logit_processing")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_logprobs_are_taken_before_the_parameters_change_the_logits(
+    trial: Trial, data: st.DataObject
+) -> None:
+    drawn = data.draw(mixed_workloads(trial.oracle, trial.capabilities))
+    trial.check(data.draw(with_logprobs(drawn)))
+
+
+@pytest.mark.shows("preemption")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_a_preempted_request_has_each_logprob_once(trial: Trial, data: st.DataObject) -> None:
+    workload = data.draw(with_logprobs(data.draw(crowded(trial.oracle, trial.has_logits))))
+    with trial.engine(workload.config) as engine:
+        trial.check(workload, engine)
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+
+
+@pytest.mark.shows("prefix_caching")
+@pytest.mark.one_model
+@given(data=st.data())
+def test_logprobs_behind_a_cached_prefix_are_the_same(trial: Trial, data: st.DataObject) -> None:
+    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
+    with trial.engine(calls[0].config) as engine:
+        for call in calls:
+            trial.check(data.draw(with_logprobs(call)), engine)
+        trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))

@@ -1,0 +1,196 @@
+"""How the suite says which token a request's parameters choose, and with which probability."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from batchproof.api import Completion, FinishReason, Request, SamplingParams, TokenLogprobs
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.contract_types import checked_completions
+from batchproof.checks.draws import check_frequencies
+from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
+from batchproof.statistics import chi_square_tail, g_test
+from batchproof.workload.paste import workload_as_yaml
+from batchproof.workload.sampling_values import plain_values, sampling_params
+from batchproof.workload.workloads import Workload
+
+LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0], dtype=torch.float64)
+EVERYTHING = SamplingParams(
+    temperature=0.5,
+    top_k=3,
+    top_p=0.9,
+    min_p=0.1,
+    seed=7,
+    repetition_penalty=1.5,
+    presence_penalty=-1.0,
+    frequency_penalty=0.5,
+    logit_bias=((1, 2.5), (3, -4.0)),
+    allowed_token_ids=frozenset({1, 3}),
+    min_tokens=2,
+    stop_token_sequences=((1, 3), (3,)),
+    logprobs=2,
+)
+
+
+def request(eos: frozenset[int] = frozenset(), **fields: object) -> Request:
+    return Request("r", (1, 1), 3, eos, SamplingParams(**fields))  # type: ignore[arg-type]
+
+
+def after(asked: Request, tokens: tuple[int, ...] = (0, 0, 3)) -> Tensor:
+    return processed(LOGITS.repeat(len(tokens), 1), asked, tokens)
+
+
+def test_each_stage_does_what_its_formula_says() -> None:
+    inf = math.inf
+    assert after(request(allowed_token_ids=frozenset({1})))[0].tolist() == [-inf, 1, -inf, -inf]
+    assert after(request(logit_bias=((2, 5.0),)))[1].tolist() == [2, 1, 5, -1]
+    held = after(request(frozenset({0, 9}), min_tokens=2))
+    assert held[:, 0].tolist() == [-inf, -inf, 2]
+    # Tokens 1 (prompt) and, later, 0: positive logits are divided, negative ones multiplied.
+    repeated = after(request(repetition_penalty=2.0), (3, 0, 2))
+    assert repeated[0].tolist() == [2, 0.5, 0, -1]
+    assert repeated[1].tolist() == [2, 0.5, 0, -2]
+    assert repeated[2].tolist() == [1, 0.5, 0, -2]
+    counted = after(request(frequency_penalty=0.5, presence_penalty=0.25))
+    assert counted[:, 0].tolist() == [2, 1.25, 0.75], "once and twice; the prompt does not count"
+    assert counted[2, 1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"top_k": 2}, [1, 1, 0, 0]),
+        ({"top_p": 0.6}, [1, 0, 0, 0]),
+        ({"top_p": 0.7}, [1, 1, 0, 0]),
+        ({"min_p": 0.3}, [1, 1, 0, 0]),
+        ({"min_p": 0.3, "temperature": 2.0}, [1, 1, 1, 0]),
+        ({"top_k": 3, "top_p": 0.95}, [1, 1, 1, 0]),
+    ],
+)
+def test_what_may_be_drawn(fields: dict[str, float], expected: list[int]) -> None:
+    asked = SamplingParams(**{"temperature": 1.0} | fields)  # type: ignore[arg-type]
+    assert kept(LOGITS[None], asked)[0].long().tolist() == expected
+    shares = probabilities(LOGITS[None], asked)[0]
+    assert shares.sum().item() == pytest.approx(1)
+    assert (shares > 0).long().tolist() == expected
+
+
+def test_slack_lets_in_what_rounding_could_let_in_and_no_more() -> None:
+    asked = SamplingParams(temperature=1.0, top_k=2)
+    assert kept(LOGITS[None], asked, 0.49)[0].tolist() == [True, True, False, False]
+    assert kept(LOGITS[None], asked, 0.51)[0].tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens", "expected"),
+    [
+        ({}, (5, 6, 7), None),
+        ({"stop_token_sequences": ((5, 6),)}, (5, 6, 7), 2),
+        ({"stop_token_sequences": ((1, 5),)}, (5, 6), None),  # a prompt's token stops nothing
+        ({"stop_token_sequences": ((5,),), "min_tokens": 2}, (5, 6, 5), 3),
+        ({"stop_token_sequences": ((6, 7), (5,))}, (4, 5, 6), 2),
+    ],
+)
+def test_where_an_answer_ends(
+    fields: dict[str, object], tokens: tuple[int, ...], expected: int | None
+) -> None:
+    assert num_until_end(request(**fields), tokens) == expected
+
+
+def test_an_eos_ends_first() -> None:
+    assert num_until_end(request(frozenset({6}), stop_token_sequences=((6, 7),)), (5, 6, 7)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": -0.5}, "temperature is -0.5, but must be at least 0"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"top_p": 0.0}, "top_p is 0, but must be above 0"),
+        ({"min_p": 2.0}, "min_p is 2.0, but must be from 0 to 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
+        ({"logit_bias": ((9, 1.0),)}, "token [9] is unknown: ids are 0 to 8"),
+        ({"logit_bias": ((1, math.inf),)}, "a logit_bias is [inf], but must be finite"),
+        ({"allowed_token_ids": frozenset()}, "allowed_token_ids [] leave no token"),
+        (
+            {"allowed_token_ids": frozenset({4}), "min_tokens": 1},
+            "allowed_token_ids [4] leave no token",
+        ),
+        ({"min_tokens": 4}, "min_tokens is 4, above max_new_tokens 3"),
+        ({"stop_token_sequences": ((),)}, "a stop_token_sequence is empty"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_value_and_rule(
+    fields: dict[str, object], words: str
+) -> None:
+    asked = SamplingParams(**fields)  # type: ignore[arg-type]
+    assert words in str(asked.refusal(9, 3, frozenset({4})))
+    assert SamplingParams().refusal(9, 3, frozenset()) is None
+
+
+def test_parameters_survive_files() -> None:
+    written = json.loads(json.dumps(plain_values(EVERYTHING)))
+    assert sampling_params(written) == EVERYTHING
+    assert plain_values(SamplingParams()) == {}
+    text = workload_as_yaml(Workload((Request("r", (1,), 2, sampling=EVERYTHING),)), "P19")
+    assert '"logit_bias": [[1, 2.5], [3, -4.0]]' in text
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"heat": 1}, "sampling has no 'heat'; known are temperature, top_k"),
+        ({"top_k": 1.5}, "top_k is 1.5, but must be a whole number"),
+        ({"logit_bias": [3]}, r"logit_bias is \[3\], but must be a list of \[token, bias\]"),
+        ({"temperature": "hot"}, "temperature is 'hot', but must be a number"),
+    ],
+)
+def test_values_out_of_place_are_named(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sampling_params(values)
+
+
+def test_the_tail_of_chi_square_is_that_of_tables() -> None:
+    assert chi_square_tail(3.841459, 1) == pytest.approx(0.05, rel=1e-6)
+    assert chi_square_tail(5.991465, 2) == pytest.approx(0.05, rel=1e-6)
+    assert chi_square_tail(18.30704, 10) == pytest.approx(0.05, rel=1e-6)
+    assert chi_square_tail(37.69730, 15) == pytest.approx(0.001, rel=1e-5)
+    assert g_test([50, 50], [50.0, 50.0]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("shift", "is_blamed"), [(0.0, False), (0.05, True)])
+def test_five_thousand_draws_show_a_shift_of_five_percent(shift: float, is_blamed: bool) -> None:
+    rng = random.Random(1)
+    shares = {(0,): 2 / 3, (1,): 1 / 3}
+    drawn = [
+        Completion("r", (int(rng.random() < 1 / 3 + shift),), FinishReason.LENGTH) for _ in range(5200)
+    ]
+    if is_blamed:
+        with pytest.raises(BrokenPromise, match="do not have their probabilities"):
+            check_frequencies(request(temperature=1.0), drawn, shares)
+    else:
+        check_frequencies(request(temperature=1.0), drawn, shares)
+
+
+def test_a_token_that_cannot_be_drawn_is_held_against_the_frequencies() -> None:
+    drawn = [Completion("r", (each % 2,), FinishReason.LENGTH) for each in range(600)]
+    drawn += [Completion("r", (7,), FinishReason.LENGTH)] * 200
+    with pytest.raises(BrokenPromise, match="others: 200 of 800"):
+        check_frequencies(request(temperature=1.0), drawn, {(0,): 0.5, (1,): 0.5})
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [(0.5,), "text", (TokenLogprobs(1, 1, ()),), (TokenLogprobs(-1.0, 1, ((1, 2),)),)],
+    ids=str,
+)
+def test_logprobs_of_another_type_are_told(logprobs: object) -> None:
+    answer = Completion("r", (1,), FinishReason.LENGTH, logprobs=logprobs)  # type: ignore[arg-type]
+    with pytest.raises(BrokenPromise, match="logprobs"):
+        checked_completions([answer])
