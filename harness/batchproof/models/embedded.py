@@ -43,6 +43,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "llama-random": EmbeddedModel("random_models:build_llama_random"),
     "mistral-window": EmbeddedModel("random_models:build_mistral_window"),
     "qwen2-mixed": EmbeddedModel("random_models:build_qwen2_mixed"),
+    "bamba-random": EmbeddedModel("random_models:build_bamba_random"),
     "gpt2-long": EmbeddedModel("gpt2_long:build_gpt2_long", gpt2_long_oracle.generate),
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from transformers import (
+    BambaConfig,
+    BambaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -82,6 +84,24 @@ def _rope_shape() -> dict[str, Any]:
         "tie_word_embeddings": False,
         **_NO_SPECIAL_TOKENS,
     }
+
+
+def build_bamba_random() -> PreTrainedModel:
+    """Returns a Bamba of width 64: a layer of Mamba 2 with 4 heads of 32 channels and 16 states, and
+    one of attention."""
+    shape = _rope_shape() | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    config = BambaConfig(
+        **shape,
+        attn_layer_indices=[1],
+        mamba_n_heads=4,
+        mamba_d_head=32,
+        mamba_d_state=16,
+        mamba_d_conv=4,
+        mamba_expand=2,
+        mamba_chunk_size=16,
+        time_step_limit=(0.0, 16.0),  # no limit, but the default, infinity, is not JSON
+    )
+    return _build(BambaForCausalLM, config)
 
 
 def _build(kind: Callable[..., PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:

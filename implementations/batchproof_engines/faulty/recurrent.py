@@ -18,9 +18,11 @@ from batchproof_engines.paged.rows import Rows
 Component = TypeVar("Component", bound=type)
 
 
-def planted_in_states(promise: Promise, thread: str) -> Callable[[Component], Component]:
+def planted_in_states(
+    promise: Promise, thread: str, shows_on: str = STATE_MODEL
+) -> Callable[[Component], Component]:
     """Returns a decorator that registers a component of the engine that carries states as a fault."""
-    return planted(promise, Cause.STATE, thread, shows_on=STATE_MODEL, feed="stacked")
+    return planted(promise, Cause.STATE, thread, shows_on=shows_on, feed="stacked")
 
 
 CONVOLUTION, RECURRENCE = "conv_states", "recurrent_states"

@@ -211,6 +211,18 @@ class RecurrenceIsKeptInEightBits(CachedRunner):
         return cache
 
 
+@planted_in_states(Promise.P1, "vllm-project/vllm#13466", shows_on="bamba-random")
+class RecurrenceIsKeptInBfloat16(CachedRunner):
+    """Between passes the recurrence is kept in bfloat16, whatever the model's dtype."""
+
+    def _before(self, rows: Rows) -> Any:
+        cache = super()._before(rows)
+        if cache is not None:
+            for each in states(cache, RECURRENCE):
+                each.copy_(each.bfloat16().to(each.dtype))
+        return cache
+
+
 @planted_in_states(Promise.P1, "ggml-org/llama.cpp#16382")
 class TheStateIsResetEveryThirtyTwoTokens(CachedRunner):
     """A decode that starts another stretch of 32 tokens starts from an empty recurrence."""
