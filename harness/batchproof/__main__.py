@@ -43,7 +43,7 @@ COMMANDS = {
         "run the whole suite on an engine and write a verdict page",
     ),
     "invariance": Command(
-        "batchproof.invariance.invariance_command",
+        "batchproof.campaign.invariance.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
     ),
     "replay": Command(

@@ -11,13 +11,13 @@ import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
+from batchproof.campaign.invariance import axes, control
+from batchproof.campaign.invariance.axes import AXES
+from batchproof.campaign.invariance.invariance_page import invariance_page
+from batchproof.campaign.invariance.measure import measure_axis, measure_engine
+from batchproof.campaign.invariance.serving import Measured
+from batchproof.campaign.invariance.settings import NEIGHBOUR
 from batchproof.errors import UnsupportedModelError
-from batchproof.invariance import axes, control
-from batchproof.invariance.axes import AXES
-from batchproof.invariance.invariance_page import invariance_page
-from batchproof.invariance.measure import measure_axis, measure_engine
-from batchproof.invariance.serving import Measured
-from batchproof.invariance.settings import NEIGHBOUR
 from batchproof.places import ROOT
 from batchproof.records.invariance import (
     INVARIANCE,

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import torch
 
-from batchproof.invariance.grades import Answer, Grade, graded
-from batchproof.invariance.serving import Measured
-from batchproof.invariance.settings import LENGTHS, Contents, one_call
+from batchproof.campaign.invariance.grades import Answer, Grade, graded
+from batchproof.campaign.invariance.serving import Measured
+from batchproof.campaign.invariance.settings import LENGTHS, Contents, one_call
 
 
 def failed_control(measured: Measured, contents: Contents) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from batchproof.api import Capability, Completion, Engine, StepRecord
+from batchproof.campaign.invariance.grades import Answer
+from batchproof.campaign.invariance.settings import KEPT, Setting
 from batchproof.checks.contract_types import checked_trace
 from batchproof.errors import BatchproofError
-from batchproof.invariance.grades import Answer
-from batchproof.invariance.settings import KEPT, Setting
 from batchproof.oracle.oracle import Oracle
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 import torch
 
+from batchproof.campaign.invariance.axes import AXES
+from batchproof.campaign.invariance.invariance_page import invariance_page, tables
+from batchproof.campaign.invariance.measure import measure_engine
+from batchproof.campaign.invariance.serving import num_threads
 from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import ConfigError, EngineHang, Interrupt, UsageError
-from batchproof.invariance.axes import AXES
-from batchproof.invariance.invariance_page import invariance_page, tables
-from batchproof.invariance.measure import measure_engine
-from batchproof.invariance.serving import num_threads
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.invariance import INVARIANCE, EngineRecord, InvarianceRecord

@@ -14,8 +14,8 @@ from itertools import cycle
 from math import ceil
 
 from batchproof.api import Capability, Request
-from batchproof.invariance import events
-from batchproof.invariance.settings import (
+from batchproof.campaign.invariance import events
+from batchproof.campaign.invariance.settings import (
     KEPT,
     LENGTHS,
     NEIGHBOUR,

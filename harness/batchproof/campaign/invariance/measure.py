@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 from batchproof.api import Capability
+from batchproof.campaign.invariance.axes import Axis
+from batchproof.campaign.invariance.control import failed_control
+from batchproof.campaign.invariance.grades import Graded, graded
+from batchproof.campaign.invariance.serving import Measured, Served
+from batchproof.campaign.invariance.settings import Comparison, Contents
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
-from batchproof.invariance.axes import Axis
-from batchproof.invariance.control import failed_control
-from batchproof.invariance.grades import Graded, graded
-from batchproof.invariance.serving import Measured, Served
-from batchproof.invariance.settings import Comparison, Contents
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.machine_paths import without_machine_paths
 from batchproof.run.laboratory import Laboratory

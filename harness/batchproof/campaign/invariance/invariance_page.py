@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from batchproof.invariance.axes import ALL
+from batchproof.campaign.invariance.axes import ALL
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, InvarianceRecord
 from batchproof.records.markdown import header, line
 
