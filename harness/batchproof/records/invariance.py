@@ -55,4 +55,4 @@ class InvarianceRecord:
     engines: tuple[EngineRecord, ...]
 
 
-INVARIANCE = FileKind("invariance record", "batchproof.campaign.invariance", 1, InvarianceRecord)
+INVARIANCE = FileKind("invariance record", "batchproof.invariance", 1, InvarianceRecord)
