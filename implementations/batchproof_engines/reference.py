@@ -75,8 +75,11 @@ class ReferenceEngine:
             last = output.logits[0, -1]
             if self._return_logits:
                 logits.append(last.float())
-            choices += self._sampler.choose(last[None], [SampledRow(request, token_ids)])
-            token_ids.append(choices[-1].token_id)
+            if request.sampling is None:  # plain, whatever a sampler might do
+                token_ids.append(int(last.argmax()))
+            else:
+                choices += self._sampler.choose(last[None], [SampledRow(request, token_ids)])
+                token_ids.append(choices[-1].token_id)
             fed = (*fed, token_ids[-1]) if name is None else (token_ids[-1],)
             if token_ids[-1] in request.eos_token_ids or stops(request, token_ids):
                 reason = FinishReason.STOP
