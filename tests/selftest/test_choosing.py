@@ -81,6 +81,13 @@ def test_what_may_be_drawn(fields: dict[str, float], expected: list[int]) -> Non
     assert (shares > 0).long().tolist() == expected
 
 
+def test_rounding_may_order_equals_either_way() -> None:
+    tied = torch.tensor([3.0, 1.0, 1.0 + 1e-9, 1.0 - 1e-9], dtype=torch.float64)
+    asked = SamplingParams(temperature=1.0, top_p=0.8)
+    assert kept(tied[None], asked)[0].tolist() == [True, False, True, False]
+    assert kept(tied[None], asked, 1e-6)[0].tolist() == [True] * 4
+
+
 def test_slack_lets_in_what_rounding_could_let_in_and_no_more() -> None:
     asked = SamplingParams(temperature=1.0, top_k=2)
     assert kept(LOGITS[None], asked, 0.49)[0].tolist() == [True, True, False, False]

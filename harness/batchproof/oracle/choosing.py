@@ -92,12 +92,19 @@ def kept(logits: Tensor, asked: SamplingParams, slack: float = 0.0) -> Tensor:
         inside = scaled.masked_fill(~allowed, -torch.inf)
         allowed &= scaled >= inside.topk(asked.top_k, dim=-1).values[:, -1:] - off
     if asked.top_p < 1:
-        shares = scaled.masked_fill(~allowed, -torch.inf).softmax(dim=-1)
-        ordered, order = shares.sort(dim=-1, descending=True)
-        before = (ordered.cumsum(dim=-1) - ordered).gather(-1, order.argsort(dim=-1))
+        before = _share_before(scaled.masked_fill(~allowed, -torch.inf), scaled + off)
         # Each share may be off by the factor exp(off), and so the sum of those before it.
         allowed &= before * torch.tensor(-off, dtype=torch.float64).exp() < asked.top_p
     return allowed
+
+
+def _share_before(logits: Tensor, limits: Tensor) -> Tensor:
+    """Returns the probability of all tokens whose logits, `(n, vocab)`, are above each of these limits,
+    `(n, vocab)`: of those that stand before a token however rounding orders them."""
+    ordered = logits.sort(dim=-1, descending=True).values
+    sums = torch.nn.functional.pad(ordered.softmax(dim=-1).cumsum(dim=-1), (1, 0))
+    num_before = torch.searchsorted(-ordered, -limits.contiguous())
+    return sums.gather(-1, num_before)
 
 
 def probabilities(logits: Tensor, asked: SamplingParams) -> Tensor:
