@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import exp, sqrt
 
 from torch import Tensor
 
@@ -42,6 +42,16 @@ def top_p_of(oracle: Oracle, prompt: Prompt, temperature: float) -> float:
         if ordered[k] - ordered[k + 1] > 2 * off:
             return float(shares[:k].sum() + shares[k] / 2)
     return 1.0
+
+
+def min_p_of(oracle: Oracle, prompt: Prompt, temperature: float, likeliest: int) -> float:
+    """Returns a min_p that leaves so many of the likeliest first tokens, half way to the next; 0 leaves
+    all."""
+    if not likeliest:
+        return 0.0
+    ordered = _first_logits(oracle, prompt).sort(descending=True).values
+    last, next_ = ((ordered[k] - ordered[0]).item() / temperature for k in (likeliest - 1, likeliest))
+    return exp((last + next_) / 2)
 
 
 def two_tokens(oracle: Oracle, prompt: Prompt, num_draws: int) -> tuple[frozenset[int], float]:
