@@ -26,19 +26,21 @@ def flat_enough(oracle: Oracle, prompt: Prompt, num_draws: int) -> tuple[float, 
     ordered = logits.sort(descending=True).values
     off = 2 * oracle.kappa * oracle.error.max_abs
     leads = ordered[:-1] - ordered[1:]
-    clear = [k for k in range(2, MOST_LIKELIEST) if leads[k - 1] > 2 * off]
+    # Of two tokens, wrong draws may have the right shares.
+    clear = [k for k in range(3, MOST_LIKELIEST) if leads[k - 1] > 2 * off]
     least = off * sqrt(num_draws) / BLUR
     return max(float(leads[0]) / SHARE, least), clear[0] if clear else 0
 
 
 def top_p_of(oracle: Oracle, prompt: Prompt, temperature: float) -> float:
-    """Returns a top_p that cuts the distribution of the first token in the middle of a token's share,
-    where rounding cannot exchange that token for the next; 1 if there is no such place."""
+    """Returns the highest top_p that cuts the distribution of the first token in the middle of one of
+    the likeliest tokens' shares, where rounding cannot exchange it for the next; 1 if there is no
+    such place."""
     logits = _first_logits(oracle, prompt)
     off = 2 * oracle.kappa * oracle.error.max_abs
     ordered = logits.sort(descending=True).values
     shares = (ordered / temperature).softmax(dim=-1)
-    for k in range(1, MOST_LIKELIEST):
+    for k in range(MOST_LIKELIEST, 0, -1):
         if ordered[k] - ordered[k + 1] > 2 * off:
             return float(shares[:k].sum() + shares[k] / 2)
     return 1.0
