@@ -27,8 +27,7 @@ from batchproof.workload.workloads import Outcome, Workload
 
 pytestmark = pytest.mark.promise(id="P19")
 
-# With 5,400 draws a shift of 5 % is seen with probability 0.99. Built-in engines, whose profile is quick,
-# get fewer.
+# With 5,400 draws a shift of 5 % is seen with probability 0.99. Built-in engines get fewer.
 NUM_DRAWS = 5400 if settings().max_examples >= 10 else 600
 CALL = 256  # draws in one call
 BAD: dict[str, Callable[[Trial], SamplingParams]] = {
