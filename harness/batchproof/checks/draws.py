@@ -25,19 +25,25 @@ def check_frequencies(
     occur with their probabilities. `request` is one of them. Raises `BrokenPromise`."""
     counts = Counter(completion.token_ids for completion in completions)
     total = len(completions)
-    large = [each for each, share in probabilities.items() if share * total >= LEAST_EXPECTED]
+    large = sorted(
+        (each for each, share in probabilities.items() if share * total >= LEAST_EXPECTED),
+        key=lambda each: probabilities[each],
+    )
+    names = [str(each) for each in large]
     observed = [counts[each] for each in large]
     expected = [probabilities[each] * total for each in large]
-    rest = total - sum(expected)
-    if rest >= LEAST_EXPECTED or sum(observed) < total:
-        observed.append(total - sum(observed))
-        expected.append(max(rest, LEAST_EXPECTED))  # more than it is: a rare one is not held against it
+    others, rest = total - sum(observed), total - sum(expected)
+    if rest >= LEAST_EXPECTED or not large:
+        names, observed, expected = [*names, "others"], [*observed, others], [*expected, rest]
+    else:  # so few that they are counted with the rarest
+        names[0] += " and others"
+        observed[0] += others
+        expected[0] += rest
     statistic, p_value = g_test(observed, expected)
     if p_value < RISK:
-        names = [*map(str, large), "others"]
         cells = [
             f"{name}: {seen} of {total}, expected {wanted:.1f}"
-            for name, seen, wanted in zip(names, observed, expected, strict=False)
+            for name, seen, wanted in zip(names, observed, expected, strict=True)
         ]
         raise broken(
             Rule.FREQUENCIES,
