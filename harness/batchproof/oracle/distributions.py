@@ -6,7 +6,7 @@ from math import exp, sqrt
 
 from torch import Tensor
 
-from batchproof.api import Request, SamplingParams
+from batchproof.api import Request
 from batchproof.oracle.choosing import probabilities, processed, sampling_of
 from batchproof.oracle.oracle import Oracle, Prompt
 
@@ -22,23 +22,19 @@ def flat_enough(oracle: Oracle, prompt: Prompt, num_draws: int) -> tuple[float, 
     logits by kappa E moves a share by no more than a tenth of what chance does among `num_draws`. Which
     tokens are the k likeliest is beyond rounding; k is 0, all of them, if no k is.
     """
-    logits = _first_logits(oracle, prompt)
-    ordered = logits.sort(descending=True).values
-    off = 2 * oracle.kappa * oracle.error.max_abs
+    ordered, off = _ordered_logits(oracle, prompt), _rounding(oracle)
     leads = ordered[:-1] - ordered[1:]
     # Of two tokens, wrong draws may have the right shares.
     clear = [k for k in range(3, MOST_LIKELIEST) if leads[k - 1] > 2 * off]
-    least = off * sqrt(num_draws) / BLUR
-    return max(float(leads[0]) / SHARE, least), clear[0] if clear else 0
+    temperature = max(float(leads[0]) / SHARE, _least_temperature(oracle, num_draws))
+    return temperature, clear[0] if clear else 0
 
 
 def top_p_of(oracle: Oracle, prompt: Prompt, temperature: float) -> float:
     """Returns the highest top_p that cuts the distribution of the first token in the middle of one of
     the likeliest tokens' shares, where rounding cannot exchange it for the next; 1 if there is no
     such place."""
-    logits = _first_logits(oracle, prompt)
-    off = 2 * oracle.kappa * oracle.error.max_abs
-    ordered = logits.sort(descending=True).values
+    ordered, off = _ordered_logits(oracle, prompt), _rounding(oracle)
     shares = (ordered / temperature).softmax(dim=-1)
     for k in range(MOST_LIKELIEST, 0, -1):
         if ordered[k] - ordered[k + 1] > 2 * off:
@@ -51,7 +47,7 @@ def min_p_of(oracle: Oracle, prompt: Prompt, temperature: float, likeliest: int)
     all."""
     if not likeliest:
         return 0.0
-    ordered = _first_logits(oracle, prompt).sort(descending=True).values
+    ordered = _ordered_logits(oracle, prompt)
     last, next_ = ((ordered[k] - ordered[0]).item() / temperature for k in (likeliest - 1, likeliest))
     return exp((last + next_) / 2)
 
@@ -63,8 +59,7 @@ def two_tokens(oracle: Oracle, prompt: Prompt, num_draws: int) -> tuple[frozense
     tokens = logits.topk(2).indices.tolist()
     behind = [oracle.score(prompt, (token, 0))[1] for token in tokens]
     leads = [abs(float(each[tokens[0]] - each[tokens[1]])) for each in (logits, *behind)]
-    off = 2 * oracle.kappa * oracle.error.max_abs
-    return frozenset(tokens), max(max(leads) / SHARE, off * sqrt(num_draws) / BLUR)
+    return frozenset(tokens), max(max(leads) / SHARE, _least_temperature(oracle, num_draws))
 
 
 def answer_probabilities(oracle: Oracle, request: Request) -> dict[tuple[int, ...], float]:
@@ -84,8 +79,21 @@ def answer_probabilities(oracle: Oracle, request: Request) -> dict[tuple[int, ..
 def _next_shares(oracle: Oracle, request: Request, answer: tuple[int, ...]) -> Tensor:
     fed = (*answer, 0)  # the last is not looked at
     logits = processed(oracle.score(request.prompt_token_ids, fed), request, fed)
-    return probabilities(logits[-1:], sampling_of(request) or SamplingParams())[0]
+    return probabilities(logits[-1:], sampling_of(request))[0]
 
 
 def _first_logits(oracle: Oracle, prompt: Prompt) -> Tensor:
     return oracle.score(prompt, (0,))[0]
+
+
+def _ordered_logits(oracle: Oracle, prompt: Prompt) -> Tensor:
+    return _first_logits(oracle, prompt).sort(descending=True).values
+
+
+def _rounding(oracle: Oracle) -> float:
+    """Returns by how much rounding may move the difference of two logits."""
+    return 2 * oracle.kappa * oracle.error.max_abs
+
+
+def _least_temperature(oracle: Oracle, num_draws: int) -> float:
+    return _rounding(oracle) * sqrt(num_draws) / BLUR

@@ -89,10 +89,12 @@ class CachedRunner:
 
     def _restore(self, rows: Rows) -> None:
         """Gives sequences that start behind a known prefix the states of its end."""
-        for row in rows:
-            if row.context_len and not self._caches.hold(row.sequence):
-                cache = self._checkpoints.restored(row.sequence, row.context_len)
-                self._caches.keep(Rows.of([row]), cache)
+        for place, (sequence, context_len) in enumerate(
+            zip(rows.sequences, rows.context_lens, strict=True)
+        ):
+            if context_len and not self._caches.hold(sequence):
+                cache = self._checkpoints.restored(sequence, context_len)
+                self._caches.keep(rows.picked([place]), cache)
 
     def _rounds(self, rows: Rows) -> Iterator[Rows]:
         """Yields what to feed, one round after another: all at once, but for what lies behind a
@@ -156,6 +158,8 @@ class CachedRunner:
     def _keep(self, rows: Rows, cache: Any) -> None:
         """Keeps what a pass has made of the cache, and a copy of each row that ends at a checkpoint."""
         self._caches.keep(rows, cache)
+        if rows.are_decodes:
+            return
         for place, row in enumerate(rows):
             end = row.context_len + row.query_len
             if end in self._checkpoints.places(row):

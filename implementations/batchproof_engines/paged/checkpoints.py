@@ -69,7 +69,7 @@ class Checkpoints:
         if not self._by_block:
             return
         size = self._block_size
-        for sequence, context_len, query_len, _ in rows:
+        for sequence, context_len, query_len, _ in zip(*rows.columns, strict=True):
             first, last = -(-context_len // size), -(-(context_len + query_len) // size)
             for block in sequence.block_table[first:last]:
                 self._by_block.pop(block, None)

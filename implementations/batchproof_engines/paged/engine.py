@@ -29,7 +29,7 @@ from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.cached_runner import CachedRunner
 from batchproof_engines.paged.masking import seen_by
-from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions, keeps_prefixes
+from batchproof_engines.paged.options import PACKED, SEPARATE, PagedOptions, keeps_prefixes
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
@@ -42,11 +42,6 @@ Landed = tuple[list[TokenEvent], dict[str, Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
 ALL = frozenset(Capability) - {Capability.CLOSING}
-LACKING = {
-    PACKED: frozenset[Capability](),
-    STACKED: frozenset[Capability](),
-    SEPARATE: {Capability.MASKING},  # the model's own attention has the mask
-}
 
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
 _event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
@@ -67,9 +62,7 @@ class PagedEngine:
         make_backend: MakeBackend,
         options: PagedOptions,
     ) -> None:
-        self.capabilities = ALL - LACKING[options.feed] - (CHOOSING if options.overlap else frozenset())
-        if not keeps_prefixes(options):
-            self.capabilities -= {Capability.PREFIX_CACHING}
+        self.capabilities = _capabilities(options)
         self._sampler = self.sampler_class()
         self._config = config
         self._window = sliding_window(model)
@@ -259,6 +252,17 @@ class PagedEngine:
     def _require_idle(self) -> None:
         if self.has_unfinished:
             raise RuntimeError("generate was called while requests given by add are unfinished")
+
+
+def _capabilities(options: PagedOptions) -> frozenset[Capability]:
+    lacking: set[Capability] = set()
+    if options.overlap:
+        lacking |= CHOOSING
+    if options.feed == SEPARATE:  # the model's own attention has the mask
+        lacking.add(Capability.MASKING)
+    if not keeps_prefixes(options):
+        lacking.add(Capability.PREFIX_CACHING)
+    return ALL - lacking
 
 
 def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:
