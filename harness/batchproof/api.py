@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from batchproof.errors import ConfigError
 from batchproof.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
 from batchproof.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
+from batchproof.speculation import dialled_draft
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,9 +99,13 @@ class EngineConfig:
     max_model_len: int | None = None  # prompt + new tokens; None: what the model has positions for
     return_logits: bool = False  # fill `Completion.logits`
     prefix_caching: bool = False  # requests that begin alike may share computed keys
+    num_speculative_tokens: int | None = None  # drafts of a sequence in one step; None: no speculation
+    draft_agreement: float | None = None  # of the `draft_model`; None: drafts come from n-grams
 
     def __post_init__(self) -> None:
         for each in fields(self):
+            if each.name == "draft_agreement":
+                continue
             value = getattr(self, each.name)
             kind = bool if isinstance(each.default, bool) else int
             if type(value) is not kind and not (value is None and each.default is None):
@@ -115,6 +120,29 @@ class EngineConfig:
                 f"EngineConfig.max_num_batched_tokens is {self.max_num_batched_tokens}, but must be "
                 f"at least max_num_seqs ({self.max_num_seqs}), or a full batch could not decode"
             )
+        self._check_draft()
+
+    def _check_draft(self) -> None:
+        agreement = self.draft_agreement
+        if agreement is None:
+            return
+        if type(agreement) not in (int, float) or not 0 <= agreement <= 1:
+            raise ConfigError(
+                f"EngineConfig.draft_agreement is {agreement!r}, but must be a number from 0 to 1"
+            )
+        if self.num_speculative_tokens is None:
+            raise ConfigError(
+                f"EngineConfig.draft_agreement is {agreement!r}, which needs num_speculative_tokens"
+            )
+
+    def draft_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
+        """Returns the draft for speculation with this model; None if drafts come from n-grams.
+
+        With n-grams, what followed an earlier occurrence of a sequence's last tokens is proposed, as in
+        vLLM's method "ngram". The lengths of the n-grams are the engine's choice.
+        """
+        agreement = self.draft_agreement
+        return None if agreement is None else dialled_draft(model, agreement)
 
 
 class Engine(Protocol):
@@ -157,6 +185,7 @@ class Capability(StrEnum):
     LOGIT_PROCESSING = "logit_processing"  # stages 1 to 5 of `SamplingParams`, and stop sequences
     SAMPLING = "sampling"  # stage 6: temperatures above 0
     SEEDED_SAMPLING = "seeded_sampling"  # a request with a seed draws the same tokens in any batch
+    SPECULATION = "speculation"  # drafts greedy answers: `EngineConfig.num_speculative_tokens`
 
 
 CHOOSING = frozenset(  # what `Request.sampling` needs
@@ -226,13 +255,30 @@ class SteppingEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowRecord:
-    """One sequence's share of a step. Its last query sees `context_len + query_len` keys."""
+    """One sequence's share of a step. Its last query sees `context_len + query_len` keys.
+
+    A row that verifies drafts is fed the last known token and `num_drafted` proposals, and produces
+    `num_accepted` + 1 tokens: proposals that the model chose itself, and its choice behind them. An EOS
+    or the cap among them ends the answer, and so counts as that last choice.
+    """
 
     request_id: str
     context_len: int  # keys cached before the step, those taken over from others included
     query_len: int  # tokens fed in the step, at positions context_len ... context_len + query_len - 1
     is_sampled: bool  # a token was chosen for it, be it discarded (`DelayedEngine`); False for a chunk
     # that does not end the prompt
+    num_drafted: int = 0  # the last of the fed tokens, which the step verifies
+    num_accepted: int = 0
+
+    @property
+    def cached_len(self) -> int:
+        """Keys that stay cached after the step: those of rejected drafts do not."""
+        return self.context_len + self.query_len - self.num_drafted + self.num_accepted
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that the step produces for the sequence."""
+        return self.num_accepted + 1 if self.is_sampled else 0
 
 
 @dataclass(frozen=True, slots=True)

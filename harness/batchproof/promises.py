@@ -1,5 +1,5 @@
 """The numbered standard: what batching must preserve. Every test, fault and case names one of these
-promises. P17 is reserved for speculative decoding."""
+promises."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Promise(Enum):
     P14 = ("stream", "a request's events add up to its completion, each token once")
     P15 = ("no side effects", "model, settings, RNG and requests are left as they were")
     P16 = ("determinism", "the same call twice gives the same answer")
+    P17 = ("speculation", "speculative decoding answers as the model alone, whatever is drafted")
     P18 = ("logprobs", "logprobs are those of the model, ranked, and of the right request and step")
     P19 = ("sampling", "tokens are chosen by the request's own parameters, and by no one else's")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -39,7 +40,8 @@ LAST_ARRIVAL = 10_000
 REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sampling", "expect")
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
 SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
-EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit")
+SHARES = ("draft_agreement",)  # numbers from 0 to 1
+EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit", "acceptance", "rejection")
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
 EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
@@ -103,12 +105,12 @@ def _link(item: YamlNode) -> str:
 
 
 def _config(item: YamlNode) -> EngineConfig:
-    found = {
-        name: each.boolean() if name in SWITCHES else each.integer()
+    found: dict[str, Any] = {
+        name: each.boolean() if name in SWITCHES else each.value() if name in SHARES else each.integer()
         for name, each in item.mapping(CONFIG_KEYS).items()
     }
     try:
-        return EngineConfig(**found)  # type: ignore[arg-type]
+        return EngineConfig(**found)
     except ConfigError as error:
         raise item.place.error(str(error)) from None
 

@@ -218,6 +218,8 @@ def _check_events(case: Case, traces: Sequence[Sequence[StepRecord]], num_late_s
         or not expect.slot_reuse,
         "mixed_step": happened.has_mixed_step(records) or not expect.mixed_step,
         "prefix_hit": happened.has_prefix_hit(records) or not expect.prefix_hit,
+        "acceptance": happened.has_acceptance(records) or not expect.acceptance,
+        "rejection": happened.has_rejection(records) or not expect.rejection,
     }
     for event, did in did_happen.items():
         if not did:

@@ -103,6 +103,8 @@ class CaseExpectation:
     slot_reuse: bool = False
     mixed_step: bool = False
     prefix_hit: bool = False
+    acceptance: bool = False
+    rejection: bool = False
     max_steps: int | None = None
 
     @property
@@ -152,5 +154,6 @@ class Case:
             Capability.CHUNKED_PREFILL: self.expect.chunked,
             Capability.SCHEDULING: self.expect.mixed_step,
             Capability.PREFIX_CACHING: self.expect.prefix_hit,
+            Capability.SPECULATION: self.config.num_speculative_tokens is not None,
         }
         return tuple(c.value for c in Capability if c in self.declared_needs or implied.get(c, False))

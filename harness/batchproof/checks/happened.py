@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from batchproof.api import StepRecord
+from batchproof.api import RowRecord, StepRecord
 
 
 def has_preemption(trace: Sequence[StepRecord]) -> bool:
@@ -22,7 +22,7 @@ def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a prompt was fed in one step with a decode."""
     return any(
         any(row.context_len == 0 for row in record.rows)
-        and any(row.context_len > 0 and row.query_len == 1 and row.is_sampled for row in record.rows)
+        and any(row.context_len > 0 and _is_decode(row) for row in record.rows)
         for record in trace
     )
 
@@ -47,7 +47,7 @@ def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
     for record in trace:
         gone = {*record.preempted, *record.finished}
         cached = {name: length for name, length in cached.items() if name not in record.preempted}
-        cached |= {row.request_id: row.context_len + row.query_len for row in record.rows}
+        cached |= {row.request_id: row.cached_len for row in record.rows}
         cached = {name: length for name, length in cached.items() if name not in gone}
         filled = sum(ceil(length / block_size) for length in cached.values())
         free, total = record.num_free_blocks, record.num_total_blocks
@@ -59,3 +59,23 @@ def has_shared_block(trace: Sequence[StepRecord], block_size: int) -> bool:
 def has_slot_reuse(trace: Sequence[StepRecord], max_num_seqs: int) -> bool:
     """Returns whether more requests were admitted than there are slots."""
     return len({each for record in trace for each in record.admitted}) > max_num_seqs
+
+
+def has_acceptance(trace: Sequence[StepRecord]) -> bool:
+    """Returns whether a draft was accepted."""
+    return any(row.num_accepted for record in trace for row in record.rows)
+
+
+def has_rejection(trace: Sequence[StepRecord]) -> bool:
+    """Returns whether a draft was rejected."""
+    return any(row.num_accepted < row.num_drafted for record in trace for row in record.rows)
+
+
+def has_uneven_acceptance(trace: Sequence[StepRecord]) -> bool:
+    """Returns whether rows of one step accepted different numbers of drafts."""
+    counts = [{row.num_accepted for row in record.rows if row.num_drafted} for record in trace]
+    return any(len(each) > 1 for each in counts)
+
+
+def _is_decode(row: RowRecord) -> bool:
+    return row.is_sampled and row.query_len - row.num_drafted == 1

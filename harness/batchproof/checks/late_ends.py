@@ -64,9 +64,13 @@ class LateEnds:
         num_surplus: Counter[str] = Counter()
         finished: set[str] = set()
         for step, record in enumerate(trace):
-            for name in (row.request_id for row in record.rows if row.is_sampled):
-                due[name] = due.get(name, 0) - 1
-                if due[name] == 0:
+            for row in record.rows:
+                if not row.is_sampled:
+                    continue
+                name = row.request_id
+                was_due = due.get(name, 0)
+                due[name] = was_due - row.num_sampled
+                if was_due > 0 and due[name] <= 0:
                     sampled_in[name] = step
                 elif name in sampled_in and name not in finished:
                     num_surplus[name] += step <= sampled_in[name] + granted.get(name, 0)

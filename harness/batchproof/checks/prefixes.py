@@ -66,7 +66,7 @@ class ComputedPrefixes:
     def note(self, row: RowRecord) -> None:
         """Notes the tokens of a row as computed. An unknown id is ignored: another rule judges it."""
         if row.request_id in self._token_ids:
-            end = max(row.context_len + row.query_len, self._num_computed.get(row.request_id, 0))
+            end = max(row.cached_len, self._num_computed.get(row.request_id, 0))
             self._num_computed[row.request_id] = end
 
     def note_all(self, records: Iterable[StepRecord]) -> ComputedPrefixes:

@@ -7,6 +7,7 @@ is in `scheduling.py`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 
@@ -50,9 +51,14 @@ def _check_row(
         prefixes.note(row)
     if row.context_len != cached:
         raise broken(Rule.POSITIONS, name, step, context_len=row.context_len, num_fed=cached)
-    if not 1 <= row.query_len <= known - cached:
-        raise broken(Rule.QUERY_LEN, name, step, query_len=row.query_len, num_due=known - cached)
-    num_fed = row.context_len + row.query_len
+    most = replay.workload.config.num_speculative_tokens or 0
+    if not 0 <= row.num_accepted <= row.num_drafted <= (most if row.is_sampled else 0):
+        drafts: Facts = {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}
+        raise broken(Rule.DRAFTS, name, step, **drafts, most=most)
+    num_due, query_len = known - cached, row.query_len - row.num_drafted
+    if not 1 <= query_len <= num_due:
+        raise broken(Rule.QUERY_LEN, name, step, query_len=query_len, num_due=num_due)
+    num_fed = row.context_len + query_len
     if row.is_sampled != (num_fed == known):
         facts: Facts = {"is_sampled": row.is_sampled, "num_fed": num_fed, "num_known": known}
         raise broken(Rule.SAMPLED, name, step, **facts)
@@ -97,8 +103,9 @@ def check_accounting(
 def _whole_life_blocks(request_id: str, replay: TraceReplay) -> int:
     """Returns the blocks that a request can own at most."""
     request = replay.requests[request_id]
+    config = replay.workload.config
     num_tokens = len(request.prompt_token_ids) + request.max_new_tokens
-    return ceil(num_tokens / replay.workload.config.block_size)
+    return ceil((num_tokens + (config.num_speculative_tokens or 0)) / config.block_size)
 
 
 def check_ends(
@@ -115,15 +122,17 @@ def check_ends(
     if len(trace) > workload.step_bound:
         raise broken(Rule.STEP_BOUND, num_steps=len(trace), bound=workload.step_bound)
     finished = [each for record in trace for each in record.finished]
-    sampled = [row.request_id for record in trace for row in record.rows if row.is_sampled]
+    sampled: Counter[str] = Counter()
     for step, record in enumerate(trace):
         if not record.rows:
             raise broken(Rule.IDLE_STEP, step=step)
+        for row in record.rows:
+            sampled[row.request_id] += row.num_sampled
     for completion in completions:
         name, num_tokens = completion.request_id, len(completion.token_ids)
         if finished.count(name) != 1:
             raise broken(Rule.FINISHED_ONCE, name, num_times=finished.count(name))
         surplus = ends.num_surplus.get(name, 0)
-        if sampled.count(name) != num_tokens + surplus:
-            facts: Facts = {"num_sampled": sampled.count(name), "num_tokens": num_tokens}
+        if sampled[name] != num_tokens + surplus:
+            facts: Facts = {"num_sampled": sampled[name], "num_tokens": num_tokens}
             raise broken(Rule.NUM_SAMPLED, name, num_surplus=surplus, **facts)

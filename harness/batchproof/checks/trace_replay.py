@@ -54,6 +54,6 @@ class TraceReplay:
     def end(self, record: StepRecord) -> None:
         """Applies what the rows fed and sampled, and removes finished requests."""
         for row in record.rows:
-            self.num_cached[row.request_id] = row.context_len + row.query_len
-            self.num_outputs[row.request_id] = self.num_outputs.get(row.request_id, 0) + row.is_sampled
+            self.num_cached[row.request_id] = row.cached_len
+            self.num_outputs[row.request_id] = self.num_outputs.get(row.request_id, 0) + row.num_sampled
         self.running = [each for each in self.running if each not in record.finished]

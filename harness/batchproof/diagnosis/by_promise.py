@@ -21,6 +21,7 @@ BY_PROMISE: Mapping[Promise, Cause] = {
     Promise.P14: Cause.STREAM,
     Promise.P15: Cause.SIDE_EFFECT,
     Promise.P16: Cause.RACE,
+    Promise.P17: Cause.SPECULATION,
     Promise.P18: Cause.LOGPROBS,
     Promise.P19: Cause.SAMPLING,
 }

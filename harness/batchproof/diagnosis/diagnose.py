@@ -30,7 +30,7 @@ from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
-BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
+BESIDE_ENDS = (Cause.SPECULATION, Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
 
 def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> Diagnosis:
@@ -68,6 +68,9 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     reruns = rerun(rerunner, calls, symptom)
     if reruns.is_repeatable is False:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
+    if reruns.is_right_without_drafts:
+        text = "it is right without speculation"
+        return Diagnosis(Cause.SPECULATION, text, tuple(reruns.facts))
     explanation = explain(rerunner, calls, symptom, bool(reruns.is_right_alone))
     rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
     if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:

@@ -79,6 +79,7 @@ class Rule(Enum):
     POSITIONS = ("positions", Promise.P7)
     QUERY_LEN = ("query-len", Promise.P7)
     SAMPLED = ("sampled", Promise.P7)
+    DRAFTS = ("drafts", Promise.P17, Cause.SPECULATION)
     PREFIX = ("prefix", Promise.P7, Cause.STALE)
     TWO_ROWS = ("two-rows", Promise.P9)
     QUEUES = ("queues", Promise.P9)

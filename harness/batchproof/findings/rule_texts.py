@@ -167,6 +167,12 @@ TRACE: dict[Rule, tuple[str, ...]] = {
         "step {step}, " + REQUEST + ": is_sampled is {is_sampled}, but {num_fed} of {num_known} tokens "
         "are fed",
     ),
+    Rule.DRAFTS: (
+        "step {step}, "
+        + REQUEST
+        + ": num_drafted is {num_drafted} and num_accepted {num_accepted}, but "
+        "this row may have at most {most} drafts, and accept no more than it has",
+    ),
     Rule.PREFIX: (
         "step {step}, " + REQUEST + ": it begins behind {num_tokens} tokens that were never computed",
     ),

@@ -12,6 +12,7 @@ from batchproof.findings.finding import Rule
 BY_CAPABILITY: Mapping[Capability, AbstractSet[Rule]] = {
     Capability.TRACING: {
         *(Rule.NAMES, Rule.POSITIONS, Rule.QUERY_LEN, Rule.SAMPLED, Rule.PREFIX),
+        Rule.DRAFTS,
         *(Rule.TWO_ROWS, Rule.QUEUES, Rule.SLOTS),
         *(Rule.STEP_BOUND, Rule.IDLE_STEP, Rule.FINISHED_ONCE),
         *(Rule.POOL, Rule.ACCOUNTING, Rule.LEFTOVER_BLOCKS, Rule.NUM_SAMPLED),
@@ -37,4 +38,6 @@ def lacking(failure: Failure, capabilities: AbstractSet[Capability]) -> Capabili
     needed = {each for each, rules in BY_CAPABILITY.items() if failure.rule in rules}
     if any(run.workload.needs_stepping for run in runs):
         needed.add(Capability.STEPPING)
+    if any(run.workload.config.num_speculative_tokens for run in runs):
+        needed.add(Capability.SPECULATION)
     return min(needed - capabilities, default=None)

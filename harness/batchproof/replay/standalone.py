@@ -61,6 +61,8 @@ def _wrong_runs(trial: Trial, failure: Failure) -> Sequence[Run]:
             raise NoScriptError("requests are cancelled, which only the rules can judge")
         if any(request.sampling for run in runs for request in run.workload.requests):
             raise NoScriptError("requests have sampling parameters, which only the rules can judge")
+        if any(run.workload.config.num_speculative_tokens for run in runs):
+            raise NoScriptError("the engine speculates, and only the rules' package makes its drafts")
         got = [_answer(each) for each in runs[-1].completions]
         if failure.rule is Rule.RAISED or not _are_equal(got, _compared(trial, runs[-1])):
             return runs

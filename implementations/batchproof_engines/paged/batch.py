@@ -44,8 +44,21 @@ class RaggedBatch:
 
     @property
     def sampled_tokens(self) -> Ints:
-        """(S,) where in T each sampled row's last token is."""
-        return self.cu_seqlens_q[1:][self.sampled_rows] - 1
+        """(L,) behind which of the T tokens another is chosen: each sampled row's last one, and as many
+        before it as it has drafts."""
+        last = self.cu_seqlens_q[1:][self.sampled_rows] - 1
+        if not self.has_drafts:
+            return last
+        nums = [len(sequence.drafts) for sequence in self.sampled.sequences]
+        pairs = zip(last.tolist(), nums, strict=True)
+        return np.concatenate([np.arange(place - num, place + 1) for place, num in pairs])
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether tokens are chosen behind more than the last token of a row."""
+        if self.num_decodes == len(self.scheduled):
+            return False
+        return any(each.drafts for each in self.scheduled.sequences[self.num_decodes :])
 
     def slot_mapping(self, block_size: int, first_row: int = 0) -> Ints:
         """Where the keys of the rows from `first_row` on go, one for each token: block_id * block_size
@@ -128,5 +141,5 @@ def _token_ids(rows: Rows, num_decodes: int) -> Ints:
     pairs = zip(rows.sequences[:num_decodes], rows.context_lens, strict=False)
     token_ids = [sequence.token_ids[context_len] for sequence, context_len in pairs]
     for sequence, context_len, query_len, _ in rows[num_decodes:]:
-        token_ids += sequence.token_ids[context_len : context_len + query_len]
+        token_ids += sequence.token_ids[context_len : context_len + query_len] + sequence.drafts
     return np.array(token_ids, dtype=np.int64)

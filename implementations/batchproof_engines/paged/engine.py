@@ -28,17 +28,19 @@ from batchproof_engines.model_support import sliding_window
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.cached_runner import CachedRunner
+from batchproof_engines.paged.drafting import Drafter, ModelDrafter, NgramDrafter
 from batchproof_engines.paged.masking import seen_by
 from batchproof_engines.paged.options import PACKED, SEPARATE, PagedOptions, keeps_prefixes
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.paged.sequence import PENDING, Sequence
-from batchproof_engines.paged.trace import TraceLog
+from batchproof_engines.paged.speculation import Speculator
+from batchproof_engines.paged.trace import Columns, TraceLog
 from batchproof_engines.sampler import SampledRow, Sampler
 
-# Events, and the logits (vocab,), if they are wanted, by request.
-Landed = tuple[list[TokenEvent], dict[str, Tensor]]
+# Events, and the logits (vocab,) of each, if they are wanted.
+Landed = tuple[list[TokenEvent], list[Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
 ALL = frozenset(Capability) - {Capability.CLOSING}
@@ -54,6 +56,7 @@ class PagedEngine:
     sampler_class = Sampler
     runner_class = ModelRunner
     cached_runner_class = CachedRunner
+    speculator_class = Speculator
 
     def __init__(
         self,
@@ -75,6 +78,10 @@ class PagedEngine:
         self._scheduler = self.scheduler_class(limits, config, has_lanes, self._runner.num_resumable)
         self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
         self._overlaps = bool(options.overlap)
+        self._speculator: Speculator | None = None
+        if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
+            drafter = self._drafter(config.draft_model(model), options)
+            self._speculator = self.speculator_class(drafter, config.num_speculative_tokens)
         self._poison = options.poison
         self._batch: RaggedBatch | None = None  # of the last step
         self._in_flight: Flight | None = None  # its tokens have not been read
@@ -82,6 +89,13 @@ class PagedEngine:
         self._trace = TraceLog()
         if options.prepare:
             self._runner.prepare(limits.max_model_len)
+
+    def _drafter(self, draft: PreTrainedModel | None, options: PagedOptions) -> Drafter:
+        if draft is None:
+            return NgramDrafter()
+        config = self._config
+        backend = self._make_backend(config.max_num_seqs, config.num_blocks)
+        return ModelDrafter(ModelRunner(draft, backend, replace(config, return_logits=False), options))
 
     @property
     def scheduling_delay(self) -> int:
@@ -101,17 +115,26 @@ class PagedEngine:
             self._backend.poison(plan.freed_blocks, self._poison)
         if len(plan.admitted) == len(plan.scheduled):
             self._runner.begin_run()
-        self._batch = batch = RaggedBatch.of(plan.scheduled, self._batch)
+        last: list[int] | None = None  # places of the rows' last tokens, if a row may have several
         try:
-            flight = self._sampled(self._runner.launch(batch))
+            planned = plan.scheduled
+            if self._speculator is not None:
+                planned = self._speculator.drafted(planned, self._scheduler)
+            self._batch = batch = RaggedBatch.of(planned, self._batch)
+            flight, rows = self._runner.launch(batch), batch.scheduled
+            if self._speculator is not None:
+                flight, rows, last = self._speculator.verified(batch, flight)
+            flight = self._sampled(flight)
         except BaseException:
             if isinstance(self._runner, CachedRunner):  # a state is changed in place
                 self._scheduler.preempt_all()
             raise
         landed = self._land()  # of the step before, while the device is busy with this one
         token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
-        done = self._scheduler.update(batch.scheduled, token_ids)
-        self._record(plan, done)
+        if last is not None:
+            token_ids = [token_ids[place] for place in last]
+        done = self._scheduler.update(rows, token_ids)
+        self._record(plan, planned, done)
         if not done or any(map(Sequence.awaits, flight.sampled.sequences, flight.sampled.seq_lens)):
             self._in_flight = flight
         return landed if self._overlaps else self._land()
@@ -134,10 +157,12 @@ class PagedEngine:
         """Read the tokens in flight and put them in the place of those that stand for them."""
         flight, self._in_flight = self._in_flight, None
         if flight is None:
-            return [], {}
+            return [], []
         events: list[TokenEvent] = []
+        logits: list[Tensor] = []
         rows = flight.sampled
-        for sequence, index, token_id in zip(rows.sequences, rows.seq_lens, flight.land(), strict=True):
+        places = zip(rows.sequences, rows.seq_lens, flight.land(), strict=True)
+        for place, (sequence, index, token_id) in enumerate(places):
             if not sequence.awaits(index):
                 continue
             was_running = sequence.finish_reason is None
@@ -145,17 +170,20 @@ class PagedEngine:
                 self._scheduler.stop(sequence)
             logprobs = sequence.logprobs[-1] if sequence.logprobs else None
             name = sequence.request.request_id
-            events.append(_event((name, token_id, sequence.finish_reason, None, logprobs)))
-        if flight.logits is None or not self._config.return_logits:
-            return events, {}
-        names = [sequence.request_id for sequence in rows.sequences]
-        return events, dict(zip(names, flight.logits.float(), strict=True))
+            reason = sequence.finish_reason if index == sequence.num_tokens - 1 else None
+            events.append(_event((name, token_id, reason, None, logprobs)))
+            if flight.logits is not None and self._config.return_logits:
+                logits.append(flight.logits[place].float())
+        return events, logits
 
-    def _record(self, plan: SchedulerOutput, done: list[Sequence]) -> None:
-        rows = plan.scheduled
+    def _record(self, plan: SchedulerOutput, rows: Rows, done: list[Sequence]) -> None:
         names = [sequence.request.request_id for sequence in rows.sequences]
+        columns: Columns = (names, rows.context_lens, rows.query_lens, rows.are_sampled)
+        if self._speculator is not None:
+            drafted = [len(sequence.drafts) for sequence in rows.sequences]
+            columns += (drafted, [sequence.num_accepted for sequence in rows.sequences])
         self._trace.append(
-            (names, rows.context_lens, rows.query_lens, rows.are_sampled),
+            columns,
             self._scheduler.waiting_ids,
             plan.admitted,
             tuple(sequence.request_id for sequence in done),
@@ -240,8 +268,8 @@ class PagedEngine:
         logits: dict[str, list[Tensor]] = {}
         while self.has_unfinished:
             events, of_step = self._run_step()
-            for event in events if of_step else ():
-                logits.setdefault(event.request_id, []).append(of_step[event.request_id])
+            for event, row in zip(events, of_step, strict=False):
+                logits.setdefault(event.request_id, []).append(row)
         return logits
 
     def _forget_all(self) -> None:
@@ -258,6 +286,10 @@ def _capabilities(options: PagedOptions) -> frozenset[Capability]:
     lacking: set[Capability] = set()
     if options.overlap:
         lacking |= CHOOSING
+    if (
+        options.overlap or options.feed != PACKED
+    ):  # drafts are verified by the host; a state has no way back
+        lacking.add(Capability.SPECULATION)
     if options.feed == SEPARATE:  # the model's own attention has the mask
         lacking.add(Capability.MASKING)
     if not keeps_prefixes(options):

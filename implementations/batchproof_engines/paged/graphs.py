@@ -94,7 +94,8 @@ class CapturedSteps:
 
     def can_run(self, batch: RaggedBatch) -> bool:
         """Is there room for it?"""
-        return len(batch.lanes) > 0 and batch.num_prompt_tokens <= self._prompt_buckets[-1]
+        has_room = batch.num_prompt_tokens <= self._prompt_buckets[-1]
+        return len(batch.lanes) > 0 and has_room and not batch.has_drafts
 
     @torch.inference_mode()
     def prepare(self, seq_len: int) -> None:

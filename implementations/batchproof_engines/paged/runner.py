@@ -30,8 +30,8 @@ class Flight:
     """A step given to the device; its tokens may not be there yet."""
 
     sampled: Rows  # S, the rows a token is chosen for
-    land: Callable[[], list[int]]  # waits for the S tokens
-    logits: Tensor | None  # (S, vocab) the model's, but for an engine that reads tokens late
+    land: Callable[[], list[int]]  # waits for the S tokens, or L, as `RaggedBatch.sampled_tokens`
+    logits: Tensor | None  # (S or L, vocab) the model's, but for an engine that reads tokens late
 
 
 class ModelRunner:
@@ -103,7 +103,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _run(self, batch: RaggedBatch) -> Outputs:
-        """Outputs of the S sampled rows."""
+        """Outputs behind the L sampled tokens."""
         self._backend.begin(batch)
         tokens, positions, last, lanes, sampled_lanes = self._staging.send(
             batch.token_ids,
@@ -115,5 +115,6 @@ class ModelRunner:
         num = batch.num_decodes  # only they can have tokens that the host does not know yet
         tokens[:num] = self._last_tokens.fill_in(tokens[:num], lanes[:num])
         outputs = self._pass.choose(tokens[None], positions[None], last)
-        self._last_tokens.put(sampled_lanes, outputs[0])
+        if not batch.has_drafts:  # else the host alone knows which of the tokens is the last
+            self._last_tokens.put(sampled_lanes, outputs[0])
         return outputs

@@ -188,6 +188,22 @@ class Scheduler:
         self.blocks.allocate(sequence, context_len + num_new)
         return Scheduled(sequence, context_len, num_new, num_new == sequence.num_uncomputed_tokens)
 
+    def room_for_drafts(self, rows: Rows, most: int) -> list[int]:
+        """For how many drafts, up to `most`, each row has room: greedy decodes alone, and only what is
+        left of the budget, the pool and the cap once all are served. The blocks are theirs then."""
+        budget = self._config.max_num_batched_tokens - sum(rows.query_lens)
+        room: list[int] = []
+        for sequence, context_len, query_len, is_sampled in rows:
+            is_drafted = is_sampled and query_len == 1 and sequence.request.sampling is None
+            num = min(most, budget, sequence.max_num_tokens - sequence.num_tokens - 1)
+            num = max(num, 0) if is_drafted else 0
+            while num and not self.blocks.can_hold(sequence, context_len + 1 + num):
+                num -= 1
+            self.blocks.allocate(sequence, context_len + query_len + num)
+            budget -= num
+            room.append(num)
+        return room
+
     def update(self, scheduled: Rows, token_ids: Seq[int]) -> list[Sequence]:
         """Book what the step has done. `token_ids`: one for each sampled row, `PENDING` for those not
         known yet. Returns the sequences that are done, those stopped since the last step among them."""

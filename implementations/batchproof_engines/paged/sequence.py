@@ -30,6 +30,10 @@ class Sequence:
     content_id: int = 0  # of its last published block: see BlockManager
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
+    drafts: list[int] = field(default_factory=list)  # behind its tokens, in the step under way
+    num_accepted: int = 0  # of them
+    shadow: Sequence | None = None  # as a draft model has it
+    ngram_ends: dict[object, int] = field(default_factory=dict)  # by n-gram: where it last ended
     max_num_tokens: int = field(init=False)  # prompt and cap
 
     def __post_init__(self) -> None:

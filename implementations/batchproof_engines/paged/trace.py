@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from batchproof.api import RowRecord, StepRecord
 
-Columns = tuple[Seq[str], Seq[int], Seq[int], Seq[bool]]  # the fields of RowRecords, (R,) each
+Columns = tuple[Seq[str] | Seq[int] | Seq[bool], ...]  # the fields of RowRecords, (R,) each
 
 
 class TraceLog(Seq[StepRecord]):

@@ -49,7 +49,11 @@ from batchproof_engines.trial_batch import probe_logits
 class RaggedEngine:
     """Serves requests first come, first served, in `config.max_num_seqs` slots."""
 
-    capabilities = frozenset(Capability) - {Capability.CLOSING, Capability.PREFIX_CACHING}
+    capabilities = frozenset(Capability) - {
+        Capability.CLOSING,
+        Capability.PREFIX_CACHING,
+        Capability.SPECULATION,
+    }
     scheduler_class = Scheduler
     sampler_class = Sampler
 

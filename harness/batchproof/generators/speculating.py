@@ -1,0 +1,69 @@
+"""Hypothesis strategies: workloads whose answers an engine may reach by speculation."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from batchproof.api import EngineConfig, Request
+from batchproof.generators.strategies import text_tokens
+from batchproof.oracle.oracle import Oracle
+from batchproof.speculation import disagreeing_tokens
+from batchproof.workload.workloads import Workload
+
+MOST_DRAFTS = 5
+AGREEMENTS = (0.25, 0.5, 0.75, 0.9)
+OWN_TEXT = 13
+
+
+@st.composite
+def speculated(
+    draw: st.DrawFn, oracle: Oracle, workload: Workload, agreement: float | None = None
+) -> Workload:
+    """Draws the workload with a draft model that is right in this share of the tokens; None: in one of
+    some shares of which the right answers meet right drafts and wrong ones, or, if they are too uniform
+    for that, never."""
+    if agreement is None:
+        said = {
+            token
+            for request in workload.requests
+            for token in oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)[1:-1]
+        }
+        wrong = {each: {*disagreeing_tokens(oracle.subject.vocab_size, each)} for each in AGREEMENTS}
+        mixed = [each for each, tokens in wrong.items() if said & tokens and said - tokens]
+        agreement = draw(st.sampled_from(mixed or [0.0]), label="draft_agreement")
+    num = draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens")
+    return workload.with_config(num_speculative_tokens=num, draft_agreement=agreement)
+
+
+@st.composite
+def unevenly_accepted(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
+    """Draws sequences that decode side by side for a while, so that some row of a step accepts more
+    drafts than another."""
+    vocab_size = oracle.subject.vocab_size
+    texts = draw(st.lists(st.integers(0, 12), min_size=3, max_size=4, unique=True), label="texts")
+    wanted = tuple(
+        Request(f"r{i}", text_tokens(text, vocab_size)[: 3 + 2 * i], 12 + i)
+        for i, text in enumerate(texts)
+    )
+    config = EngineConfig(max_num_seqs=len(wanted), return_logits=return_logits)
+    return draw(speculated(oracle, Workload(wanted, config)))
+
+
+@st.composite
+def foretold(draw: st.DrawFn, oracle: Oracle) -> Workload:
+    """Draws prompts that hold a beginning of their own answers, so that n-grams find drafts of which
+    some are right.
+
+    A prompt is the last tokens of a text and what the model says behind the text, up to a slip, then
+    the text itself. The drafts are right on a model that reads the last tokens only.
+    """
+    vocab_size = oracle.subject.vocab_size
+    config = EngineConfig(num_speculative_tokens=draw(st.integers(1, MOST_DRAFTS), label="most drafts"))
+    wanted = []
+    for place in range(draw(st.integers(1, 3), label="requests")):
+        text = text_tokens(OWN_TEXT + place, vocab_size)[:64]
+        answer = oracle.right_tokens(text, 8)
+        right = draw(st.integers(2, 8), label="right drafts")
+        slip = (answer[right] + 1) % vocab_size if right < len(answer) else 0
+        wanted.append(Request(f"r{place}", (*text[-3:], *answer[:right], slip, *text), 8))
+    return Workload(tuple(wanted), config)

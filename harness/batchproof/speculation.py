@@ -1,0 +1,73 @@
+"""Drafts for speculative decoding: part of the contract (`batchproof.api`).
+
+An engine that speculates lets a cheap draft propose the next tokens of a sequence, feeds them to the
+model in one step, and keeps those that the model would have chosen itself, and its choice behind them
+(Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023). So the draft
+decides how fast an answer comes, and never what it is.
+
+A *dialled* draft is made of the model under test, and its rate of right proposals is known beforehand:
+it has the model's weights, but in its output head the rows of some tokens change places. Where the
+model would choose one of these, the draft proposes another; elsewhere it agrees.
+
+This module imports no torch at run time before a draft is made.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+_DRAFTS: WeakKeyDictionary[PreTrainedModel, dict[float, PreTrainedModel]] = WeakKeyDictionary()
+_SMALLER: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
+
+
+def dialled_draft(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
+    """Returns the draft that agrees with the model wherever that chooses one of a share `agreement` of
+    the tokens; the same draft for the same model.
+
+    It shares all parameters with the model but those of its head. Of `vocab_size` tokens
+    round((1 - agreement) * vocab_size) disagree, never a single one.
+    """
+    known = _DRAFTS.setdefault(model, {})
+    if agreement not in known:
+        known[agreement] = _dialled(_SMALLER.get(model, model), agreement)
+    return known[agreement]
+
+
+def register_smaller(model: PreTrainedModel, smaller: PreTrainedModel) -> None:
+    """Lets the model's drafts be made of a smaller one that chooses the same tokens."""
+    _SMALLER[model] = smaller
+
+
+def disagreeing_tokens(vocab_size: int, agreement: float) -> list[int]:
+    """Returns the tokens that a draft never proposes where the model chooses them, ascending.
+
+    They are spread evenly: those at which the sum of (1 - agreement) per token passes a whole number.
+    """
+    share = 1 - agreement
+    steps = [int((token + 1) * share + 1e-9) > int(token * share + 1e-9) for token in range(vocab_size)]
+    tokens = [token for token, is_next in enumerate(steps) if is_next]
+    return tokens if len(tokens) != 1 else []
+
+
+def _dialled(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
+    import torch  # noqa: PLC0415 - see above
+
+    shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    draft = copy.deepcopy(model, shared)
+    head: nn.Linear = draft.get_output_embeddings()
+    tokens = disagreeing_tokens(head.weight.shape[0], agreement)
+    order = torch.arange(head.weight.shape[0], device=head.weight.device)
+    order[tokens] = order[tokens[1:] + tokens[:1]]
+    for name in ("weight", "bias"):
+        values = getattr(head, name, None)
+        if values is not None:
+            rows = values.detach()[order].clone()
+            setattr(head, name, torch.nn.Parameter(rows, requires_grad=False))
+    draft.config.tie_word_embeddings = False
+    return draft
