@@ -7,7 +7,8 @@ decides how fast an answer comes, and never what it is.
 
 A *dialled* draft is made of the model under test, and its rate of right proposals is known beforehand:
 it has the model's weights, but in its output head the rows of some tokens change places. Where the
-model would choose one of these, the draft proposes another; elsewhere it agrees.
+model would choose one of these, the draft proposes another; elsewhere it agrees. Its queries and keys
+have the opposite sign, which changes no score, so that a key of the draft in the model's cache shows.
 
 This module imports no torch at run time before a draft is made.
 """
@@ -30,12 +31,13 @@ def dialled_draft(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     """Returns the draft that agrees with the model wherever that chooses one of a share `agreement` of
     the tokens; the same draft for the same model.
 
-    It shares all parameters with the model but those of its head. Of `vocab_size` tokens
+    It shares the model's parameters but for its head, queries and keys. Of `vocab_size` tokens
     round((1 - agreement) * vocab_size) disagree, never a single one.
     """
     known = _DRAFTS.setdefault(model, {})
     if agreement not in known:
         known[agreement] = _dialled(_SMALLER.get(model, model), agreement)
+        known[agreement].to(device=model.device, dtype=model.dtype)  # type: ignore[call-arg]
     return known[agreement]
 
 
@@ -58,7 +60,7 @@ def disagreeing_tokens(vocab_size: int, agreement: float) -> list[int]:
 def _dialled(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     import torch  # noqa: PLC0415 - see above
 
-    shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    shared: dict[int, object] = {id(each): each for each in (*model.parameters(), *model.buffers())}
     draft = copy.deepcopy(model, shared)
     head: nn.Linear = draft.get_output_embeddings()
     tokens = disagreeing_tokens(head.weight.shape[0], agreement)
@@ -70,4 +72,21 @@ def _dialled(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
             rows = values.detach()[order].clone()
             setattr(head, name, torch.nn.Parameter(rows, requires_grad=False))
     draft.config.tie_word_embeddings = False
+    for module in draft.modules():
+        _turn_keys(module)
     return draft
+
+
+def _turn_keys(module: nn.Module) -> None:
+    """Changes the sign of queries and keys, if the module projects them in one of the usual ways."""
+    import torch  # noqa: PLC0415
+
+    fused = getattr(module, "c_attn", None)  # queries, keys, values side by side, as in GPT-2
+    pair = [getattr(module, name, None) for name in ("q_proj", "k_proj")]
+    for layer in [fused] if fused is not None else pair if None not in pair else []:
+        for name in ("weight", "bias"):
+            values = getattr(layer, name, None)
+            if values is not None:
+                turned = values.detach().clone()
+                turned[..., : 2 * values.shape[-1] // 3 if layer is fused else None] *= -1
+                setattr(layer, name, torch.nn.Parameter(turned, requires_grad=False))

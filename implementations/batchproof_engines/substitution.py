@@ -26,6 +26,7 @@ from batchproof_engines.paged.lanes import LanePool
 from batchproof_engines.paged.options import PACKED, PagedOptions
 from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.paged.runner import ModelRunner
+from batchproof_engines.paged.speculation import Speculator
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 from batchproof_engines.sampler import Sampler
@@ -41,6 +42,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     LastTokens: (ModelRunner, "last_tokens_class"),
     ModelRunner: (PagedEngine, "runner_class"),
     Sampler: (PagedEngine, "sampler_class"),
+    Speculator: (PagedEngine, "speculator_class"),
     RowCaches: (CachedRunner, "caches_class"),
     Checkpoints: (CachedRunner, "checkpoints_class"),
     CachedRunner: (PagedEngine, "cached_runner_class"),

@@ -20,7 +20,10 @@ from batchproof.bench.arrivals import Arrivals, check_arrivals, drawn_arrivals
 from batchproof.errors import UsageError
 from batchproof.validation.values import InvalidValueError, at_least, require
 
-SINCE = ("prefix_caching", "burstiness", "concurrency")  # fields younger than the first results
+SINCE = (  # fields younger than the first results
+    *("prefix_caching", "burstiness", "concurrency"),
+    *("num_speculative_tokens", "draft_agreement"),
+)
 LARGEST_TOKEN = 10_000  # prompt tokens are drawn from 0..10000, then folded into the vocabulary
 
 

@@ -51,8 +51,10 @@ def _check_row(
         prefixes.note(row)
     if row.context_len != cached:
         raise broken(Rule.POSITIONS, name, step, context_len=row.context_len, num_fed=cached)
-    most = replay.workload.config.num_speculative_tokens or 0
-    if not 0 <= row.num_accepted <= row.num_drafted <= (most if row.is_sampled else 0):
+    asked = replay.workload.config.num_speculative_tokens
+    most = row.query_len - 1 if asked is None else asked  # an engine may speculate unasked
+    most = most if row.is_sampled else 0
+    if not 0 <= row.num_accepted <= row.num_drafted <= most:
         drafts: Facts = {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}
         raise broken(Rule.DRAFTS, name, step, **drafts, most=most)
     num_due, query_len = known - cached, row.query_len - row.num_drafted

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from batchproof.errors import UsageError
 from batchproof.models.checkpoints import load_checkpoint, load_tokenizer
-from batchproof.models.embedded import DEVICES, DTYPES, EMBEDDED, IntegerOracle
+from batchproof.models.embedded import BENCHED, DEVICES, DTYPES, EMBEDDED, IntegerOracle
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from batchproof.validation.values import one_of
@@ -106,8 +106,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> ModelUnde
 
     Raises `UsageError` if it is none of them.
     """
-    if name in EMBEDDED:
-        entry = EMBEDDED[name]
+    if name in EMBEDDED or name in BENCHED:
+        entry = {**EMBEDDED, **BENCHED}[name]
         model = moved(entry.build(), device, dtype)
         return ModelUnderTest(name, model, entry.oracle, nan_token=entry.nan_token)
     if name in SHAPES:

@@ -50,6 +50,12 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate, nan_token=256),
     "bamba-hash": EmbeddedModel("bamba_hash:build_bamba_hash", bamba_hash_oracle.generate),
 }
+# Models that no test needs, for benchmarks alone.
+BENCHED = {
+    "llama-hash-deep": EmbeddedModel(
+        "llama_hash_deep:build_llama_hash_deep", llama_hash_oracle.generate
+    )
+}
 DEFAULT_MODELS = tuple(EMBEDDED)[:5]
 LONG_MODEL = "gpt2-long"
 STATE_MODEL = "bamba-hash"  # it carries recurrent states beside its keys

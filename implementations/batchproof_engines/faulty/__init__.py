@@ -31,6 +31,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     scheduling,
     sharing,
     side_effects,
+    speculating,
     state_owners,
     state_prefixes,
     state_updates,

@@ -43,8 +43,8 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
-from batchproof.api import Engine, EngineConfig, Limits
-from batchproof.errors import UnsupportedModelError
+from batchproof.api import Capability, Engine, EngineConfig, Limits
+from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.compiled import uniform_layers
@@ -77,8 +77,11 @@ def paged(
     poison: float | None = None,
     feed: str = "auto",
     one_by_one: bool | None = None,
+    num_speculative_tokens: int | None = None,
+    draft_agreement: float | None = None,
 ) -> Engine:
-    """Builds a paged engine with the options of `PagedOptions`.
+    """Builds a paged engine with the options of `PagedOptions`; `num_speculative_tokens` and
+    `draft_agreement` take the place of those of `EngineConfig`, for benchmarks.
 
     Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
     options that contradict each other or the device.
@@ -86,6 +89,9 @@ def paged(
     asked = PagedOptions(
         backend, trace, graphs, overlap, compile, prepare, tune, linears, poison, feed, one_by_one
     )
+    if num_speculative_tokens is not None or draft_agreement is not None:
+        drafts = {"num_speculative_tokens": num_speculative_tokens, "draft_agreement": draft_agreement}
+        config = replace(config, **drafts)  # type: ignore[arg-type]
     options, notes = asked, []
     why = _why_not_compiled(model, asked)
     if why is not None:
@@ -98,6 +104,11 @@ def paged(
         if config.prefix_caching and not keeps_prefixes(options):
             notes.append("prefix caching has no effect: what precedes a request is fed as one chunk")
     engine = build_unprobed(model, config, options)
+    if num_speculative_tokens and Capability.SPECULATION not in engine.capabilities:
+        raise ConfigError(
+            f"engine 'paged': num_speculative_tokens is {num_speculative_tokens}, but needs "
+            f"overlap=false and a model that is fed packed, not {options.feed}"
+        )
     engine.notes = tuple(notes)
     return engine
 
