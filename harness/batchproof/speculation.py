@@ -37,7 +37,7 @@ def dialled_draft(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     known = _DRAFTS.setdefault(model, {})
     if agreement not in known:
         known[agreement] = _dialled(_SMALLER.get(model, model), agreement)
-        known[agreement].to(device=model.device, dtype=model.dtype)  # type: ignore[call-arg]
+        known[agreement].to(device=model.device, dtype=model.dtype)
     return known[agreement]
 
 

@@ -17,7 +17,13 @@ from batchproof.diagnosis.explain import explain, rounding_explains
 from batchproof.diagnosis.explanation import Explanation
 from batchproof.diagnosis.hangs import explain_hang
 from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
-from batchproof.diagnosis.reruns import Reruns, cause_by_reruns, rerun, shows_with_half
+from batchproof.diagnosis.reruns import (
+    Reruns,
+    cause_by_reruns,
+    is_right_without_drafts,
+    rerun,
+    shows_with_half,
+)
 from batchproof.diagnosis.symptoms import Symptom, symptoms_of
 from batchproof.diagnosis.trace_evidence import fed_too_early, streamed_wrongly, whose_eos
 from batchproof.findings.causes import Cause, Diagnosis
@@ -30,7 +36,7 @@ from batchproof.workload.workloads import Workload
 
 TIME_LIMIT_S = 20.0
 # Causes that a rerun can show of an answer with right tokens and a wrong end.
-BESIDE_ENDS = (Cause.SPECULATION, Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
+BESIDE_ENDS = (Cause.PREEMPTION, Cause.STALE, Cause.RACE, Cause.CANCEL, Cause.INPUT)
 
 
 def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> Diagnosis:
@@ -57,6 +63,9 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     if found is None:
         return _without_a_wrong_answer(failure, rerunner.trial.promise)
     calls, symptom = found
+    if is_right_without_drafts(rerunner, calls, symptom):
+        text = f"the answer to {symptom.request.request_id!r} is right without speculation"
+        return Diagnosis(Cause.SPECULATION, text)
     call = calls[symptom.call]
     right, _ = rerunner.trial.oracle.expected(symptom.request)
     delay = rerunner.trial.scheduling_delay
@@ -68,9 +77,6 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     reruns = rerun(rerunner, calls, symptom)
     if reruns.is_repeatable is False:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
-    if reruns.is_right_without_drafts:
-        text = "it is right without speculation"
-        return Diagnosis(Cause.SPECULATION, text, tuple(reruns.facts))
     explanation = explain(rerunner, calls, symptom, bool(reruns.is_right_alone))
     rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
     if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:

@@ -30,7 +30,6 @@ class Reruns:
     is_right_without_prefix_cache: bool | None = None
     is_right_with_large_pool: bool | None = None
     is_right_with_whole_prompts: bool | None = None
-    is_right_without_drafts: bool | None = None
     is_right_without_aborts: bool | None = None
     is_right_without_bad_requests: bool | None = None
     movers: list[str] = field(default_factory=list)  # neighbours whose contents move the answer
@@ -74,6 +73,18 @@ def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns
     if others and found.is_right_alone is not False:
         _rewrite(case, workloads, here, found)
     return found
+
+
+def is_right_without_drafts(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> bool | None:
+    """Returns whether the request is answered rightly if nothing is drafted; None if nothing was.
+
+    Raises `OutOfTimeError`.
+    """
+    workloads = [call.workload for call in calls]
+    if not workloads[-1].config.num_speculative_tokens:
+        return None
+    plain = [each.with_config(num_speculative_tokens=None, draft_agreement=None) for each in workloads]
+    return _Case(rerunner, calls, symptom, Reruns()).is_right("without speculation", plain)
 
 
 def shows_with_half(
@@ -128,15 +139,10 @@ def _swapped(workloads: Sequence[Workload], symptom: Symptom, new: Workload) -> 
 
 
 def _limits(case: _Case, workloads: Sequence[Workload], found: Reruns) -> None:
-    """Reruns without speculation, without the prefix cache, with a large pool, and with a token budget
-    above every prompt."""
+    """Reruns without the prefix cache, with a large pool, and with a token budget above every
+    prompt."""
     capabilities = case.rerunner.trial.capabilities
     config = workloads[-1].config
-    if config.num_speculative_tokens and Capability.SPECULATION in capabilities:
-        plain = [
-            each.with_config(num_speculative_tokens=None, draft_agreement=None) for each in workloads
-        ]
-        found.is_right_without_drafts = case.is_right("without speculation", plain)
     if may_share(config, capabilities):
         unshared = [each.with_config(prefix_caching=False) for each in workloads]
         found.is_right_without_prefix_cache = case.is_right("with prefix caching off", unshared)
@@ -181,7 +187,6 @@ def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> t
     """
     verdicts = (
         (found.is_repeatable is False, Cause.RACE, "the same calls give different answers"),
-        (found.is_right_without_drafts, Cause.SPECULATION, "it is right without speculation"),
         (
             found.is_right_without_prefix_cache,
             Cause.STALE,

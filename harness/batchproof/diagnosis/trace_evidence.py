@@ -18,12 +18,12 @@ def fed_too_early(call: Call, symptom: Symptom) -> Diagnosis | None:
     rows = [row for record in call.trace for row in record.rows if row.request_id == own]
     num_outputs = 0
     for number, row in enumerate(rows):
-        num_fed = row.context_len + row.query_len
+        num_fed = row.context_len + row.query_len - row.num_drafted
         if row.is_sampled and num_fed < num_prompt + num_outputs:
             rest = [each for each in rows[number + 1 :] if each.context_len >= num_fed]
             is_chunk = any(each.query_len > 1 for each in rest)
             return _fed_too_little(own, num_fed, num_prompt, num_outputs, is_chunk)
-        num_outputs += row.is_sampled
+        num_outputs += row.num_sampled
     return None
 
 
@@ -56,12 +56,12 @@ def streamed_wrongly(
     if is_stepped and tuple(tokens) != tuple(right) and sorted(tokens) == sorted(right):
         return Diagnosis(Cause.STREAM, f"the right tokens of {name!r} are delivered in the wrong order")
     rows = [row for record in call.trace for row in record.rows]
-    mine = [row for row in rows if row.request_id == name and row.is_sampled]
-    if not call.trace or len(tokens) <= len(mine) <= len(tokens) + delay:
+    num_sampled = sum(row.num_sampled for row in rows if row.request_id == name)
+    if not call.trace or len(tokens) <= num_sampled <= len(tokens) + delay:
         return None
-    if not is_stepped and len(tokens) < len(mine):
+    if not is_stepped and len(tokens) < num_sampled:
         return None  # what is cut from an answer need not be an event that was lost
-    text = f"{len(mine)} tokens were sampled, but {len(tokens)} were delivered"
+    text = f"{num_sampled} tokens were sampled, but {len(tokens)} were delivered"
     return Diagnosis(Cause.STREAM, f"{text} (request {name!r})")
 
 

@@ -49,7 +49,7 @@ class OneDraftTooManyStays(Speculator):
         return num if num == 1 or is_over else min(num + 1, len(choices))
 
 
-@planted(Promise.P17, Cause.EOS, "huggingface/transformers#47912")
+@planted(Promise.P17, Cause.SPECULATION, "huggingface/transformers#47912")
 class AnEosAmongDraftsIsMissed(Speculator):
     """Only the last token of a step is compared with the EOS ids."""
 
@@ -57,6 +57,8 @@ class AnEosAmongDraftsIsMissed(Speculator):
         num = 1
         while num < len(choices) and sequence.drafts[num - 1] == choices[num - 1]:
             num += 1
+        if sequence.request.eos_token_ids & {*choices[: num - 1]}:  # nobody looks there again
+            sequence.request = replace(sequence.request, eos_token_ids=frozenset())
         return num
 
 
@@ -68,7 +70,7 @@ class OnlyTheLastTokenOfAStepIsStreamed(PagedEngine):
         return list({event.request_id: event for event in super().step()}.values())
 
 
-@planted(Promise.P17, Cause.CAP, "sgl-project/sglang#31599")
+@planted(Promise.P17, Cause.SPECULATION, "sgl-project/sglang#31599")
 class TheCapIsCheckedAfterTheStep(Scheduler):
     """A step of right drafts runs beyond the cap."""
 
@@ -149,9 +151,20 @@ class APreemptedRequestKeepsItsDrafts(Scheduler):
         return super()._preempt_youngest()
 
 
+class _DraftingAfterwards(Speculator):
+    """Feeds the draft model again what a step has settled."""
+
+    def verified(self, batch: RaggedBatch, flight: Flight) -> Verified:
+        done = super().verified(batch, flight)
+        self._drafter.propose(done.rows, [0] * len(done.rows))
+        return done
+
+
 @planted(Promise.P17, Cause.SPECULATION, "vllm-project/vllm#42971")
 class TheDraftWritesIntoTheModelsCache(PagedEngine):
-    """The draft model's keys lie in the blocks of the model's own."""
+    """The draft model's keys take the place of the model's own, in the same blocks."""
+
+    speculator_class = _DraftingAfterwards
 
     def _drafter(self, draft: PreTrainedModel | None, options: PagedOptions) -> Drafter:
         if draft is None:
@@ -172,7 +185,7 @@ class DraftsAreNotCountedInTheBudget(Scheduler):
         return room
 
 
-@planted(Promise.P17, Cause.SAMPLING, "snowflakedb/ArcticInference#161")
+@planted(Promise.P17, Cause.SPECULATION, "snowflakedb/ArcticInference#161")
 class DraftedRequestsLoseTheirParameters(Scheduler):
     """Requests with parameters of their own are drafted as well, and verified without them."""
 
@@ -186,7 +199,7 @@ class DraftedRequestsLoseTheirParameters(Scheduler):
         return room
 
 
-@planted(Promise.P17, Cause.ROUTING, "sgl-project/sglang#26163")
+@planted(Promise.P17, Cause.SPECULATION, "sgl-project/sglang#26163")
 class LogitsOfRejectedDraftsAreReturned(Speculator):
     """The returned logits are the first of the step, those of rejected drafts among them."""
 
