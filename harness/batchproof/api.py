@@ -64,7 +64,9 @@ class Completion:
     `token_ids` holds the new tokens only, a final EOS included: Python ints, no numpy or torch
     scalars. `finish_reason` is a member of the enum, not its text. `logits`, if any, is float32 of
     shape `(len(token_ids), vocab_size)`: token i was chosen from row i. Later calls leave them as they
-    are. `logprobs` are there if the request asks for them.
+    are. `logprobs` and `prompt_logprobs` are there if the request asks for them. Entry i of the latter
+    is of prompt token i, from the logits at position i - 1; the first, before which nothing stands, is
+    None. They are in completions alone: events have none.
     """
 
     request_id: str
@@ -73,6 +75,7 @@ class Completion:
     error: str | None = None
     logits: Tensor | None = field(default=None, compare=False, repr=False)
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, compare=False)  # one a token
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = field(default=None, compare=False)
 
     @classmethod
     def refused(cls, request_id: str, error: str) -> Completion:
@@ -182,6 +185,8 @@ class Capability(StrEnum):
     PREFIX_CACHING = "prefix_caching"  # with `EngineConfig.prefix_caching` a request whose beginning
     # is cached starts behind it: its first row after an admission has a context_len above 0
     LOGPROBS = "logprobs"  # completions and events have logprobs if a request asks for them
+    PROMPT_LOGPROBS = "prompt_logprobs"  # besides: completions have those of the prompt. A request that
+    # asks for them need not begin behind a cached prefix
     LOGIT_PROCESSING = "logit_processing"  # stages 1 to 5 of `SamplingParams`, and stop sequences
     SAMPLING = "sampling"  # stage 6: temperatures above 0
     SEEDED_SAMPLING = "seeded_sampling"  # a request with a seed draws the same tokens in any batch
@@ -191,6 +196,7 @@ class Capability(StrEnum):
 CHOOSING = frozenset(  # what `Request.sampling` needs
     {
         Capability.LOGPROBS,
+        Capability.PROMPT_LOGPROBS,
         Capability.LOGIT_PROCESSING,
         Capability.SAMPLING,
         Capability.SEEDED_SAMPLING,

@@ -14,8 +14,8 @@ The float32 logits of a step, given the prompt and the tokens produced so far, g
 
 Names and order are vLLM's (its sampler in V1); 4 is from Keskar et al., "CTRL", 2019; 5 from OpenAI's
 API reference; min_p from Nguyen et al., "Turning up the heat", 2024; top_p from Holtzman et al., "The
-curious case of neural text degeneration", 2020. `logprobs` are of the logits before stage 1, as vLLM's
-default.
+curious case of neural text degeneration", 2020. `logprobs` and `prompt_logprobs` are of the logits
+before stage 1, as vLLM's default.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class SamplingParams:
     min_tokens: int = 0  # before any EOS or stop sequence
     stop_token_sequences: tuple[tuple[int, ...], ...] = ()  # an answer ends with the first it ends in
     logprobs: int | None = None  # of how many of the likeliest, beside the chosen; None: no logprobs
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
 
     @property
     def changes_logits(self) -> bool:
@@ -71,6 +72,11 @@ class SamplingParams:
             is_number = isinstance(value, int | float) and isfinite(value)
             where = f"from {low:g} to {high:g}" if high < inf else f"at least {low:g}"
             yield not is_number or not low <= value <= high, f"{name} is {value!r}, but must be {where}"
+        for name in _WHOLE:
+            value = getattr(self, name)
+            is_whole = isinstance(value, int) and value >= 0
+            wrong = not is_whole and not (value is None and name in _OPTIONAL)
+            yield wrong, f"{name} is {value!r}, but must be a whole number, at least 0"
         yield self.top_p == 0, "top_p is 0, but must be above 0"
         yield self.repetition_penalty == 0, "repetition_penalty is 0, but must be above 0"
         named = [*(token for token, _ in self.logit_bias), *(self.allowed_token_ids or ())]
@@ -85,16 +91,16 @@ class SamplingParams:
         yield () in self.stop_token_sequences, "a stop_token_sequence is empty"
 
 
+_OPTIONAL = ("seed", "logprobs", "prompt_logprobs")  # None is a value of theirs
+_WHOLE = ("top_k", "min_tokens", *_OPTIONAL)
 # The number, its least value, its highest.
 _RANGES = (
     ("temperature", 0.0, inf),
-    ("top_k", 0, inf),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("repetition_penalty", 0.0, inf),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
-    ("min_tokens", 0, inf),
 )
 
 
@@ -105,6 +111,6 @@ class TokenLogprobs(NamedTuple):
     their logprobs, the likeliest first.
     """
 
-    logprob: float  # of the chosen token
+    logprob: float  # of the chosen token, or of the prompt's own
     rank: int
     top: tuple[tuple[int, float], ...]

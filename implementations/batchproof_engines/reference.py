@@ -24,7 +24,7 @@ from batchproof.api import (
     Request,
 )
 from batchproof_engines.model_support import cache_parameter, counts_from_zero, unsupported
-from batchproof_engines.sampler import Choice, SampledRow, Sampler, logprobs_of
+from batchproof_engines.sampler import Choice, PromptLogprobs, SampledRow, Sampler, logprobs_of
 from batchproof_engines.stopping import stops
 
 
@@ -59,6 +59,7 @@ class ReferenceEngine:
         given: dict[str, Any] = {"use_cache": name is not None}  # the model makes its own cache
         token_ids: list[int] = []
         choices: list[Choice] = []
+        scored: PromptLogprobs = []
         logits: list[torch.Tensor] = []
         while True:
             input_ids = torch.tensor([fed], device=self._model.device)
@@ -72,6 +73,8 @@ class ReferenceEngine:
                     why = f"it takes {name!r}, but does not give it back"
                     raise unsupported("reference", self._model, why)
                 given[name] = output[name]
+            if not token_ids:
+                self._sampler.score_prompt(scored, request, 0, output.logits[0])
             last = output.logits[0, -1]
             if self._return_logits:
                 logits.append(last.float())
@@ -93,6 +96,7 @@ class ReferenceEngine:
             reason,
             logits=torch.stack(logits) if self._return_logits else None,
             logprobs=logprobs_of(choices),
+            prompt_logprobs=tuple(scored) or None,
         )
 
 

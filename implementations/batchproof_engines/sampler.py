@@ -15,6 +15,7 @@ from torch import Tensor
 from batchproof.api import Request, SamplingParams, TokenLogprobs
 
 GREEDY = SamplingParams()
+PromptLogprobs = list[TokenLogprobs | None]
 
 
 class SampledRow(NamedTuple):
@@ -105,11 +106,35 @@ class Sampler:
 
     def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
         """Returns the logprobs of a token and of the likeliest, from raw logits (vocab,)."""
-        logprobs = logits.log_softmax(dim=-1)
-        own = logprobs[token_id]
-        values, ids = logprobs.topk(min(num_top, len(logits)))
-        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-        return TokenLogprobs(float(own), int((logprobs > own).sum()) + 1, top)
+        (found,) = self.all_logprobs(logits[None], [token_id], num_top)
+        return found
+
+    def all_logprobs(self, logits: Tensor, token_ids: Seq[int], num_top: int) -> list[TokenLogprobs]:
+        """Returns the same of a token for each row of logits (n, vocab)."""
+        logprobs = logits.float().log_softmax(dim=-1)
+        own = logprobs.gather(-1, torch.tensor(token_ids, device=logits.device)[:, None])
+        ranks = (logprobs > own).sum(dim=-1) + 1
+        values, ids = logprobs.topk(min(num_top, logits.shape[-1]))
+        tops = zip(ids.tolist(), values.tolist(), strict=True)
+        rows = zip(own[:, 0].tolist(), ranks.tolist(), tops, strict=True)
+        return [TokenLogprobs(x, rank, tuple(zip(*top, strict=True))) for x, rank, top in rows]
+
+    def score_prompt(
+        self, found: PromptLogprobs, request: Request, context_len: int, logits: Tensor
+    ) -> None:
+        """Appends to what a request has `found` of its prompt's logprobs, if it asks for them, what
+        raw logits (n, vocab) tell of it: those of its tokens from position `context_len` on. A token
+        that is fed again tells nothing more."""
+        asked = request.sampling or GREEDY
+        if asked.prompt_logprobs is None:
+            return
+        if not found:
+            found.append(None)  # nothing stands before the first
+        told = request.prompt_token_ids[len(found) : context_len + len(logits) + 1]
+        if told:
+            start = len(found) - 1 - context_len
+            rows = logits[start : start + len(told)]
+            found += self.all_logprobs(rows, told, asked.prompt_logprobs)
 
 
 def logprobs_of(choices: Seq[Choice]) -> tuple[TokenLogprobs, ...] | None:

@@ -27,7 +27,7 @@ from batchproof.api import (
     StepRecord,
 )
 from batchproof_engines.model_support import cache_parameter, refuse_batch_dependent
-from batchproof_engines.sampler import Choice, SampledRow, Sampler, logprobs_of
+from batchproof_engines.sampler import Choice, PromptLogprobs, SampledRow, Sampler, logprobs_of
 from batchproof_engines.stopping import stops
 from batchproof_engines.trial_batch import probe_logits
 
@@ -42,6 +42,7 @@ class _Row:
         self.keeps_logits = keeps_logits
         self.token_ids: list[int] = []
         self.choices: list[Choice] = []
+        self.prompt_logprobs: PromptLogprobs = []
         self.logits: list[Tensor] = []
         self.finish_reason: FinishReason | None = None
 
@@ -97,7 +98,11 @@ class StaticEngine:
         input_ids, attention_mask = self._left_pad([row.request.prompt_token_ids for row in wave])
         while any(row.finish_reason is None for row in wave):
             live = [row for row in wave if row.finish_reason is None]
-            logits = self._forward(input_ids, attention_mask, cache)
+            is_prefill = not cache
+            all_logits = self._forward(input_ids, attention_mask, cache)
+            if is_prefill:
+                self._score_prompts(wave, all_logits)
+            logits = all_logits[:, -1].float()
             rows = [SampledRow(row.request, row.token_ids) for row in wave]
             choices = self._sampler.choose(logits, rows)
             for row, choice, row_logits in zip(wave, choices, logits, strict=True):
@@ -119,8 +124,8 @@ class StaticEngine:
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def _forward(self, input_ids: Tensor, attention_mask: Tensor, cache: dict[str, Any]) -> Tensor:
-        """Runs the model over (batch, new) tokens and returns float32 logits (batch, vocab) of the last
-        ones. `cache`: empty before the first pass, then what the model made, by its name there."""
+        """Runs the model over (batch, new) tokens and returns logits (batch, new, vocab). `cache`:
+        empty before the first pass, then what the model made, by its name there."""
         output = self._model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -129,7 +134,14 @@ class StaticEngine:
             **cache,
         )
         cache[self._cache_name] = output[self._cache_name]
-        return output.logits[:, -1].float()
+        logits: Tensor = output.logits
+        return logits
+
+    def _score_prompts(self, wave: list[_Row], logits: Tensor) -> None:
+        """Notes the logprobs of prompts, from logits (batch, longest, vocab) of the padded rows."""
+        for row, of_row in zip(wave, logits, strict=True):
+            num_tokens = len(row.request.prompt_token_ids)
+            self._sampler.score_prompt(row.prompt_logprobs, row.request, 0, of_row[-num_tokens:])
 
     def _position_ids(self, attention_mask: Tensor) -> Tensor:
         """Returns positions (batch, length) that count each row's own tokens, so every prompt starts at
@@ -146,6 +158,7 @@ class StaticEngine:
             row.finish_reason,
             logits=logits,
             logprobs=logprobs_of(row.choices),
+            prompt_logprobs=tuple(row.prompt_logprobs) or None,
         )
 
 

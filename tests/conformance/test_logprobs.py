@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from batchproof.checks.happened import has_preemption, has_prefix_hit
 from batchproof.generators.choosing import mixed_workloads, with_logprobs
-from batchproof.generators.crossing import shared_prefixes
+from batchproof.generators.crossing import Feature, crossed, features_of, shared_prefixes
 from batchproof.generators.strategies import crowded, workloads
 from batchproof.run.trial import Trial
+
+FED_AGAIN = (Feature.PREEMPTION, Feature.CHUNKS)
 
 pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.needs("logprobs")]
 
@@ -20,7 +22,7 @@ pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.needs("logprobs")]
 def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
     """Lets some requests of a batch ask for them, each for another number of likeliest tokens."""
     drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
-    trial.check(data.draw(with_logprobs(drawn)))
+    trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
 
 
 @pytest.mark.needs("stepping")
@@ -28,7 +30,7 @@ def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_events_carry_the_logprobs_of_their_token(trial: Trial, data: st.DataObject) -> None:
     drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3, with_arrivals=True))
-    trial.check(data.draw(with_logprobs(drawn)))
+    trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
 
 
 @pytest.mark.needs("logit_processing")
@@ -38,14 +40,18 @@ def test_logprobs_are_taken_before_the_parameters_change_the_logits(
     trial: Trial, data: st.DataObject
 ) -> None:
     drawn = data.draw(mixed_workloads(trial.oracle, trial.capabilities))
-    trial.check(data.draw(with_logprobs(drawn)))
+    trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
 
 
 @pytest.mark.shows("preemption")
 @pytest.mark.one_model
 @given(data=st.data())
 def test_a_preempted_request_has_each_logprob_once(trial: Trial, data: st.DataObject) -> None:
-    workload = data.draw(with_logprobs(data.draw(crowded(trial.oracle, trial.has_logits))))
+    """Some are preempted when half of their prompt was fed, if the engine feeds it in chunks."""
+    features = [each for each in features_of(trial.capabilities) if each in FED_AGAIN]
+    whole = crowded(trial.oracle, trial.has_logits)
+    workload = data.draw(st.one_of(whole, crossed(trial.oracle, features, trial.has_logits)))
+    workload = data.draw(with_logprobs(workload, trial.capabilities))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
         trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
@@ -58,5 +64,5 @@ def test_logprobs_behind_a_cached_prefix_are_the_same(trial: Trial, data: st.Dat
     calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
     with trial.engine(calls[0].config) as engine:
         for call in calls:
-            trial.check(data.draw(with_logprobs(call)), engine)
+            trial.check(data.draw(with_logprobs(call, trial.capabilities)), engine)
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))

@@ -22,7 +22,7 @@ import torch
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.choices import check_drawn, check_processed
-from batchproof.checks.logprobs import check_logprobs
+from batchproof.checks.logprobs import after_first, check_logprobs
 from batchproof.findings.finding import Facts, Rule
 from batchproof.oracle.choosing import is_drawn, num_until_end, sampling_of
 from batchproof.oracle.oracle import Oracle, centred
@@ -67,16 +67,20 @@ def check_completions(
 def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
     """Scores the whole batch in one float64 pass; the oracle keeps the results for the checks below."""
     vocab_size = oracle.subject.vocab_size
-    oracle.score_all(
-        [
-            (request.prompt_token_ids, tuple(completion.token_ids))
-            for request, completion in pairs
-            if (completion.logits is not None or request.sampling is not None)
-            and completion.token_ids
-            and len(completion.token_ids) <= request.max_new_tokens
-            and all(0 <= token < vocab_size for token in completion.token_ids)
-        ]
-    )
+    answers = [
+        (request.prompt_token_ids, tuple(completion.token_ids))
+        for request, completion in pairs
+        if (completion.logits is not None or request.sampling is not None)
+        and completion.token_ids
+        and len(completion.token_ids) <= request.max_new_tokens
+        and all(0 <= token < vocab_size for token in completion.token_ids)
+    ]
+    prompts = [
+        after_first(request.prompt_token_ids)
+        for request, completion in pairs
+        if completion.prompt_logprobs is not None and len(request.prompt_token_ids) > 1
+    ]
+    oracle.score_all([*answers, *prompts])
 
 
 def check_order(requests: Sequence[Request], completions: Sequence[Completion]) -> None:

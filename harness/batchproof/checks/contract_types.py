@@ -33,6 +33,7 @@ def checked_completions(given: object) -> tuple[Completion, ...]:
             raise broken(Rule.COMPLETION_TYPE, got=kind, item=type(each).__name__)
         slip = _slip(each.request_id, each.token_ids, each.finish_reason, each.logits)
         slip = slip or _logprobs_slip(each.logprobs if each.logprobs is not None else ())
+        slip = slip or _prompt_logprobs_slip(each.prompt_logprobs)
         if slip is not None:
             raise broken(Rule.COMPLETION_FIELD, str(each.request_id), got=slip[0], should_be=slip[1])
     return completions
@@ -63,6 +64,12 @@ def _logprobs_slip(given: object) -> Slip | None:
     pairs = [(rank, value) for each in given for rank, value in ((each.rank, each.logprob), *each.top)]
     wrong = [each for each in pairs if type(each[0]) is not int or type(each[1]) is not float]
     return (f"logprobs with {wrong[0]!r}", "an int and a float") if wrong else None
+
+
+def _prompt_logprobs_slip(given: object) -> Slip | None:
+    if isinstance(given, tuple | list):
+        given = [each for each in given if each is not None]
+    return None if given is None else _logprobs_slip(given)
 
 
 def checked_events(given: object) -> list[TokenEvent]:

@@ -1,4 +1,4 @@
-"""Decides whether logprobs are those of the model (P18).
+"""Decides whether logprobs are those of the model (P18), of chosen tokens and of a prompt's own.
 
 A logprob is a logit minus the logarithm of a sum: where logits are off by up to e, it is off by up to
 2 e. So logprobs are right within 2 kappa E of float64, given the engine's own tokens, and ranks and
@@ -7,40 +7,81 @@ likeliest tokens where that much decides them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from batchproof.api import Completion, Request, TokenLogprobs
 from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
+from batchproof.findings.finding import Facts, Rule
 from batchproof.oracle.choosing import sampling_of
-from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.oracle import Oracle, Scored
 
 
 def check_logprobs(request: Request, completion: Completion, oracle: Oracle) -> None:
-    """Checks the logprobs of an answer, if the request asks for them. Raises `BrokenPromise`."""
-    num_top = sampling_of(request).logprobs
-    if num_top is None:
-        return
+    """Checks the logprobs of an answer and of its prompt, if the request asks for them. Those of a
+    prompt may be missing here: who knows whether the answer is from events requires them. Raises
+    `BrokenPromise`."""
+    name, asked = request.request_id, sampling_of(request)
     tokens, given = completion.token_ids, completion.logprobs or ()
-    if len(given) != len(tokens):
-        raise broken(Rule.LOGPROBS_MISSING, request.request_id, num_tokens=len(tokens), got=len(given))
-    exact = oracle.score(request.prompt_token_ids, tokens).log_softmax(dim=-1)
+    if asked.logprobs is not None:
+        if len(given) != len(tokens):
+            raise broken(Rule.LOGPROBS_MISSING, name, num_tokens=len(tokens), got=len(given))
+        exact = oracle.score(request.prompt_token_ids, tokens)
+        places: list[Facts] = [{"step": step, "where": f"step {step}"} for step in range(len(tokens))]
+        _check_all(name, places, tokens, given, exact, oracle, asked.logprobs)
+    if asked.prompt_logprobs is not None and completion.prompt_logprobs is not None:
+        _check_prompt(request, completion.prompt_logprobs, oracle, asked.prompt_logprobs)
+
+
+def _check_prompt(
+    request: Request, given: Sequence[TokenLogprobs | None], oracle: Oracle, num_top: int
+) -> None:
+    """Checks that all prompt tokens but the first have logprobs, and that they are right."""
+    name, prompt = request.request_id, request.prompt_token_ids
+    rest = [each for each in given[1:] if each is not None]
+    if len(given) != len(prompt) or given[0] is not None or len(rest) != len(prompt) - 1:
+        lacking = [place for place, each in enumerate(given) if each is None]
+        got = f"{len(given)} entries, None for {lacking}"
+        raise broken(Rule.PROMPT_LOGPROBS_MISSING, name, num_tokens=len(prompt), got=got)
+    if rest:
+        places: list[Facts] = [{"where": f"prompt token {place}"} for place in range(1, len(prompt))]
+        exact = oracle.score(*after_first(prompt))
+        _check_all(name, places, prompt[1:], rest, exact, oracle, num_top)
+
+
+def after_first(prompt: tuple[int, ...]) -> Scored:
+    """Returns a prompt as its first token and an answer to it, so that all others are scored."""
+    return prompt[:1], prompt[1:]
+
+
+def _check_all(
+    name: str,
+    places: Sequence[Facts],
+    tokens: Sequence[int],
+    given: Sequence[TokenLogprobs],
+    exact: Tensor,
+    oracle: Oracle,
+    num_top: int,
+) -> None:
+    """Checks n tokens. `exact`: float64 logits `(n, vocab)`; `places`: what a finding says of where."""
     bound = 2 * oracle.kappa * oracle.error.max_abs
-    for step, (token, found) in enumerate(zip(tokens, given, strict=True)):
-        _check_own(request, step, token, found, exact[step], bound)
-        _check_top(request, step, found, exact[step], bound, num_top)
+    logprobs = exact.log_softmax(dim=-1)
+    for place, token, found, row in zip(places, tokens, given, logprobs, strict=True):
+        _check_own(name, place, token, found, row, bound)
+        _check_top(name, place, found, row, bound, num_top)
 
 
 def _check_own(
-    request: Request, step: int, token: int, found: TokenLogprobs, exact: Tensor, bound: float
+    name: str, place: Facts, token: int, found: TokenLogprobs, exact: Tensor, bound: float
 ) -> None:
-    """Checks the chosen token's logprob and rank. `exact`: logprobs `(vocab,)`."""
+    """Checks the token's own logprob and rank. `exact`: logprobs `(vocab,)`."""
     own = float(exact[token])
     if not abs(found.logprob - own) <= bound:  # `not`: a NaN must fail
         raise broken(
             Rule.LOGPROB,
-            request.request_id,
-            step,
+            name,
+            **place,
             token=token,
             got=found.logprob,
             should_be=own,
@@ -50,12 +91,11 @@ def _check_own(
     worst = max(best, worst - 1)  # it stands among those that are not below it itself
     if not best <= found.rank <= worst:
         should_be = str(best) if best == worst else f"{best} to {worst}"
-        where = request.request_id, step
-        raise broken(Rule.RANK, *where, token=token, got=found.rank, should_be=should_be)
+        raise broken(Rule.RANK, name, **place, token=token, got=found.rank, should_be=should_be)
 
 
 def _check_top(
-    request: Request, step: int, found: TokenLogprobs, exact: Tensor, bound: float, num_top: int
+    name: str, place: Facts, found: TokenLogprobs, exact: Tensor, bound: float, num_top: int
 ) -> None:
     """Checks the likeliest tokens: how many, which, in what order, and their logprobs."""
     num_top = min(num_top, len(exact))
@@ -76,6 +116,4 @@ def _check_top(
         pairs = [] if best is None else zip(best.indices.tolist(), best.values.tolist(), strict=True)
         should_be = ", ".join(f"{token}: {value:.6g}" for token, value in pairs)
         got = ", ".join(f"{token}: {value:.6g}" for token, value in found.top)
-        raise broken(
-            Rule.TOP_LOGPROBS, request.request_id, step, what=what, got=got, should_be=should_be
-        )
+        raise broken(Rule.TOP_LOGPROBS, name, **place, what=what, got=got, should_be=should_be)

@@ -55,6 +55,7 @@ class Rule(Enum):
     SEED_IGNORED = ("seed-ignored", Promise.P19, Cause.SAMPLING)
     FREQUENCIES = ("frequencies", Promise.P19, Cause.SAMPLING)
     LOGPROBS_MISSING = ("logprobs-missing", Promise.P18, Cause.LOGPROBS)
+    PROMPT_LOGPROBS_MISSING = ("prompt-logprobs-missing", Promise.P18, Cause.LOGPROBS)
     LOGPROB = ("logprob", Promise.P18, Cause.LOGPROBS)
     RANK = ("rank", Promise.P18, Cause.LOGPROBS)
     TOP_LOGPROBS = ("top-logprobs", Promise.P18, Cause.LOGPROBS)

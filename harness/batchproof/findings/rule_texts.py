@@ -108,15 +108,18 @@ ANSWERS: dict[Rule, tuple[str, ...]] = {
     Rule.LOGPROBS_MISSING: (
         REQUEST + " asks for logprobs and has {num_tokens} tokens, but {got} of them have some",
     ),
+    Rule.PROMPT_LOGPROBS_MISSING: (
+        REQUEST
+        + " asks for logprobs of its {num_tokens} prompt tokens: an entry for each, None for the "
+        "first alone; got {got}",
+    ),
     Rule.LOGPROB: (
-        REQUEST + " step {step}: the logprob of token {token} is {got:.6g}, but should be "
+        REQUEST + " {where}: the logprob of token {token} is {got:.6g}, but should be "
         "{should_be:.6g}, within {bound:.2g}",
     ),
-    Rule.RANK: (
-        REQUEST + " step {step}: the rank of token {token} is {got}, but should be {should_be}",
-    ),
+    Rule.RANK: (REQUEST + " {where}: the rank of token {token} is {got}, but should be {should_be}",),
     Rule.TOP_LOGPROBS: (
-        REQUEST + " step {step}: of the likeliest tokens {what}",
+        REQUEST + " {where}: of the likeliest tokens {what}",
         "got:       {got}",
         "should be: {should_be}",
     ),

@@ -89,13 +89,19 @@ def mixed_workloads(
 
 
 @st.composite
-def with_logprobs(draw: st.DrawFn, workload: Workload) -> Workload:
-    """Draws which requests ask for logprobs, and of how many tokens; the last one does."""
+def with_logprobs(
+    draw: st.DrawFn, workload: Workload, capabilities: AbstractSet[Capability]
+) -> Workload:
+    """Draws which requests ask for logprobs, and of how many tokens; the last one does. Likewise for
+    those of their prompts, if the engine has them."""
     numbers = st.sampled_from([None, 0, 1, 5])
     wanted = list(workload.requests)
     for place, request in enumerate(wanted):
-        number = draw(numbers) if place < len(wanted) - 1 else 2
-        if number is not None:
-            asked = replace(request.sampling or SamplingParams(), logprobs=number)
-            wanted[place] = replace(request, sampling=asked)
+        is_last = place == len(wanted) - 1
+        asked = {"logprobs": 2 if is_last else draw(numbers)}
+        if Capability.PROMPT_LOGPROBS in capabilities:
+            asked["prompt_logprobs"] = draw(st.sampled_from([None, 0, 2]))
+        if any(number is not None for number in asked.values()):
+            sampling = replace(request.sampling or SamplingParams(), **asked)
+            wanted[place] = replace(request, sampling=sampling)
     return workload.with_requests(wanted)

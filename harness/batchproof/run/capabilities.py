@@ -25,10 +25,11 @@ PROTOCOLS = {
     Capability.MASKING: MaskingEngine,
     Capability.CLOSING: ClosableEngine,
 }
-# Capabilities that can only be seen through others.
+# Capabilities that can only be seen through others, or are tested with them.
 NEEDS = {
     Capability.SCHEDULING: {Capability.STEPPING, Capability.TRACING},
     Capability.PREFIX_CACHING: {Capability.TRACING},
+    Capability.PROMPT_LOGPROBS: {Capability.LOGPROBS},
 }
 DELAYS = (0, 1)  # steps; no known engine reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 from batchproof.api import Capability, Engine, EngineConfig, Request, StepRecord
 from batchproof.checks.answers import check_completions
-from batchproof.checks.broken import BrokenPromise, broken
+from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.contract_types import checked_trace
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
+from batchproof.checks.presence import check_presence
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Facts, Finding, Rule, found
@@ -152,16 +153,8 @@ class Trial:
         self._computed.setdefault(serial, []).append(computed)
         self.history.end(Run(serial, workload, outcome.completions))
         with self.reporting(workload):
-            self._require_logits(workload, outcome)
+            check_presence(workload, outcome.completions, self.capabilities, self.promise)
         return outcome
-
-    def _require_logits(self, workload: Workload, outcome: Outcome) -> None:
-        """Raises `BrokenPromise` if an engine with the capability is asked for logits and has none."""
-        if not (workload.config.return_logits and self.has_logits) or workload.needs_stepping:
-            return
-        for completion in outcome.completions:
-            if completion.token_ids and completion.logits is None:
-                raise broken(Rule.LOGITS_MISSING, completion.request_id, promise=self.promise)
 
     def check(self, workload: Workload, engine: Engine | None = None) -> Outcome:
         """Runs a workload of good requests as `run` does, and judges every answer and the conduct.

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchproof.api import SamplingParams
 
+WHOLE = ("top_k", "seed", "min_tokens", "logprobs", "prompt_logprobs")
 DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
 
 
@@ -54,11 +55,11 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "logit_bias": lambda pairs: tuple((_whole(token), float(bias)) for token, bias in pairs),
     "allowed_token_ids": lambda tokens: frozenset(map(_whole, tokens)),
     "stop_token_sequences": lambda lists: tuple(tuple(map(_whole, each)) for each in lists),
-    **dict.fromkeys(("top_k", "seed", "min_tokens", "logprobs"), _whole),
+    **dict.fromkeys(WHOLE, _whole),
 }
 FORMS = {
     "logit_bias": "a list of [token, bias]",
     "allowed_token_ids": "a list of ids",
     "stop_token_sequences": "a list of lists of ids",
-    **dict.fromkeys(("top_k", "seed", "min_tokens", "logprobs"), "a whole number"),
+    **dict.fromkeys(WHOLE, "a whole number"),
 }

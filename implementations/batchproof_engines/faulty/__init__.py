@@ -25,6 +25,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     positions,
     preemption,
     prefix_cache,
+    prompt_logprobs,
     reuse,
     routing,
     scale,

@@ -43,7 +43,7 @@ from batchproof_engines.sampler import SampledRow, Sampler
 Landed = tuple[list[TokenEvent], list[Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
-ALL = frozenset(Capability) - {Capability.CLOSING}
+ALL = frozenset(Capability) - {Capability.CLOSING, Capability.PROMPT_LOGPROBS}
 
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
 _event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)

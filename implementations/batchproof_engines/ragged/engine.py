@@ -123,8 +123,17 @@ class RaggedEngine:
         logits = output.logits[0, last].float()
         if len(plan.rows) > 1 and self._is_contagious(logits):
             return torch.cat([self._forward(alone) for alone in plan.row_by_row()])
+        self._score_prompts(plan, output.logits[0])
         self._scatter(plan, cache)
         return logits
+
+    def _score_prompts(self, plan: SchedulerOutput, logits: Tensor) -> None:
+        """Keeps the logprobs of prompt tokens behind those fed, from the logits (total_q, vocab) of
+        the latter."""
+        of_rows = logits.split([row.query_len for row in plan.rows])
+        for (sequence, _), row, given in zip(plan.scheduled, plan.rows, of_rows, strict=True):
+            known, request = sequence.prompt_logprobs, sequence.request
+            self._sampler.score_prompt(known, request, row.context_len, given)
 
     def _is_contagious(self, logits: Tensor) -> bool:
         """Returns whether something is not finite. The weight of a masked key is 0, but 0 * NaN is NaN:
@@ -257,6 +266,7 @@ class RaggedEngine:
             sequence.finish_reason,
             logits=torch.stack(logits) if logits else None,
             logprobs=tuple(sequence.logprobs) or None,
+            prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
         )
 
 

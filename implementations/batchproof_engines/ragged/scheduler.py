@@ -43,6 +43,7 @@ class Sequence:
     num_computed_tokens: int = 0
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise
 
     @property
     def request_id(self) -> str:
