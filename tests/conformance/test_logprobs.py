@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchproof.api import Request, SamplingParams
 from batchproof.checks.happened import has_preemption, has_prefix_hit
+from batchproof.checks.refusals import require_refused
 from batchproof.generators.choosing import mixed_workloads, with_logprobs
 from batchproof.generators.crossing import Feature, crossed, features_of, shared_prefixes
-from batchproof.generators.strategies import crowded, workloads
+from batchproof.generators.strategies import workloads
 from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Outcome, Workload
 
 FED_AGAIN = (Feature.PREEMPTION, Feature.CHUNKS)
 
@@ -23,6 +26,21 @@ def test_logprobs_are_the_models_own(trial: Trial, data: st.DataObject) -> None:
     """Lets some requests of a batch ask for them, each for another number of likeliest tokens."""
     drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
     trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
+
+
+PROMPT = pytest.param("prompt_logprobs", marks=pytest.mark.needs("prompt_logprobs"))
+
+
+@pytest.mark.one_model
+@pytest.mark.parametrize("field", ["logprobs", PROMPT])
+def test_fewer_than_none_of_the_likeliest_are_refused(trial: Trial, field: str) -> None:
+    bad = Request("bad", (5, 6), 4, sampling=SamplingParams(**{field: -1}))
+    good = Request("good", (7, 8, 9), 4, sampling=SamplingParams(**{field: 0}))
+    workload = Workload((bad, good))
+    completions = trial.run(workload).completions
+    with trial.reporting(workload):
+        require_refused(completions[0], bad, trial.ledger)
+        trial.judge([good], Outcome(completions[1:]))
 
 
 @pytest.mark.needs("stepping")
@@ -49,8 +67,7 @@ def test_logprobs_are_taken_before_the_parameters_change_the_logits(
 def test_a_preempted_request_has_each_logprob_once(trial: Trial, data: st.DataObject) -> None:
     """Some are preempted when half of their prompt was fed, if the engine feeds it in chunks."""
     features = [each for each in features_of(trial.capabilities) if each in FED_AGAIN]
-    whole = crowded(trial.oracle, trial.has_logits)
-    workload = data.draw(st.one_of(whole, crossed(trial.oracle, features, trial.has_logits)))
+    workload = data.draw(crossed(trial.oracle, features, trial.has_logits))
     workload = data.draw(with_logprobs(workload, trial.capabilities))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)

@@ -5,16 +5,31 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from batchproof.api import Completion, FinishReason, Request, SamplingParams, TokenLogprobs
+from batchproof.api import (
+    Capability,
+    Completion,
+    FinishReason,
+    Request,
+    SamplingParams,
+    TokenLogprobs,
+)
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.contract_types import checked_completions
 from batchproof.checks.draws import check_frequencies
+from batchproof.checks.logprobs import check_logprobs
+from batchproof.checks.presence import check_presence
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
+from batchproof.oracle.oracle import Oracle
+from batchproof.promises import Promise
 from batchproof.statistics import chi_square_tail, g_test
 from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.sampling_values import plain_values, sampling_params
@@ -35,6 +50,7 @@ EVERYTHING = SamplingParams(
     min_tokens=2,
     stop_token_sequences=((1, 3), (3,)),
     logprobs=2,
+    prompt_logprobs=0,
 )
 
 
@@ -131,6 +147,9 @@ def test_an_eos_ends_first() -> None:
         ),
         ({"min_tokens": 4}, "min_tokens is 4, above max_new_tokens 3"),
         ({"stop_token_sequences": ((),)}, "a stop_token_sequence is empty"),
+        ({"logprobs": -1}, "logprobs is -1, but must be a whole number, at least 0"),
+        ({"prompt_logprobs": 1.5}, "prompt_logprobs is 1.5, but must be a whole number"),
+        ({"top_k": None}, "top_k is None, but must be a whole number"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_value_and_rule(
@@ -199,12 +218,66 @@ def test_rare_answers_are_counted_with_the_rarest_of_the_common() -> None:
     check_frequencies(request(temperature=1.0), drawn, shares)
 
 
+LIKELY = TokenLogprobs(-math.log(3), 1, ((0, -math.log(3)),))
+
+
+class Even:
+    """An oracle of four tokens, of which the first three are equally likely after anything."""
+
+    kappa, error = 1.0, SimpleNamespace(max_abs=1e-3)
+
+    def score(self, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
+        assert len(prompt) == 1, "all tokens but the first are scored"
+        return torch.tensor([[0.0, 0.0, 0.0, -math.inf]]).repeat(len(tokens), 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((None, LIKELY), None),
+        ((None, LIKELY._replace(rank=3)), None),
+        ((LIKELY,), "got 1 entries, None for []"),
+        ((LIKELY, LIKELY), "got 2 entries, None for []"),
+        ((None, None), "got 2 entries, None for [0, 1]"),
+        ((None, LIKELY, LIKELY), "got 3 entries, None for [0]"),
+        ((None, LIKELY._replace(logprob=-1.09)), "prompt token 1: the logprob of token 1 is -1.09"),
+        (
+            (None, LIKELY._replace(rank=4)),
+            "prompt token 1: the rank of token 1 is 4, but should be 1 to 3",
+        ),
+        ((None, LIKELY._replace(top=())), "prompt token 1: of the likeliest tokens 1 different ones"),
+    ],
+)
+def test_each_prompt_token_but_the_first_has_logprobs(
+    given: tuple[TokenLogprobs | None, ...], words: str | None
+) -> None:
+    asked = request(prompt_logprobs=1)
+    answer = Completion("r", (1,), FinishReason.LENGTH, prompt_logprobs=given)
+    oracle = cast(Oracle, Even())
+    if words is None:
+        check_logprobs(asked, answer, oracle)
+    else:
+        with pytest.raises(BrokenPromise, match=re.escape(words)):
+            check_logprobs(asked, answer, oracle)
+
+
+@pytest.mark.parametrize("is_stepped", [False, True])
+def test_prompt_logprobs_may_be_absent_from_events_alone(is_stepped: bool) -> None:
+    workload = Workload((request(prompt_logprobs=1),), arrivals=(0,) if is_stepped else None)
+    answers = [Completion("r", (1,), FinishReason.LENGTH)]
+    has_them = {Capability.PROMPT_LOGPROBS}
+    check_presence(workload, answers, set(), Promise.P1)
+    with nullcontext() if is_stepped else pytest.raises(BrokenPromise, match="got none at all"):
+        check_presence(workload, answers, has_them, Promise.P1)
+
+
 @pytest.mark.parametrize(
     "logprobs",
     [(0.5,), "text", (TokenLogprobs(1, 1, ()),), (TokenLogprobs(-1.0, 1, ((1, 2),)),)],
     ids=str,
 )
 def test_logprobs_of_another_type_are_told(logprobs: object) -> None:
-    answer = Completion("r", (1,), FinishReason.LENGTH, logprobs=logprobs)  # type: ignore[arg-type]
-    with pytest.raises(BrokenPromise, match="logprobs"):
-        checked_completions([answer])
+    for field in ("logprobs", "prompt_logprobs"):
+        answer = Completion("r", (1,), FinishReason.LENGTH, **{field: logprobs})  # type: ignore[arg-type]
+        with pytest.raises(BrokenPromise, match="logprobs"):
+            checked_completions([answer])

@@ -109,9 +109,8 @@ ANSWERS: dict[Rule, tuple[str, ...]] = {
         REQUEST + " asks for logprobs and has {num_tokens} tokens, but {got} of them have some",
     ),
     Rule.PROMPT_LOGPROBS_MISSING: (
-        REQUEST
-        + " asks for logprobs of its {num_tokens} prompt tokens: an entry for each, None for the "
-        "first alone; got {got}",
+        REQUEST + " asks for logprobs of its {num_tokens} prompt tokens: an entry for each, None for "
+        "the first alone; got {got}",
     ),
     Rule.LOGPROB: (
         REQUEST + " {where}: the logprob of token {token} is {got:.6g}, but should be "
