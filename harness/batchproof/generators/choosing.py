@@ -95,13 +95,14 @@ def with_logprobs(
     """Draws which requests ask for logprobs, and of how many tokens; the last one does. Likewise for
     those of their prompts, if the engine has them."""
     numbers = st.sampled_from([None, 0, 1, 5])
+    has_prompts = Capability.PROMPT_LOGPROBS in capabilities
+    prompt_numbers = st.sampled_from([None, 0, 2] if has_prompts else [None])
     wanted = list(workload.requests)
     for place, request in enumerate(wanted):
-        is_last = place == len(wanted) - 1
-        asked = {"logprobs": 2 if is_last else draw(numbers)}
-        if Capability.PROMPT_LOGPROBS in capabilities:
-            asked["prompt_logprobs"] = draw(st.sampled_from([None, 0, 2]))
-        if any(number is not None for number in asked.values()):
-            sampling = replace(request.sampling or SamplingParams(), **asked)
-            wanted[place] = replace(request, sampling=sampling)
+        number = draw(numbers) if place < len(wanted) - 1 else 2
+        of_prompt = draw(prompt_numbers)
+        if number is not None or of_prompt is not None:
+            asked = request.sampling or SamplingParams()
+            asked = replace(asked, logprobs=number, prompt_logprobs=of_prompt)
+            wanted[place] = replace(request, sampling=asked)
     return workload.with_requests(wanted)
