@@ -35,7 +35,8 @@ class _MaskedWaves(StaticEngine):
             **cache,
         )
         cache["past_key_values"] = output.past_key_values
-        return output.logits[:, -1].float()
+        logits: Tensor = output.logits
+        return logits
 
 
 @planted(Promise.P5, Cause.PADDING, "Blaizzy/mlx-vlm#1542")

@@ -10,6 +10,11 @@ from torch import Tensor
 from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.engine import PagedEngine
+from batchproof_engines.paged.runner import Flight
+from batchproof_engines.paged.scheduler import Scheduler as PagedScheduler
+from batchproof_engines.paged.sequence import Sequence
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.sampler import GREEDY, PromptLogprobs
@@ -87,3 +92,25 @@ class PromptsAreScoredTwiceAfterPreemption(RaggedEngine):
                 self._sampler.score_prompt(again, sequence.request, 0, given)
                 sequence.prompt_logprobs += again
         super()._score_prompts(plan, logits)
+
+
+class _AlwaysBehindAPrefix(PagedScheduler):
+    def _usable(self, sequence: Sequence, known: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        return known
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm#42245")
+class APrefixIsScoredByWhoCameBefore(PagedEngine):
+    """A cached prefix is not fed, and its logprobs are what the request before left in the buffer."""
+
+    scheduler_class = _AlwaysBehindAPrefix
+    _buffer: PromptLogprobs = []  # noqa: RUF012 - replaced, not altered
+
+    def _score_prompts(self, batch: RaggedBatch, flight: Flight) -> None:
+        for sequence, context_len, _, _ in batch.scheduled.picked(batch.scored_rows):
+            if len(sequence.prompt_logprobs) <= context_len:
+                sequence.prompt_logprobs[:] = self._buffer[: context_len + 1]
+                lacking = context_len + 1 - len(self._buffer)
+                sequence.prompt_logprobs += [None] * lacking
+            self._buffer = sequence.prompt_logprobs
+        super()._score_prompts(batch, flight)

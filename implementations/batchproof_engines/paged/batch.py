@@ -28,6 +28,7 @@ class RaggedBatch:
     cu_seqlens_q: Ints  # (R + 1,)
     lanes: Ints  # (R,)
     sampled_rows: Ints  # (S,) rows a token is chosen for, ascending
+    scored_rows: tuple[int, ...] = ()  # all of whose tokens' logits are read, for logprobs of prompts
     is_advanced: bool = False  # it is the batch before, each of whose rows is one token further
 
     @property
@@ -52,6 +53,13 @@ class RaggedBatch:
         nums = [len(sequence.drafts) for sequence in self.sampled.sequences]
         pairs = zip(last.tolist(), nums, strict=True)
         return np.concatenate([np.arange(place - num, place + 1) for place, num in pairs])
+
+    @property
+    def scored_tokens(self) -> Ints:
+        """(P,) where in T the tokens of these rows are."""
+        starts = self.cu_seqlens_q.tolist()
+        spans = [np.arange(starts[row], starts[row + 1]) for row in self.scored_rows]
+        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
 
     @property
     def has_drafts(self) -> bool:
@@ -124,6 +132,7 @@ class RaggedBatch:
             cu_seqlens_q=cu_seqlens_q,
             lanes=np.array([sequence.lane for sequence in rows.sequences], dtype=np.int64),
             sampled_rows=np.flatnonzero(rows.are_sampled),
+            scored_rows=tuple(row for row, each in enumerate(rows.sequences) if each.is_scored),
         )
 
 

@@ -56,6 +56,7 @@ class CachedRunner:
         self._fixed = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._cache_name = str(cache_parameter(model))
         self._caches = self.caches_class()
+        self._scored: dict[str, list[Tensor]] = {}  # logits of prompts in this step, by request
         self._checkpoints = self.checkpoints_class(config.block_size, config.prefix_caching)
 
     def begin_run(self) -> None:
@@ -71,6 +72,7 @@ class CachedRunner:
 
     def launch(self, batch: RaggedBatch) -> Flight:
         """Runs all passes of a step."""
+        self._scored.clear()
         self._caches.forget_ended()
         self._checkpoints.forget_overwritten(batch.scheduled)
         self._restore(batch.scheduled)
@@ -80,12 +82,18 @@ class CachedRunner:
                 for group in map(RaggedBatch.of, self._groups(rows)):
                     names = [sequence.request_id for sequence in group.scheduled.sequences]
                     last |= zip(names, self._run(group), strict=True)
-            sampled = batch.sampled
+            sampled, scored = batch.sampled, self._scored_tokens(batch)
             if not sampled:
-                return Flight(sampled, list, None)
+                return Flight(sampled, list, None, scored)
             logits = torch.stack([last[each.request_id] for each in sampled.sequences])
             token_ids = logits.argmax(dim=-1)
-        return Flight(sampled, token_ids.tolist, logits)
+        return Flight(sampled, token_ids.tolist, logits, scored)
+
+    def _scored_tokens(self, batch: RaggedBatch) -> Tensor | None:
+        """Returns the logits (P, vocab) behind scored tokens, if there are any."""
+        sequences = batch.scheduled.picked(batch.scored_rows).sequences
+        found = [each for sequence in sequences for each in self._scored[sequence.request_id]]
+        return torch.cat(found) if found else None
 
     def _restore(self, rows: Rows) -> None:
         """Gives sequences that start behind a known prefix the states of its end."""
@@ -137,7 +145,9 @@ class CachedRunner:
         shape = len(rows), rows.query_lens[0]
         tokens = torch.from_numpy(batch.token_ids).to(self._device).view(shape)
         cache = self._before(rows)
-        given: dict[str, Any] = {"input_ids": tokens, "use_cache": True, **self._fixed}
+        given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
+        if not batch.scored_rows:
+            given |= self._fixed
         if self._gives_positions:
             positions = torch.from_numpy(batch.position_ids).to(self._device)
             given["position_ids"] = positions.view(shape)
@@ -152,8 +162,10 @@ class CachedRunner:
         with passing_to(self._backend), self._attached:
             output = self._model(**given)
         self._keep(rows, output[self._cache_name])
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        logits: Tensor = output.logits
+        for row in batch.scored_rows:
+            self._scored.setdefault(rows.sequences[row].request_id, []).append(logits[row])
+        return logits[:, -1]
 
     def _keep(self, rows: Rows, cache: Any) -> None:
         """Keeps what a pass has made of the cache, and a copy of each row that ends at a checkpoint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Protocol
 
 from batchproof_engines.paged.batch import RaggedBatch
@@ -84,7 +85,8 @@ def _shadow(sequence: Sequence, context_len: int) -> Sequence:
     """Returns the sequence as the draft model has it: its tokens, blocks and lane, and as many keys as
     are known to be right."""
     if sequence.shadow is None:
-        sequence.shadow = Sequence(sequence.request, [], num_computed_tokens=context_len)
+        request = replace(sequence.request, sampling=None)
+        sequence.shadow = Sequence(request, [], num_computed_tokens=context_len)
     shadow = sequence.shadow
     shadow.token_ids = sequence.token_ids.copy()
     shadow.lane, shadow.block_table = sequence.lane, sequence.block_table

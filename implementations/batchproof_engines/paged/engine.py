@@ -43,7 +43,7 @@ from batchproof_engines.sampler import SampledRow, Sampler
 Landed = tuple[list[TokenEvent], list[Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
-ALL = frozenset(Capability) - {Capability.CLOSING, Capability.PROMPT_LOGPROBS}
+ALL = frozenset(Capability) - {Capability.CLOSING}
 
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
 _event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
@@ -122,6 +122,7 @@ class PagedEngine:
                 planned = self._speculator.drafted(planned, self._scheduler)
             self._batch = batch = RaggedBatch.of(planned, self._batch)
             flight, rows = self._runner.launch(batch), batch.scheduled
+            self._score_prompts(batch, flight)
             if self._speculator is not None:
                 flight, rows, last = self._speculator.verified(batch, flight)
             flight = self._sampled(flight)
@@ -138,6 +139,16 @@ class PagedEngine:
         if not done or any(map(Sequence.awaits, flight.sampled.sequences, flight.sampled.seq_lens)):
             self._in_flight = flight
         return landed if self._overlaps else self._land()
+
+    def _score_prompts(self, batch: RaggedBatch, flight: Flight) -> None:
+        """Notes the logprobs of prompt tokens behind those fed."""
+        if flight.scored is None:
+            return
+        rows = batch.scheduled.picked(batch.scored_rows)
+        for row, logits in zip(rows, flight.scored.split(rows.query_lens), strict=True):
+            sequence, context_len = row.sequence, row.context_len
+            known, request = sequence.prompt_logprobs, sequence.request
+            self._sampler.score_prompt(known, request, context_len, logits)
 
     def _sampled(self, flight: Flight) -> Flight:
         """Chooses anew where a request says how, and notes its logprobs."""
@@ -305,4 +316,5 @@ def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:
         sequence.finish_reason,
         logits=torch.stack(logits) if logits else None,
         logprobs=tuple(sequence.logprobs) or None,
+        prompt_logprobs=tuple(sequence.prompt_logprobs) or None,
     )

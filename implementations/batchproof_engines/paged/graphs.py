@@ -95,7 +95,7 @@ class CapturedSteps:
     def can_run(self, batch: RaggedBatch) -> bool:
         """Is there room for it?"""
         has_room = batch.num_prompt_tokens <= self._prompt_buckets[-1]
-        return len(batch.lanes) > 0 and has_room and not batch.has_drafts
+        return len(batch.lanes) > 0 and has_room and not (batch.has_drafts or batch.scored_rows)
 
     @torch.inference_mode()
     def prepare(self, seq_len: int) -> None:

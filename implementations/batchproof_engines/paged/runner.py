@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -32,6 +33,7 @@ class Flight:
     sampled: Rows  # S, the rows a token is chosen for
     land: Callable[[], list[int]]  # waits for the S tokens, or L, as `RaggedBatch.sampled_tokens`
     logits: Tensor | None  # (S or L, vocab) the model's, but for an engine that reads tokens late
+    scored: Tensor | None = None  # (P, vocab) behind `RaggedBatch.scored_tokens`, if there are any
 
 
 class ModelRunner:
@@ -81,11 +83,20 @@ class ModelRunner:
                 outputs = self._graphs.run(batch)
             else:
                 outputs = self._run(batch)
+            if batch.scored_rows:
+                return self._with_scores(batch, outputs)
             # The next captured step overwrites the logits.
             logits = outputs[1] if len(outputs) > 1 else None
             if logits is not None and self._keeps_logits:
                 logits = logits.clone()
             return Flight(batch.sampled, self._reader.read_later(outputs[0]), logits)
+
+    def _with_scores(self, batch: RaggedBatch, outputs: Outputs) -> Flight:
+        """Tells the outputs behind sampled tokens, which come first, from those behind scored ones."""
+        token_ids, logits = outputs
+        sizes = [len(token_ids) - len(batch.scored_tokens), len(batch.scored_tokens)]
+        chosen, scored = logits.split(sizes)
+        return Flight(batch.sampled, self._reader.read_later(token_ids[: sizes[0]]), chosen, scored)
 
     def prepare(self, seq_len: int) -> None:
         """Do now what the first steps would have to wait for: size the pool for sequences of up to
@@ -103,12 +114,12 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _run(self, batch: RaggedBatch) -> Outputs:
-        """Outputs behind the L sampled tokens."""
+        """Outputs behind the L sampled tokens, and the P scored ones."""
         self._backend.begin(batch)
         tokens, positions, last, lanes, sampled_lanes = self._staging.send(
             batch.token_ids,
             batch.position_ids,
-            batch.sampled_tokens,
+            np.concatenate([batch.sampled_tokens, batch.scored_tokens]),
             batch.lanes,
             batch.lanes[batch.sampled_rows],
         )
@@ -116,5 +127,5 @@ class ModelRunner:
         tokens[:num] = self._last_tokens.fill_in(tokens[:num], lanes[:num])
         outputs = self._pass.choose(tokens[None], positions[None], last)
         if not batch.has_drafts:  # else the host alone knows which of the tokens is the last
-            self._last_tokens.put(sampled_lanes, outputs[0])
+            self._last_tokens.put(sampled_lanes, outputs[0][: len(sampled_lanes)])
         return outputs

@@ -168,7 +168,8 @@ class Scheduler:
         while self.waiting and self._free_lanes and budget:
             sequence = self.waiting[0]
             known = self.blocks.match(sequence)
-            hits = known[: self._num_resumable(sequence, known)]
+            usable = self._usable(sequence, known)
+            hits = usable[: self._num_resumable(sequence, usable)]
             # Admit only what fits whole, even if the budget cuts it into chunks.
             if not self.blocks.can_hold(sequence, sequence.num_tokens, hits):
                 break
@@ -182,6 +183,13 @@ class Scheduler:
             plan.append(self._feed(sequence, num_new))
             budget -= num_new
         return admitted
+
+    def _usable(self, sequence: Sequence, known: tuple[int, ...]) -> tuple[int, ...]:
+        """The first of these blocks, whose keys are known, that it may start behind: of a prompt only
+        what is fed is scored."""
+        if not sequence.is_scored:
+            return known
+        return known[: max(len(sequence.prompt_logprobs) - 1, 0) // self._config.block_size]
 
     def _feed(self, sequence: Sequence, num_new: int) -> Scheduled:
         context_len = sequence.num_computed_tokens

@@ -30,6 +30,7 @@ class Sequence:
     content_id: int = 0  # of its last published block: see BlockManager
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one a token, if it asks for them
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # likewise
     drafts: list[int] = field(default_factory=list)  # behind its tokens, in the step under way
     num_accepted: int = 0  # of them
     shadow: Sequence | None = None  # as a draft model has it
@@ -54,6 +55,14 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_scored(self) -> bool:
+        """Does it ask for logprobs of its prompt, some of which are not known yet?"""
+        asked = self.request.sampling
+        if asked is None or asked.prompt_logprobs is None:
+            return False
+        return len(self.prompt_logprobs) < self.num_prompt_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
