@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from batchproof_engines.paged.rows import Rows
 
 Ints = NDArray[np.int64]
+NO_TOKENS: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,10 @@ class RaggedBatch:
     @property
     def scored_tokens(self) -> Ints:
         """(P,) where in T the tokens of these rows are."""
+        if not self.scored_rows:
+            return NO_TOKENS
         starts = self.cu_seqlens_q.tolist()
-        spans = [np.arange(starts[row], starts[row + 1]) for row in self.scored_rows]
-        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+        return np.concatenate([np.arange(starts[row], starts[row + 1]) for row in self.scored_rows])
 
     @property
     def has_drafts(self) -> bool:
