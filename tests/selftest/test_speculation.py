@@ -1,0 +1,170 @@
+"""Drafts that are right at a known rate, traces that have drafts, and the drafters of `paged`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from batchproof.api import (
+    Completion,
+    EngineConfig,
+    FinishReason,
+    Request,
+    RowRecord,
+    StepRecord,
+    TokenEvent,
+)
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.happened import has_acceptance, has_rejection, has_uneven_acceptance
+from batchproof.checks.late_ends import LateEnds
+from batchproof.checks.scheduling import check_limits, check_scheduling
+from batchproof.checks.trace import check_ends, check_positions
+from batchproof.errors import ConfigError
+from batchproof.models.catalogue import load_model
+from batchproof.run.registry import resolve_engine
+from batchproof.speculation import dialled_draft, disagreeing_tokens
+from batchproof.workload.workloads import Workload
+from batchproof_engines.paged.drafting import NgramDrafter
+from batchproof_engines.paged.rows import Rows
+from batchproof_engines.paged.sequence import Sequence as Drafted
+
+CPU = torch.device("cpu")
+CONFIG = EngineConfig(max_num_batched_tokens=8, num_speculative_tokens=3, draft_agreement=0.5)
+WORKLOAD = Workload((Request("a", (1, 2), 6),), CONFIG)
+COMPLETIONS = (Completion("a", (5, 6, 7, 8, 9, 10), FinishReason.LENGTH),)
+
+
+def step(row: RowRecord, admitted: str = "", finished: str = "") -> StepRecord:
+    return StepRecord((row,), (), tuple(admitted), tuple(finished), ())
+
+
+# Two of three drafts are accepted, then none of one.
+HONEST = (
+    step(RowRecord("a", 0, 2, is_sampled=True), admitted="a"),
+    step(RowRecord("a", 2, 4, is_sampled=True, num_drafted=3, num_accepted=2)),
+    step(RowRecord("a", 5, 2, is_sampled=True, num_drafted=1)),
+    step(RowRecord("a", 6, 1, is_sampled=True), finished="a"),
+)
+
+
+def check(trace: Sequence[StepRecord]) -> None:
+    ends = LateEnds.of(trace, WORKLOAD, COMPLETIONS, delay=0)
+    check_positions(trace, WORKLOAD)
+    check_limits(trace, WORKLOAD, has_token_budget=True)
+    check_scheduling(trace, WORKLOAD, can_chunk=True, ends=ends)
+    check_ends(trace, WORKLOAD, COMPLETIONS, ends)
+
+
+def test_a_trace_with_drafts_keeps_every_rule() -> None:
+    check(HONEST)
+    assert has_acceptance(HONEST)
+    assert has_rejection(HONEST)
+    assert not has_uneven_acceptance(HONEST)
+
+
+@pytest.mark.parametrize(
+    ("number", "row", "says"),
+    [
+        (1, RowRecord("a", 2, 5, True, 4, 2), "num_drafted is 4 and num_accepted 2"),
+        (1, RowRecord("a", 2, 3, True, 2, 3), "num_drafted is 2 and num_accepted 3"),
+        (0, RowRecord("a", 0, 3, False, 1, 0), "at most 0 drafts"),
+        (2, RowRecord("a", 6, 2, True, 1, 0), "context_len is 6, but 5 tokens"),
+        (1, RowRecord("a", 2, 4, True, 3, 1), "context_len is 5, but 4 tokens"),
+    ],
+    ids=["beyond the config", "more accepted than drafted", "in a chunk", "rejected kept", "lost"],
+)
+def test_a_wrong_row_with_drafts_is_found(number: int, row: RowRecord, says: str) -> None:
+    trace = list(HONEST)
+    trace[number] = replace(trace[number], rows=(row,))
+    with pytest.raises(BrokenPromise) as caught:
+        check(trace)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0, but must be at least 1"),
+        ({"draft_agreement": 0.5}, "draft_agreement is 0.5, which needs num_speculative_tokens"),
+        ({"num_speculative_tokens": 2, "draft_agreement": 1.5}, "draft_agreement is 1.5, but must be"),
+        ({"num_speculative_tokens": 2, "draft_agreement": "half"}, "is 'half', but must be a number"),
+    ],
+)
+def test_impossible_speculation_is_refused(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        EngineConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_a_dialled_draft_disagrees_where_it_should() -> None:
+    """Its logits are the model's, but for the rows that changed places; its keys are turned."""
+    for name, layer in (("gpt2-hash", "c_attn"), ("llama-hash", "k_proj")):
+        model = load_model(name, CPU, torch.float32).model
+        draft = dialled_draft(model, 0.75)
+        assert draft is dialled_draft(model, 0.75)
+        wrong = disagreeing_tokens(model.config.vocab_size, 0.75)
+        assert len(wrong) == model.config.vocab_size // 4
+        tokens = torch.arange(40)[None] * 7 % 256
+        of_model, of_draft = (each(tokens).logits[0] for each in (model, draft))
+        said, drafted = of_model.argmax(-1), of_draft.argmax(-1)
+        disagrees = torch.isin(said, torch.tensor(wrong))
+        assert disagrees.any()
+        assert not disagrees.all()
+        assert torch.equal(said != drafted, disagrees)
+        assert torch.equal(of_model.sort().values, of_draft.sort().values)
+        mine, theirs = (
+            next(values for name, values in each.named_parameters() if layer in name)
+            for each in (model, draft)
+        )
+        assert not torch.equal(mine, theirs)
+        assert torch.equal(mine.abs(), theirs.abs())
+
+
+def test_a_share_of_tokens_is_never_one_alone() -> None:
+    assert disagreeing_tokens(256, 1.0) == []
+    assert disagreeing_tokens(256, 1 - 1 / 256) == []  # a single token has none to change places with
+    assert len(disagreeing_tokens(256, 0.5)) == 128
+    assert disagreeing_tokens(8, 0.0) == [*range(8)]
+
+
+def test_n_grams_find_what_followed_last_time() -> None:
+    request = Request("a", (1, 2, 3, 4, 5, 2, 3, 9, 9, 2, 3), 9)
+    sequence = Drafted(request, list(request.prompt_token_ids))
+    drafter = NgramDrafter()
+    rows = Rows.decodes([sequence], [sequence.num_tokens - 1])
+    assert drafter.propose(rows, [3]) == [[9, 9, 2]]  # behind the later of two earlier (2, 3)
+    sequence.token_ids += [4, 5, 2]
+    assert drafter.propose(rows, [2]) == [[3, 9]]  # (4, 5, 2)
+    assert drafter.propose(rows, [0]) == [[]]
+    sequence.token_ids += [77]
+    assert drafter.propose(rows, [2]) == [[]]
+
+
+def test_drafts_have_events_logits_and_a_rate_of_their_own() -> None:
+    """With a draft that is always right, n drafts and one step bring n + 1 tokens."""
+    model = load_model("llama-hash", CPU, torch.float32).model
+    asked = Request("a", (5, 6, 7), 11)
+    config = EngineConfig(num_speculative_tokens=4, draft_agreement=1.0, return_logits=True)
+    right = resolve_engine("reference").factory(model, EngineConfig()).generate([asked])
+    engine = resolve_engine("paged").factory(model, config)
+    (answer,) = engine.generate([asked])
+    assert [answer] == right
+    assert answer.logits is not None
+    assert answer.logits.argmax(-1).tolist() == list(answer.token_ids)
+    assert len(engine.trace) == 3  # type: ignore[attr-defined]
+    engine.add(asked)  # type: ignore[attr-defined]
+    steps: list[list[TokenEvent]] = []
+    while engine.has_unfinished:  # type: ignore[attr-defined]
+        steps.append(engine.step())  # type: ignore[attr-defined]
+    assert [len(each) for each in steps] == [1, 5, 5]
+    assert [event.token_id for each in steps for event in each] == list(answer.token_ids)
+    assert [event.finish_reason for event in steps[-1]] == [None] * 4 + [FinishReason.LENGTH]
+
+
+@pytest.mark.parametrize("option", ["feed=separate", "overlap=true"])
+def test_speculation_that_an_option_excludes_is_refused(option: str) -> None:
+    model = load_model("gpt2-hash", CPU, torch.float32).model
+    with pytest.raises(ConfigError, match="num_speculative_tokens is 2, but needs"):
+        resolve_engine(f"paged?num_speculative_tokens=2&{option}").factory(model, EngineConfig())
