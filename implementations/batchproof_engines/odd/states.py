@@ -82,7 +82,11 @@ class RecomputedFromTheStart(CachedRunner):
             Scheduled(sequence, 0, context + query, is_sampled)
             for sequence, context, query, is_sampled in batch.scheduled
         ]
-        return super()._run(RaggedBatch.of(Rows.of(whole)))
+        logits = super()._run(RaggedBatch.of(Rows.of(whole)))
+        for sequence, _, query_len, _ in batch.scheduled.picked(batch.scored_rows):
+            pieces = self._scored[sequence.request_id]
+            pieces[-1] = pieces[-1][-query_len:]
+        return logits
 
 
 @odd
