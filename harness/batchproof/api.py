@@ -17,7 +17,7 @@ This module imports no torch at run time, so that a scheduler may import it and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from numbers import Integral
@@ -193,15 +193,22 @@ class Capability(StrEnum):
     SPECULATION = "speculation"  # drafts greedy answers: `EngineConfig.num_speculative_tokens`
 
 
-CHOOSING = frozenset(  # what `Request.sampling` needs
-    {
-        Capability.LOGPROBS,
-        Capability.PROMPT_LOGPROBS,
-        Capability.LOGIT_PROCESSING,
-        Capability.SAMPLING,
-        Capability.SEEDED_SAMPLING,
-    }
-)
+_FIELDS: dict[Capability, tuple[str, ...]] = {  # of `SamplingParams`
+    Capability.LOGPROBS: ("logprobs",),
+    Capability.PROMPT_LOGPROBS: ("prompt_logprobs",),
+    Capability.LOGIT_PROCESSING: (
+        *("logit_bias", "allowed_token_ids", "min_tokens", "stop_token_sequences"),
+        *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    ),
+    Capability.SAMPLING: ("temperature", "top_k", "top_p", "min_p", "seed"),
+    Capability.SEEDED_SAMPLING: ("seed",),
+}
+CHOOSING = frozenset(_FIELDS)  # what `Request.sampling` needs
+
+
+def fields_of(capabilities: Iterable[Capability]) -> frozenset[str]:
+    """Returns the fields of `SamplingParams` that these capabilities are about."""
+    return frozenset(name for each in capabilities for name in _FIELDS.get(each, ()))
 
 
 class TokenEvent(NamedTuple):
@@ -256,6 +263,19 @@ class SteppingEngine(Protocol):
         No token follows; one event with ABORTED may still come in the next `step`, after which the
         id may be used again. Unknown and finished ids are ignored.
         """
+        ...
+
+
+@runtime_checkable
+class SelectiveEngine(Protocol):
+    """An engine that takes some fields of `SamplingParams` and lacks others.
+
+    It refuses a request with one that it lacks; the suite sends it none.
+    """
+
+    @property
+    def sampling_fields(self) -> frozenset[str]:
+        """Names of the fields it takes; without the attribute all that its capabilities are about."""
         ...
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -59,6 +59,23 @@ class SamplingParams:
             or bool(self.logit_bias)
             or self.allowed_token_ids is not None
             or self.min_tokens > 0
+        )
+
+    def beyond(self, taken: AbstractSet[str]) -> str | None:
+        """Returns why an engine that takes only these fields refuses others; None if they are at their
+        defaults."""
+        changed = [each for each in fields(self) if getattr(self, each.name) != each.default]
+        others = [each.name for each in changed if each.name not in taken]
+        if not others:
+            return None
+        known = ", ".join(each.name for each in fields(self) if each.name in taken)
+        value = getattr(self, others[0])
+        return f"{others[0]} is {value!r}, but of sampling this engine takes {known or 'nothing'}"
+
+    def within(self, taken: AbstractSet[str]) -> SamplingParams:
+        """Returns these parameters with all fields but `taken` at their defaults."""
+        return replace(
+            self, **{each.name: each.default for each in fields(self) if each.name not in taken}
         )
 
     def refusal(self, vocab_size: int, cap: int, eos_token_ids: AbstractSet[int]) -> str | None:
@@ -107,10 +124,10 @@ _RANGES = (
 class TokenLogprobs(NamedTuple):
     """What the logits of a step say of its tokens: natural logarithms of probabilities.
 
-    `rank` is 1 for the likeliest token. `top` holds as many of the likeliest as were asked for, with
-    their logprobs, the likeliest first.
+    `rank` is 1 for the likeliest token; it may be None for one that is not in `top`. `top` holds as
+    many of the likeliest as were asked for, with their logprobs, the likeliest first.
     """
 
     logprob: float  # of the chosen token, or of the prompt's own
-    rank: int
+    rank: int | None
     top: tuple[tuple[int, float], ...]

@@ -57,7 +57,7 @@ def test_events_carry_the_logprobs_of_their_token(trial: Trial, data: st.DataObj
 def test_logprobs_are_taken_before_the_parameters_change_the_logits(
     trial: Trial, data: st.DataObject
 ) -> None:
-    drawn = data.draw(mixed_workloads(trial.oracle, trial.capabilities))
+    drawn = data.draw(mixed_workloads(trial.oracle, *trial.offer))
     trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
 
 

@@ -52,7 +52,7 @@ BAD: dict[str, Callable[[Trial], SamplingParams]] = {
 def test_each_request_is_chosen_by_its_own_parameters(trial: Trial, data: st.DataObject) -> None:
     """Mixes requests with biases, bans, penalties, allowed tokens, least lengths and stop sequences
     with plain ones."""
-    trial.check(data.draw(mixed_workloads(trial.oracle, trial.capabilities)))
+    trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer)))
 
 
 @pytest.mark.needs("logit_processing", "stepping")
@@ -61,7 +61,7 @@ def test_each_request_is_chosen_by_its_own_parameters(trial: Trial, data: st.Dat
 def test_parameters_stay_with_their_request_as_others_come_and_go(
     trial: Trial, data: st.DataObject
 ) -> None:
-    trial.check(data.draw(mixed_workloads(trial.oracle, trial.capabilities, with_arrivals=True)))
+    trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer, with_arrivals=True)))
 
 
 @pytest.mark.needs("logit_processing")
@@ -72,8 +72,9 @@ def test_a_preempted_request_keeps_count_of_its_tokens(trial: Trial, data: st.Da
     """Biases a few tokens, which penalties then make worse one by one: whoever forgets a token that was
     produced before a preemption chooses it again."""
     workload = data.draw(crowded(trial.oracle, trial.has_logits))
+    _, fields = trial.offer
     penalised = [
-        replace(request, sampling=_rotating(place, request.max_new_tokens))
+        replace(request, sampling=_rotating(place, request.max_new_tokens).within(fields))
         for place, request in enumerate(workload.requests)
     ]
     with trial.engine(workload.config) as engine:
@@ -91,7 +92,7 @@ def _rotating(first: int, num: int) -> SamplingParams:
 @pytest.mark.three_models
 @given(data=st.data())
 def test_no_excluded_token_is_drawn(trial: Trial, data: st.DataObject) -> None:
-    trial.check(data.draw(mixed_workloads(trial.oracle, trial.capabilities, are_drawn=True)))
+    trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=True)))
 
 
 @pytest.mark.needs("sampling")
@@ -100,7 +101,7 @@ def test_drawn_tokens_have_their_probabilities(trial: Trial) -> None:
     """Draws behind one prompt many times, with several kinds of parameters in turns."""
     prompt = text_tokens(5, trial.subject.vocab_size)[:3]
     config = EngineConfig(max_num_seqs=128)
-    kinds = kinds_of_draws(trial.oracle, trial.capabilities, prompt, NUM_DRAWS)
+    kinds = kinds_of_draws(trial.oracle, *trial.offer, prompt, NUM_DRAWS)
     drawn: dict[str, list[Completion]] = {kind.name: [] for kind in kinds}
     with trial.engine(config) as engine:
         for first in range(0, NUM_DRAWS, CALL):

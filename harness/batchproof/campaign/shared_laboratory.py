@@ -54,7 +54,7 @@ class SharedLaboratory(Laboratory):
         The run computes exactly, so its models are compared in the same setting.
         """
         compute_exactly()
-        self._capabilities.clear()
+        self._offers.clear()
         self.lost.clear()
         self._is_bitwise.clear()
         self.watch.forget_engines()

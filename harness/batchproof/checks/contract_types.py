@@ -61,7 +61,7 @@ def _logprobs_slip(given: object) -> Slip | None:
     strange = [each for each in given if not isinstance(each, TokenLogprobs)]
     if strange:
         return f"logprobs with a {type(strange[0]).__name__}", "a tuple of TokenLogprobs"
-    pairs = [(rank, value) for each in given for rank, value in ((each.rank, each.logprob), *each.top)]
+    pairs = [pair for each in given for pair in ((each.rank or 0, each.logprob), *each.top)]
     wrong = [each for each in pairs if type(each[0]) is not int or type(each[1]) is not float]
     return (f"logprobs with {wrong[0]!r}", "an int and a float") if wrong else None
 

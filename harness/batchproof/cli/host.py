@@ -11,7 +11,7 @@ from batchproof.api import Capability
 from batchproof.checks.switches import compute_exactly
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
-from batchproof.run.capabilities import capabilities_of
+from batchproof.run.capabilities import offer_of
 from batchproof.run.registry import EngineSpec, engine_host, resolve_engine
 
 
@@ -25,18 +25,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 once stdin is closed. Raises `UsageError` for an unknown engine."""
     compute_exactly()
     spec = resolve_engine(arguments.engine)
-    capabilities = sorted(each.value for each in _capabilities(spec))
-    engine_host().host(spec.name, spec.factory, capabilities, arguments.device)
+    capabilities, fields = _offer(spec)
+    names = sorted(each.value for each in capabilities)
+    engine_host().host(spec.name, spec.factory, names, sorted(fields), arguments.device)
     return 0
 
 
-def _capabilities(spec: EngineSpec) -> frozenset[Capability]:
-    """Returns what the engine shows on the first embedded model that it serves."""
+def _offer(spec: EngineSpec) -> tuple[frozenset[Capability], frozenset[str]]:
+    """Returns the capabilities that the engine shows on the first embedded model that it serves, and
+    the fields of `SamplingParams` that it takes."""
     refusals = []
     for name in DEFAULT_MODELS:
         model = EMBEDDED[name].build()
         try:
-            return capabilities_of(spec.name, lambda config: spec.factory(model, config))  # noqa: B023
+            return offer_of(spec.name, lambda config: spec.factory(model, config))  # noqa: B023
         except UnsupportedModelError as error:
             refusals.append(str(error))
     raise UsageError(f"engine {spec.name!r} serves none of {', '.join(DEFAULT_MODELS)}: {refusals[0]}")

@@ -13,19 +13,29 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
 STRONG = 40.0  # a bias that decides, whatever the logits
-KINDS = ("bias", "ban", "allowed", "repetition", "frequency", "presence", "min_tokens", "stop")
+KINDS = {  # of changes, and the field that each is made by
+    "bias": "logit_bias",
+    "ban": "logit_bias",
+    "allowed": "allowed_token_ids",
+    "repetition": "repetition_penalty",
+    "frequency": "frequency_penalty",
+    "presence": "presence_penalty",
+    "min_tokens": "min_tokens",
+    "stop": "stop_token_sequences",
+}
 
 
 @st.composite
-def processed(draw: st.DrawFn, oracle: Oracle, request: Request) -> Request:
-    """Draws one or two changes of the logits that make another answer of the request's plain one, or
-    end it elsewhere."""
+def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: AbstractSet[str]) -> Request:
+    """Draws one or two changes of the logits by these fields, which make another answer of the
+    request's plain one, or end it elsewhere."""
     vocab_size, cap = oracle.subject.vocab_size, request.max_new_tokens
     answer = oracle.right_tokens(request.prompt_token_ids, cap)
     token = st.integers(0, vocab_size - 1)
     changes: dict[str, object] = {}
     eos = request.eos_token_ids
-    for kind in draw(st.sets(st.sampled_from(KINDS), min_size=1, max_size=2)):
+    kinds = [kind for kind, field in KINDS.items() if field in fields]
+    for kind in draw(st.sets(st.sampled_from(kinds), min_size=1, max_size=2)):
         match kind:
             case "bias":
                 tokens = draw(st.lists(token, min_size=1, max_size=3, unique=True))
@@ -40,7 +50,9 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request) -> Request:
             case "frequency" | "presence":
                 changes[f"{kind}_penalty"] = draw(st.sampled_from([-2.0, 0.5, 2.0]))
             case "min_tokens":  # each EOS is the best token, and so the first that is let through
-                ends = draw(st.lists(token, min_size=2, max_size=2, unique=True))
+                is_biased = "logit_bias" in fields  # otherwise each is a token of the plain answer
+                own = token if is_biased else st.sampled_from(answer)
+                ends = draw(st.lists(own, min_size=1 + is_biased, max_size=2, unique=True))
                 eos = frozenset(ends)
                 changes["min_tokens"] = draw(st.integers(1, cap))
                 changes["logit_bias"] = tuple((t, STRONG - i) for i, t in enumerate(ends))
@@ -52,7 +64,7 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request) -> Request:
                 changes["stop_token_sequences"] = (stop, answer[-1:])
                 if is_early:
                     changes.setdefault("min_tokens", cap)
-    asked = SamplingParams(**changes)  # type: ignore[arg-type]
+    asked = SamplingParams(**changes).within(fields)  # type: ignore[arg-type]
     return replace(request, eos_token_ids=eos, sampling=asked)
 
 
@@ -73,18 +85,20 @@ def mixed_workloads(
     draw: st.DrawFn,
     oracle: Oracle,
     capabilities: AbstractSet[Capability],
+    fields: AbstractSet[str],
     with_arrivals: bool = False,
     are_drawn: bool = False,
 ) -> Workload:
-    """Draws requests of which some are plain, and each other has parameters of its own."""
+    """Draws requests of which some are plain, and each other has parameters of its own, of these
+    fields of `SamplingParams`."""
     made = draw(workloads(oracle, capabilities, min_requests=3, with_arrivals=with_arrivals))
     wanted = list(made.requests)
     for place, request in enumerate(wanted):
         if draw(st.integers(0, 2)):
             if are_drawn:
-                wanted[place] = replace(request, sampling=draw(drawing()))
+                wanted[place] = replace(request, sampling=draw(drawing()).within(fields))
             else:
-                wanted[place] = draw(processed(oracle, request))
+                wanted[place] = draw(processed(oracle, request, fields))
     return made.with_requests(wanted)
 
 

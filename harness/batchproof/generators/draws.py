@@ -30,11 +30,15 @@ class Kind:
 
 
 def kinds_of_draws(
-    oracle: Oracle, capabilities: AbstractSet[Capability], prompt: tuple[int, ...], num: int
+    oracle: Oracle,
+    capabilities: AbstractSet[Capability],
+    fields: AbstractSet[str],
+    prompt: tuple[int, ...],
+    num: int,
 ) -> list[Kind]:
     """Returns what to draw behind a prompt up to `num` times: one token, of the likeliest; one with
     other parameters and seeds; two that follow each other, which show draws that are not independent;
-    and greedy ones beside them."""
+    and greedy ones beside them. Kinds that need other fields than these are left out."""
     has_seeds = Capability.SEEDED_SAMPLING in capabilities
     temperature, likeliest = flat_enough(oracle, prompt, num)
     nucleus = top_p_of(oracle, prompt, 2 * temperature)
@@ -45,11 +49,9 @@ def kinds_of_draws(
         Kind("min-p", 4, 1, SamplingParams(temperature, min_p=least)),
         Kind("greedy", 32, 2, None),
     ]
-    if Capability.LOGIT_PROCESSING in capabilities:
-        tokens, even = two_tokens(oracle, prompt, num)
-        pair = SamplingParams(even, allowed_token_ids=tokens)
-        kinds.append(Kind("pair", 2, 2, pair, has_seeds))
-    return kinds
+    tokens, even = two_tokens(oracle, prompt, num)
+    kinds.append(Kind("pair", 2, 2, SamplingParams(even, allowed_token_ids=tokens), has_seeds))
+    return [each for each in kinds if each.sampling is None or not each.sampling.beyond(fields)]
 
 
 def interleaved(kinds: list[Kind], prompt: tuple[int, ...], numbers: range) -> Iterator[Request]:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence, Set
 
 from batchproof.api import (
+    CHOOSING,
     Capability,
     ClosableEngine,
     Engine,
@@ -14,6 +15,7 @@ from batchproof.api import (
     Request,
     SteppingEngine,
     TracingEngine,
+    fields_of,
 )
 from batchproof.errors import UsageError
 from batchproof.run.time_limit import time_limit
@@ -31,6 +33,7 @@ NEEDS = {
     Capability.PREFIX_CACHING: {Capability.TRACING},
     Capability.PROMPT_LOGPROBS: {Capability.LOGPROBS},
 }
+LEAST_FIELDS = {Capability.SAMPLING: {"temperature"}}  # of a capability, where not any will do
 DELAYS = (0, 1)  # steps; no known engine reads later
 PROBE = Request("capability-probe", (1, 2, 3), 1)
 
@@ -60,6 +63,25 @@ def capabilities_of(
         capabilities = _checked(name, declared, structural)
     scheduling_delay_of(name, engine, capabilities)
     return capabilities
+
+
+def offer_of(
+    name: str,
+    build: Callable[[EngineConfig], Engine],
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+) -> tuple[frozenset[Capability], frozenset[str]]:
+    """Returns the engine's capabilities, and the fields of `SamplingParams` that it takes.
+
+    Raises what `capabilities_of` and `sampling_fields_of` raise.
+    """
+    built: list[Engine] = []
+
+    def noted(config: EngineConfig) -> Engine:
+        built.append(build(config))
+        return built[-1]
+
+    capabilities = capabilities_of(name, noted, time_limit_s)
+    return capabilities, sampling_fields_of(name, built[-1], capabilities)
 
 
 def _require_engine(name: str, engine: object) -> None:
@@ -115,6 +137,30 @@ def scheduling_delay_of(name: str, engine: Engine, capabilities: Set[Capability]
             f"{Capability.SCHEDULING}: nothing else is measured by it"
         )
     return declared
+
+
+def sampling_fields_of(name: str, engine: Engine, capabilities: Set[Capability]) -> frozenset[str]:
+    """Returns the fields of `SamplingParams` that the engine takes (`batchproof.api.SelectiveEngine`).
+
+    Raises `UsageError` if it declares one that none of its capabilities is about, or none of those
+    that one of them is about.
+    """
+    about = fields_of(capabilities)
+    declared = _read(name, engine, "sampling_fields", about)
+    if not isinstance(declared, Set) or not declared <= about:
+        strange = declared - about if isinstance(declared, Set) else declared
+        raise UsageError(
+            f"engine {name!r} declares the sampling_fields {strange!r}, but its capabilities are about "
+            f"{', '.join(sorted(about)) or 'none'}"
+        )
+    for each in sorted(capabilities & CHOOSING):
+        needed = LEAST_FIELDS.get(each, fields_of({each}))
+        if not declared & needed:
+            raise UsageError(
+                f"engine {name!r} declares {each}, which needs sampling_fields with "
+                f"{' or '.join(sorted(needed))}"
+            )
+    return frozenset(map(str, declared))
 
 
 def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> frozenset[Capability]:

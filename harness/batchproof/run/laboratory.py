@@ -14,10 +14,11 @@ from batchproof.oracle.adequacy import Adequacy, measure_adequacy
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.call_notes import notes
-from batchproof.run.capabilities import capabilities_of
+from batchproof.run.capabilities import offer_of
 from batchproof.run.registry import EngineSpec, reference_factory
 from batchproof.run.world_watch import WorldWatch
 
+Offer = tuple[frozenset[Capability], frozenset[str]]
 BUILD_TIME_LIMIT_S = 120.0
 FIRST_USE = "while the engine was first built"
 
@@ -33,9 +34,7 @@ class Laboratory:
     watch: WorldWatch = field(default_factory=WorldWatch)
     _subjects: dict[str, ModelUnderTest] = field(default_factory=dict)
     _oracles: dict[str, Oracle] = field(default_factory=dict)
-    _capabilities: dict[tuple[str, str], frozenset[Capability] | UnsupportedModelError] = field(
-        default_factory=dict
-    )
+    _offers: dict[tuple[str, str], Offer | UnsupportedModelError] = field(default_factory=dict)
     lost: dict[str, EngineHang] = field(default_factory=dict)  # engines that hung at first contact
     _adequacy: dict[str, Adequacy] = field(default_factory=dict)
     _is_bitwise: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -79,32 +78,37 @@ class Laboratory:
         return self._adequacy[subject.name]
 
     def capabilities(self, spec: EngineSpec, subject: ModelUnderTest) -> frozenset[Capability]:
-        """Returns the capabilities of the engine on this model.
+        """Returns the capabilities of the engine on this model. Raises as `offer` does."""
+        return self.offer(spec, subject)[0]
 
-        Raises `UnsupportedModelError` if the engine refuses the model, what `capabilities_of`
-        raises, and `EngineHang` for all models if the engine does not return on one of them.
+    def offer(self, spec: EngineSpec, subject: ModelUnderTest) -> Offer:
+        """Returns the capabilities of the engine on this model, and the fields of `SamplingParams` that
+        it takes.
+
+        Raises `UnsupportedModelError` if the engine refuses the model, what `offer_of` raises, and
+        `EngineHang` for all models if the engine does not return on one of them.
         """
         if spec.name in self.lost:
             raise self.lost[spec.name]
         key = (spec.name, subject.name)
-        if key not in self._capabilities:
+        if key not in self._offers:
             notes().change(engine=spec.name, model=subject.name, first_contact=True)
             try:
                 with self.watch.guard(spec, subject, FIRST_USE):
-                    self._capabilities[key] = capabilities_of(
+                    self._offers[key] = offer_of(
                         spec.name,
                         lambda config: spec.factory(subject.model, config),
                         self.time_limit_s,
                     )
             except UnsupportedModelError as error:
-                self._capabilities[key] = error
+                self._offers[key] = error
             except EngineHang as hang:
                 self.lost[spec.name] = hang
                 raise
             finally:
                 notes().change(first_contact=False)
             self.look_after(spec, subject, FIRST_USE)
-        known = self._capabilities[key]
+        known = self._offers[key]
         if isinstance(known, UnsupportedModelError):
             raise known
         return known

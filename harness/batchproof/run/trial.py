@@ -24,7 +24,7 @@ from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames
 from batchproof.run.history import RunHistory
-from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
+from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory, Offer
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
 from batchproof.run.time_limit import contained, time_limit
@@ -71,6 +71,11 @@ class Trial:
     def has_logits(self) -> bool:
         """Whether the engine returns logits."""
         return Capability.LOGITS in self.capabilities
+
+    @property
+    def offer(self) -> Offer:
+        """The engine's capabilities, and the fields of `SamplingParams` that it takes."""
+        return self.capabilities, self.lab.offer(self.spec, self.subject)[1]
 
     def build(self, config: EngineConfig) -> Engine:
         """Returns a fresh engine, which the caller must `close` (`run` and `check` close theirs).

@@ -136,5 +136,10 @@ def piece(tokens: list[int], body: dict[str, Any], is_first: bool = True) -> dic
     if body.get("return_token_ids"):
         choice["token_ids"] = tokens
     if body.get("logprobs"):
-        choice["logprobs"] = {"tokens": [f"token_id:{token}" for token in tokens]}
+        names = [f"token_id:{token}" for token in tokens]
+        choice["logprobs"] = {
+            "tokens": names,
+            "token_logprobs": [-0.5 for _ in names],
+            "top_logprobs": [{"token_id:9": -1.5, name: -0.5} for name in names],
+        }
     return choice

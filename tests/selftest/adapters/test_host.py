@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.errors import UnsupportedModelError
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import engine_host, isolated, resolve_engine
@@ -25,7 +26,7 @@ def model(laboratory: Laboratory) -> Any:
 
 def build(model: Any, factory: Any = None) -> Any:
     factory = factory or resolve_engine("ragged").factory
-    hosted = engine_host().Hosted("mine", factory, ["logits", "stepping"], "cpu")
+    hosted = engine_host().Hosted("mine", factory, ["logits", "stepping"], [], "cpu")
     assert hosted.capabilities == ["stepping"]
     return hosted.build(str(saved(model)), "float32", asdict(CONFIG), 1)
 
@@ -34,6 +35,23 @@ def test_a_call_is_answered_as_here(model: Any) -> None:
     here = resolve_engine("ragged").factory(model, CONFIG).generate(REQUESTS)
     answer = build(model).generate(list(map(request_to_json, REQUESTS)))
     assert read_completions({"completions": answer}) == here
+
+
+def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
+    asked = SamplingParams(frequency_penalty=2.0, logit_bias=((7, 40.0), (8, 39.0)), logprobs=2)
+    requests = [replace(each, sampling=asked) for each in REQUESTS[:2]]
+    here = resolve_engine("ragged").factory(model, CONFIG).generate(requests)
+    engine = build(model)
+    answer = engine.generate(list(map(request_to_json, requests)))
+    there = read_completions({"completions": json.loads(json.dumps(answer))})
+    assert there == here
+    for own, told in zip(here, there, strict=True):
+        found = [(each.rank, each.top[0][0]) for each in told.logprobs or ()]
+        assert found == [(each.rank, each.top[0][0]) for each in own.logprobs or ()] != []
+    engine.add(request_to_json(requests[0]))
+    (event,) = read_events({"events": json.loads(json.dumps(engine.step()))})
+    assert event.logprobs is not None
+    assert len(event.logprobs.top) == 2
 
 
 def test_requests_are_added_stepped_and_cancelled(model: Any) -> None:

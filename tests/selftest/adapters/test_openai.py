@@ -3,19 +3,25 @@ scripted."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batchproof.api import (
+    CHOOSING,
+    Capability,
     Completion,
     EngineConfig,
     FinishReason,
     Request,
+    SamplingParams,
+    TokenLogprobs,
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import EngineHang, UsageError
@@ -417,6 +423,10 @@ def test_what_is_extra_goes_into_every_body(
         ("&timeout_s=-1", "timeout_s is -1, but must be a number of seconds above 0"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),
         ("&api_key_env=NO_SUCH_KEY", "api_key_env is 'NO_SUCH_KEY', but there is no such environment"),
+        ("&sampling=mine", "sampling is 'mine', but must be one of none, openai, vllm"),
+        ("&sampling=[heat]", "a field of sampling is 'heat', but must be one of temperature, top_p"),
+        ("&seeded=true", "seeded is true, which needs sampling with a seed"),
+        ("&logprobs=true&tokens=words", "logprobs is true, which needs tokens that are read as ids"),
         ("&speed=9", "unknown option 'speed'"),
     ],
 )
@@ -452,3 +462,86 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
     while not is_so():
         assert time.monotonic() < end, f"not within 5 s: {what}"
         time.sleep(0.01)
+
+
+CHOSEN = SamplingParams(
+    temperature=0.5,
+    top_k=3,
+    seed=7,
+    logit_bias=((4, -2.5), (1, 3.0)),
+    allowed_token_ids=frozenset({9, 4}),
+    logprobs=0,
+)
+
+
+def test_parameters_go_by_the_names_of_the_interface(build: Build, server: StandIn) -> None:
+    engine = build("&sampling=vllm&seeded=true&logprobs=true")
+    assert engine.capabilities == CHOOSING | {Capability.CLOSING}
+    engine.generate([replace(REQUESTS[0], sampling=CHOSEN)])
+    sent = {"temperature": 0.5, "top_k": 3, "seed": 7, "logit_bias": {"4": -2.5, "1": 3.0}}
+    sent |= {"allowed_token_ids": [4, 9], "logprobs": 1, "return_tokens_as_token_ids": True}
+    plain = {"model": MODEL, "prompt": [1, 2, 3, 4, 5], "max_tokens": 6}
+    assert server.bodies == [plain | sent]
+
+
+@pytest.mark.parametrize("way", ["&tokens=ids", "&tokens=logprobs&stream=true"])
+@pytest.mark.parametrize("num", [0, 1, 2])
+def test_logprobs_are_read_with_their_token(build: Build, way: str, num: int) -> None:
+    asked = replace(REQUESTS[1], sampling=SamplingParams(logprobs=num))
+    plain, completion = build(f"{way}&logprobs=true").generate([REQUESTS[0], asked])
+    assert plain.logprobs is None
+    assert completion == right([asked])[0]
+    likeliest = [((token, -0.5), (9, -1.5)) for token in completion.token_ids]
+    assert completion.logprobs == tuple(TokenLogprobs(-0.5, 1, top[:num]) for top in likeliest)
+
+
+def test_a_token_behind_the_likeliest_has_no_rank(build: Build, server: StandIn) -> None:
+    given = {
+        "tokens": ["token_id:3"],
+        "token_logprobs": [-9],
+        "top_logprobs": [{"t001": -1, "t003": -9}],
+    }
+    server.behaviour = saying(choice("t003", finish_reason="length", logprobs=given))
+    asked = Request("a", (1,), 1, sampling=SamplingParams(logprobs=1))
+    (completion,) = build("&logprobs=true").generate([asked])
+    assert completion.logprobs == (TokenLogprobs(-9.0, None, ((1, -1.0),)),)
+    given["token_logprobs"] = [-9, -9]
+    with pytest.raises(RuntimeError, match="with 1 tokens, 2 token_logprobs and 1 top_logprobs"):
+        build("&logprobs=true").generate([asked])
+
+
+def test_stop_sequences_are_applied_where_eos_ids_are(build: Build, server: StandIn) -> None:
+    tokens = right_tokens((1, 2, 3, 4, 5), 6)
+    stopping = SamplingParams(stop_token_sequences=(tuple(tokens[1:3]), (tokens[4],)))
+    (completion,) = build("&sampling=openai").generate([replace(REQUESTS[0], sampling=stopping)])
+    assert (completion.token_ids, completion.finish_reason) == (tuple(tokens[:3]), FinishReason.STOP)
+    assert server.bodies[0].keys() == {"model", "prompt", "max_tokens", "temperature"}
+    empty = replace(REQUESTS[0], sampling=SamplingParams(stop_token_sequences=((),)))
+    (refused,) = build("&sampling=openai").generate([empty])
+    assert refused.error == "a stop_token_sequence is empty"
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "words"),
+    [
+        ("", {"temperature": 0.5}, "temperature is 0.5, but of sampling this engine takes nothing"),
+        ("&sampling=openai", {"min_p": 0.1}, "min_p is 0.1, but of sampling this engine takes temp"),
+        ("&sampling=vllm", {"min_tokens": 2}, "min_tokens is 2, but of sampling"),  # EOS ids are here
+        ("&sampling=vllm", {"logprobs": 2}, "logprobs is 2, but of sampling"),
+        (
+            "&sampling=vllm&eos=stop_token_ids",
+            {"stop_token_sequences": ((1,),)},
+            r"stop_token_sequences is \(\(1,\),\), but of sampling",
+        ),
+    ],
+)
+@pytest.mark.parametrize("way", ["", "&stream=true"])
+def test_what_a_server_cannot_be_told_is_refused_by_name(
+    build: Build, server: StandIn, way: str, options: str, fields: dict[str, Any], words: str
+) -> None:
+    asked = replace(REQUESTS[0], sampling=SamplingParams(**fields))
+    engine = build(way + options)
+    refused, served = engine.generate([asked, REQUESTS[1]])
+    assert (refused.finish_reason, [served]) == (FinishReason.ERROR, right(REQUESTS[1:2]))
+    assert re.match(words, refused.error)
+    assert len(server.bodies) == 1

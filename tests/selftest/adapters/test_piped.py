@@ -4,6 +4,7 @@ works."""
 from __future__ import annotations
 
 import gc
+import json
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,20 @@ from transformers import PreTrainedModel
 
 from batchproof.api import (
     Capability,
+    Completion,
     EngineConfig,
     FinishReason,
     Request,
+    SamplingParams,
     TokenEvent,
+    TokenLogprobs,
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import EngineHang
 from batchproof.models.catalogue import load_model
 from batchproof.places import ROOT
-from batchproof.run.capabilities import capabilities_of
+from batchproof.run.capabilities import capabilities_of, offer_of
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
@@ -96,6 +101,42 @@ def test_the_program_gets_all_it_needs(build: Build, model: PreTrainedModel) -> 
     )
     assert '"max_num_seqs": 3, "num_blocks": null, "prefix_caching": false' in reported
     assert f'"dtype": "float32", "engine": 1, "model": "{saved(model)}"' in reported
+
+
+CHOOSING_PROGRAM = """
+HELLO["capabilities"] = ["sampling", "logprobs"]
+HELLO["sampling_fields"] = ["temperature", "top_k", "logprobs"]
+def completion(request):
+    found = {"logprob": -0.5, "rank": None, "top": [[3, -0.25], [7, -1]]}
+    told = json.dumps(request.get("sampling"))
+    return {"request_id": told, "token_ids": [7], "finish_reason": "length", "logprobs": [found]}
+"""
+WARM = replace(REQUESTS[0], sampling=SamplingParams(temperature=0.5, logprobs=2))
+SHARP = replace(REQUESTS[0], sampling=SamplingParams(temperature=0.5, min_p=0.1))
+
+
+def test_a_program_gets_the_parameters_that_it_declares_and_no_others(build: Build) -> None:
+    engine = build(CHOOSING_PROGRAM)
+    declared = {Capability.CLOSING, Capability.SAMPLING, Capability.LOGPROBS}
+    fields = {"temperature", "top_k", "logprobs"}
+    assert offer_of("piped", lambda _: engine) == (declared, fields)
+    plain, refused, warm = engine.generate([REQUESTS[0], SHARP, WARM])
+    assert plain.request_id == "null"
+    assert json.loads(warm.request_id) == {"temperature": 0.5, "logprobs": 2}
+    assert warm.logprobs == (TokenLogprobs(-0.5, None, ((3, -0.25), (7, -1.0))),)
+    words = "min_p is 0.1, but of sampling this engine takes temperature, top_k, logprobs"
+    assert refused == Completion.refused("a", words)
+
+
+def test_a_program_without_the_fields_is_never_sent_them(build: Build) -> None:
+    engine = build(STEPPING)
+    words = "temperature is 0.5, but of sampling this engine takes nothing"
+    refused, *others = engine.generate([WARM, REQUESTS[1]])
+    assert (refused, others) == (Completion.refused("a", words), ANSWERS[1:])
+    engine.add(WARM)
+    assert engine.has_unfinished
+    assert engine.step() == [TokenEvent.refused("a", words)]
+    assert not engine.has_unfinished
 
 
 def test_a_stepping_engine_is_one_that_says_so(build: Build) -> None:

@@ -55,6 +55,18 @@ GOOD = {"request_id": "a", "token_ids": [7], "finish_reason": "length"}
             {"completions": [GOOD | {"error": 1}]},
             "completion 0 whose error is 1, but should be a string",
         ),
+        (
+            {"completions": [GOOD | {"logprobs": [-1]}]},
+            "completion 0 whose logprobs hold -1, but should hold JSON objects",
+        ),
+        (
+            {"completions": [GOOD | {"logprobs": [{"rank": 1, "top": []}]}]},
+            "completion 0 with logprobs of which one is None, but should be a number",
+        ),
+        (
+            {"completions": [GOOD | {"logprobs": [{"logprob": -1, "top": [[1.0, 2]]}]}]},
+            "logprobs whose top holds [1.0, 2], but should hold [token id, logprob]",
+        ),
         ({"error": None}, "an error whose error is None, but should be a string"),
     ],
 )
@@ -96,6 +108,7 @@ def test_a_wrong_event_is_named(event: dict[str, Any], reported: str, build: Bui
     [
         ("HELLO['capabilities'] = ['tracing']", UsageError, "declares the capability 'tracing', but"),
         ("HELLO['capabilities'] = 'stepping'", ProgramFailed, "capabilities 'stepping', but they sho"),
+        ("HELLO['sampling_fields'] = 'all'", ProgramFailed, "sampling_fields 'all', but they should"),
         ("del HELLO['version']", ProgramFailed, "answered 'hello' with a hello that lacks the field"),
         ("HELLO['protocol'] = 2", ProgramFailed, "a hello that has the field 'protocol', but may have"),
         ("def hello(question): return {'error': 'no GPU'}", RuntimeError, "^no GPU$"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+from dataclasses import fields
 from typing import get_args
 
 import pytest
 
+from batchproof.api import CHOOSING, SamplingParams, TokenLogprobs
 from batchproof.places import ROOT
 from batchproof_engines.adapters.piped import protocol
 
@@ -18,6 +20,8 @@ MESSAGES = {
     "request": protocol.Request,
     "completion": protocol.Completion,
     "event": protocol.Event,
+    "sampling": protocol.Sampling,
+    "logprobs": protocol.Logprobs,
 }
 
 
@@ -42,6 +46,12 @@ def test_the_page_shows_every_field_of_a_message(name: str) -> None:
     shown = re.search(rf"^{name} +(\{{.*\}})$", PAGE, re.MULTILINE)
     assert shown is not None, f"the page shows no {name}"
     assert set(json.loads(shown[1])) == set(protocol.fields(MESSAGES[name]))
+
+
+def test_the_protocol_has_all_that_a_request_may_ask_for() -> None:
+    assert set(protocol.CHOOSING) == CHOOSING
+    assert protocol.fields(protocol.Sampling) == tuple(each.name for each in fields(SamplingParams))
+    assert protocol.fields(protocol.Logprobs) == TokenLogprobs._fields
 
 
 def test_the_page_and_the_suite_speak_the_same_version() -> None:

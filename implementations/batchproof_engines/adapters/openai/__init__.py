@@ -20,6 +20,8 @@ Conventions:
 * The interface has no request ids. Of two requests of one call with the same id, the later is refused
   here, as is an id that is live. So is a request that only `config.max_model_len` forbids and, with
   prompts as words, a token outside the vocabulary.
+* Parameters of a request (`SamplingParams`) are sent if the options say that the server takes them, and
+  refused here, by name, if not.
 * There are no logits and no trace: the interface has neither.
 """
 
@@ -36,7 +38,7 @@ from transformers import PreTrainedModel
 from batchproof.api import Engine, EngineConfig, Limits
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import Server
-from batchproof_engines.adapters.openai.dialect import Dialect
+from batchproof_engines.adapters.openai.dialect import CLIENTS, SAMPLING, Dialect
 from batchproof_engines.adapters.openai.engine import OpenAIEngine
 from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
 from batchproof_engines.adapters.openai.request_filter import RequestFilter
@@ -75,6 +77,9 @@ def openai(
     api_key_env: str | None = None,
     listed: bool = True,
     release: str | None = None,
+    sampling: object = "none",
+    seeded: bool = False,
+    logprobs: bool = False,
 ) -> Engine:
     """Builds an engine for a server.
 
@@ -88,6 +93,10 @@ def openai(
     * `extra`: a JSON object that is merged into every body; null removes a field.
     * `api_key_env`: the environment variable that holds the key.
     * `release`: the server's name and version, for the title of a verdict.
+    * `sampling`: which fields of `SamplingParams` the server takes: none, openai (those of the
+      interface), vllm, or a list of names. Stop sequences are applied here where EOS ids are;
+      `min_tokens` needs a server that applies EOS ids.
+    * `seeded`: a seed decides what is drawn. `logprobs`: the server gives those of tokens by their ids.
     * `listed`: false for a server whose `{base_url}/models` does not list `model`.
 
     Raises `UsageError` for wrong options, and if no such server answers.
@@ -106,9 +115,13 @@ def openai(
     server = Server(str(base_url), timeout_s, _api_key(api_key_env))
     _require_listed(server, str(model), listed)
     limits = Limits.of(model_under_test, EngineConfig())
-    dialect = Dialect(
-        str(model), limits.vocab_size, prompts, tokens, eos, bool(stream), _json_object(extra)
-    )
+    taken = _fields(sampling, eos, bool(logprobs))
+    if seeded and "seed" not in taken:
+        raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
+    if logprobs and tokens == "words":
+        raise UsageError("logprobs is true, which needs tokens that are read as ids or logprobs")
+    more = (_json_object(extra), taken, bool(seeded))
+    dialect = Dialect(str(model), limits.vocab_size, prompts, tokens, eos, bool(stream), *more)
     engine = engine_at(server, dialect, limits, config, int(concurrency))
     engine.release = None if release is None else str(release)
     return engine
@@ -119,8 +132,11 @@ def engine_at(
 ) -> OpenAIEngine:
     """Returns an engine for a server that is known to answer; `limits` are those of the model."""
     kind = SteppingOpenAIEngine if dialect.is_streamed else OpenAIEngine
-    request_filter = RequestFilter.of(limits, config, is_text=dialect.prompts == "words")
+    is_text = dialect.prompts == "words"
+    request_filter = RequestFilter.of(limits, config, dialect.fields, is_text=is_text)
     engine = kind(server, dialect, request_filter, concurrency)
+    engine.capabilities = kind.capabilities | dialect.capabilities
+    engine.sampling_fields = dialect.fields
     engine.notes = (CUT_HERE if dialect.eos == "client" else PASSED_ON, NO_IDS)
     return engine
 
@@ -129,6 +145,20 @@ def require_choice(value: object, name: str, choices: Collection[str]) -> None:
     """Raises `UsageError` if the value of the option `name` is not one of the choices."""
     if value not in choices:
         raise UsageError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
+
+
+def _fields(sampling: object, eos: str, has_logprobs: bool) -> frozenset[str]:
+    """Returns the fields of `SamplingParams` that requests may use. Raises `UsageError`."""
+    if isinstance(sampling, list):
+        for each in sampling:
+            require_choice(each, "a field of sampling", SAMPLING["vllm"])
+        named = frozenset(map(str, sampling))
+    else:
+        require_choice(sampling, "sampling", SAMPLING)
+        named = frozenset(SAMPLING[str(sampling)])
+    if eos == "client":
+        named = (named | {CLIENTS} if named else named) - {"min_tokens"}
+    return named | {"logprobs"} if has_logprobs else named
 
 
 def _is_number(value: object) -> bool:

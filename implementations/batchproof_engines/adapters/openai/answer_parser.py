@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchproof.api import FinishReason, Request
+from batchproof.api import FinishReason, Request, TokenLogprobs
 from batchproof_engines.adapters.openai.failures import shown
 from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
@@ -17,16 +17,20 @@ class UnreadableAnswer(ValueError):
     """An answer that cannot be read; the message is a predicate whose subject is "the server"."""
 
 
+Token = tuple[int, TokenLogprobs | None]
+
+
 class AnswerParser:
     """Parses one answer, whole or piece by piece.
 
     `how` is ids (`token_ids`), logprobs (`logprobs.tokens`), words (`text`), or auto: the first of them
-    in the answer.
+    in the answer. `num_top` is of how many likeliest tokens logprobs are asked for; None: of none.
     """
 
-    def __init__(self, vocab_size: int, how: str = "auto") -> None:
+    def __init__(self, vocab_size: int, how: str = "auto", num_top: int | None = None) -> None:
         self._vocab_size = vocab_size
         self._how = how
+        self._num_top = num_top
         self._rest = ""  # text that is not a whole word yet
         self._last_word = ""
         self.num_read = 0
@@ -34,9 +38,9 @@ class AnswerParser:
         self._num_made: int | None = None  # by the server's own count
         self._named_eos: int | None = None
 
-    def feed(self, answer: object) -> list[int]:
-        """Returns the next tokens, of an answer or of an event of a stream. Raises
-        `UnreadableAnswer`."""
+    def feed(self, answer: object) -> list[Token]:
+        """Returns the next tokens, of an answer or of an event of a stream, with their logprobs where
+        these are asked for and given. Raises `UnreadableAnswer`."""
         if not isinstance(answer, dict):
             raise UnreadableAnswer(
                 f"answered with a {type(answer).__name__}, but should answer with an object"
@@ -54,7 +58,10 @@ class AnswerParser:
         tokens = self._tokens(choices[0])
         self._note_end(choices[0])
         self.num_read += len(tokens)
-        return tokens
+        logprobs = choices[0].get("logprobs")
+        if self._num_top is None or not isinstance(logprobs, dict):
+            return [(token, None) for token in tokens]
+        return list(zip(tokens, self._logprobs(tokens, logprobs), strict=True))
 
     def end(self, request: Request) -> list[int]:
         """Returns the EOS that the server has counted but omitted, if it is known; called after the
@@ -92,6 +99,27 @@ class AnswerParser:
                 raise UnreadableAnswer(f"answered without {field}, which tokens={self._how} reads")
             return []
         return self._words(text)
+
+    def _logprobs(self, tokens: list[int], given: dict[str, Any]) -> list[TokenLogprobs]:
+        """Returns the logprobs of tokens. The chosen one is among the likeliest or behind them."""
+        own = _listed(given.get("token_logprobs"), "logprobs.token_logprobs")
+        likeliest = _listed(given.get("top_logprobs"), "logprobs.top_logprobs")
+        if not len(own) == len(likeliest) == len(tokens):
+            raise UnreadableAnswer(
+                f"answered with {len(tokens)} tokens, {len(own)} token_logprobs and {len(likeliest)} "
+                f"top_logprobs"
+            )
+        num_top = self._num_top or 0
+        found = []
+        for token, value, named in zip(tokens, own, likeliest, strict=True):
+            if not isinstance(named, dict):
+                raise UnreadableAnswer(f"answered with top_logprobs that hold {shown(str(named))}")
+            top = [(self._named(name), _number(each)) for name, each in named.items()]
+            top.sort(key=lambda pair: -pair[1])
+            ids = [each for each, _ in top[: max(num_top, 1)]]
+            rank = ids.index(token) + 1 if token in ids else None
+            found.append(TokenLogprobs(_number(value), rank, tuple(top[:num_top])))
+        return found
 
     def _words(self, text: str) -> list[int]:
         """Returns the tokens of all whole words so far; words may be split across pieces."""
@@ -149,6 +177,12 @@ class AnswerParser:
         self.finish_reason = REASONS[reason]
         named = [choice.get(name) for name in EOS_NAMES if type(choice.get(name)) is int]
         self._named_eos = named[0] if named else None
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UnreadableAnswer(f"answered with the logprob {value!r}, which is not a number")
+    return float(value)
 
 
 def _listed(value: object, name: str) -> list[object]:

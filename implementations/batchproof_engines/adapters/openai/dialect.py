@@ -1,4 +1,4 @@
-"""How requests are written for a server: the body that is sent."""
+"""How requests are written for a server: which fields of `SamplingParams` it takes, and the body."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from batchproof.api import Request
+from batchproof.api import CHOOSING, Capability, Request, fields_of
+from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.word_tokenizer import text_of
+
+_OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+_VLLM = (*_OPENAI, "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "min_tokens")
+SAMPLING = {"none": (), "openai": _OPENAI, "vllm": _VLLM}  # fields of `SamplingParams` by dialect
+CLIENTS = "stop_token_sequences"  # the interface has texts in their place, so the client applies them
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,15 @@ class Dialect:
     eos: str
     is_streamed: bool
     extra: dict[str, Any]
+    fields: frozenset[str] = frozenset()  # of `SamplingParams`, which requests may use
+    is_seeded: bool = False
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Returns the capabilities that the fields make."""
+        seeded = {Capability.SEEDED_SAMPLING} if self.is_seeded else set()
+        others = CHOOSING - {Capability.SEEDED_SAMPLING}
+        return frozenset(seeded | {each for each in others if self.fields & fields_of({each})})
 
     def body(self, request: Request) -> dict[str, Any]:
         """Returns the body for a request, even for a bad one: refusing it is the server's duty."""
@@ -43,4 +58,11 @@ class Dialect:
             body["stop_token_ids"] = eos
         if self.eos == "generation_config" and eos:
             body["generation_config"] = json.dumps({"eos_token_id": eos})
+        asked = {} if request.sampling is None else plain_values(request.sampling)
+        asked.pop(CLIENTS, None)
+        if "logit_bias" in asked:
+            asked["logit_bias"] = {str(token): bias for token, bias in asked["logit_bias"]}
+        if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
+            asked |= {"logprobs": max(asked["logprobs"], 1), "return_tokens_as_token_ids": True}
+        body |= asked
         return {key: value for key, value in (body | self.extra).items() if value is not None}

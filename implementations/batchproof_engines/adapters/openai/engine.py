@@ -30,7 +30,8 @@ class _Asked:
 class OpenAIEngine:
     """Sends each request on a thread of its own; the server forms the batches."""
 
-    capabilities = frozenset({Capability.CLOSING})
+    capabilities = frozenset({Capability.CLOSING})  # at least
+    sampling_fields: frozenset[str] = frozenset()
     release: str | None = None  # name and version, if the factory knows them
     notes: tuple[str, ...] = ()  # its conventions and settings, for a report
 

@@ -9,6 +9,7 @@ from batchproof.api import (
     EngineConfig,
     Limits,
     Request,
+    SamplingParams,
     duplicate_id,
 )
 
@@ -18,27 +19,33 @@ class RequestFilter:
     """Refuses requests on behalf of the server.
 
     `model` is what the model allows, which the server checks by itself. `config` also has
-    `max_model_len`, which the server does not know. With `is_text`, prompts are words, and a token
-    outside the vocabulary has none.
+    `max_model_len`, which the server does not know. `fields` are those of `SamplingParams` that it
+    takes; stop sequences, which it is never sent, are checked here. With `is_text`, prompts are words,
+    and a token outside the vocabulary has none.
     """
 
     model: Limits
     config: Limits
+    fields: frozenset[str]
     is_text: bool
 
     @classmethod
-    def of(cls, model: Limits, config: EngineConfig, *, is_text: bool) -> RequestFilter:
-        """Returns the filter for a model's limits and a configuration."""
+    def of(
+        cls, model: Limits, config: EngineConfig, fields: frozenset[str], *, is_text: bool
+    ) -> RequestFilter:
+        """Returns the filter for a model's limits, a configuration and the fields of a server."""
         length = min(model.max_model_len, config.max_model_len or model.max_model_len)
-        return cls(model, replace(model, max_model_len=length), is_text)
+        return cls(model, replace(model, max_model_len=length), fields, is_text)
 
     def refusal(self, request: Request) -> str | None:
         """Returns why the request is not sent, or None; a bad request is sent if that is possible."""
+        asked = request.sampling or SamplingParams()
         vocabulary = range(self.model.vocab_size)
         has_no_words = self.is_text and any(t not in vocabulary for t in request.prompt_token_ids)
-        if has_no_words or self.model.refusal(request) is None:
-            return self.config.refusal(request)
-        return None
+        is_unseen = has_no_words or () in asked.stop_token_sequences
+        if is_unseen or self.model.refusal(request) is None:
+            return asked.beyond(self.fields) or self.config.refusal(request)
+        return asked.beyond(self.fields)
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `refusal` for a whole call; of two good requests with one id, the later is

@@ -15,6 +15,7 @@ from batchproof.api import (
     Request,
     TokenEvent,
     duplicate_id,
+    fields_of,
 )
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.adapters.checkpoint import saved
@@ -75,6 +76,12 @@ class PipedEngine:
         return frozenset(map(Capability, self._running.hello.capabilities)) | {Capability.CLOSING}
 
     @property
+    def sampling_fields(self) -> frozenset[str]:
+        """Returns the fields of `SamplingParams` that the program takes; it is never sent another."""
+        named = self._running.hello.sampling_fields
+        return fields_of(self.capabilities) if named is None else frozenset(named)
+
+    @property
     def release(self) -> str:
         """Returns name and version of the engine, as the program gives them, for a report."""
         return f"{self._running.hello.name} {self._running.hello.version}"
@@ -87,13 +94,26 @@ class PipedEngine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request. Raises `RuntimeError` if the program or its engine
         fails."""
-        asked = [messages.request_to_json(request) for request in requests]
-        return self._ask("generate", messages.read_completions, requests=asked)
+        refusals = [self._refusal(request) for request in requests]
+        paired = [*zip(requests, refusals, strict=True)]
+        asked = [messages.request_to_json(request) for request, refusal in paired if refusal is None]
+        answers = self._ask("generate", messages.read_completions, requests=asked)
+        if len(asked) == len(requests):  # the suite judges their number
+            return answers
+        served = iter(answers)
+        return [
+            Completion.refused(request.request_id, refusal) if refusal is not None else next(served)
+            for request, refusal in paired
+        ]
 
     def close(self) -> None:
         """Closes the engine; the process stays for the next one."""
         if self._finalizer.detach() is not None and self._running.process.failure is None:
             _close(self._running, self._number)
+
+    def _refusal(self, request: Request) -> str | None:
+        """Returns which field of the request the program lacks, so that it is not asked; else None."""
+        return None if request.sampling is None else request.sampling.beyond(self.sampling_fields)
 
     def _ask(self, op: protocol.Operation, read: Callable[[Answer], T], **fields: object) -> T:
         return self._running.process.ask({"op": op, "engine": self._number, **fields}, read)
@@ -105,19 +125,27 @@ class SteppingPipedEngine(PipedEngine):
     Every method raises `RuntimeError` if the program or its engine fails.
     """
 
+    def __init__(self, running: Running, number: int) -> None:
+        super().__init__(running, number)
+        self._refused: list[TokenEvent] = []  # events of requests that the program is not asked
+
     @property
     def has_unfinished(self) -> bool:
         """Returns whether a request is unfinished or an event still has to be delivered."""
-        return self._ask("has_unfinished", messages.read_has_unfinished)
+        return bool(self._refused) or self._ask("has_unfinished", messages.read_has_unfinished)
 
     def add(self, request: Request) -> None:
-        """Adds a request. Raises `ValueError` if its id is live."""
-        if self._ask("add", messages.read_add, request=messages.request_to_json(request)):
+        """Adds a request. Raises `ValueError` if its id is live in the program."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._refused.append(TokenEvent.refused(request.request_id, refusal))
+        elif self._ask("add", messages.read_add, request=messages.request_to_json(request)):
             raise ValueError(duplicate_id(request.request_id))
 
     def step(self) -> list[TokenEvent]:
         """Runs one iteration and returns its events."""
-        return self._ask("step", messages.read_events)
+        refused, self._refused = self._refused, []
+        return refused or self._ask("step", messages.read_events)
 
     def abort(self, request_id: str) -> None:
         """Ends a request; an unknown id has no effect."""

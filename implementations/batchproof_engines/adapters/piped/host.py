@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from batchproof.api import Completion, EngineConfig, EngineFactory, Request, TokenEvent
+from batchproof.api import Completion, EngineConfig, EngineFactory, Request, TokenEvent, TokenLogprobs
 from batchproof.errors import UnsupportedModelError
+from batchproof.workload.sampling_values import sampling_params
 from batchproof_engines.adapters.piped import protocol
 from batchproof_engines.adapters.released.programs import serving
 
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def host(name: str, factory: EngineFactory, capabilities: Sequence[str], device: str) -> None:
-    """Answers the questions on stdin until it is closed. `capabilities` are those of the engine that
-    the protocol has."""
-    serving.serve(lambda: Hosted(name, factory, capabilities, device), {})
+def host(
+    name: str,
+    factory: EngineFactory,
+    capabilities: Sequence[str],
+    sampling_fields: Sequence[str],
+    device: str,
+) -> None:
+    """Answers the questions on stdin until it is closed. `capabilities`, of which those are declared
+    that the protocol has, and `sampling_fields` are the engine's."""
+    serving.serve(lambda: Hosted(name, factory, capabilities, sampling_fields, device), {})
 
 
 class Hosted:
@@ -32,12 +39,18 @@ class Hosted:
     notes: Sequence[str] = ()
 
     def __init__(
-        self, name: str, factory: EngineFactory, capabilities: Sequence[str], device: str
+        self,
+        name: str,
+        factory: EngineFactory,
+        capabilities: Sequence[str],
+        sampling_fields: Sequence[str],
+        device: str,
     ) -> None:
         self.name = name
         self.capabilities: Sequence[str] = [
             each for each in capabilities if each in protocol.CAPABILITIES
         ]
+        self.sampling_fields = sampling_fields
         self._factory = factory
         self._device = device
 
@@ -90,7 +103,8 @@ class HostedEngine:
 
 def _request(given: protocol.Request) -> Request:
     prompt, eos = tuple(given["prompt_token_ids"]), frozenset(given["eos_token_ids"])
-    return Request(given["request_id"], prompt, given["max_new_tokens"], eos)
+    sampling = sampling_params(given["sampling"]) if "sampling" in given else None
+    return Request(given["request_id"], prompt, given["max_new_tokens"], eos, sampling)
 
 
 def _completion(given: Completion) -> protocol.Completion:
@@ -99,6 +113,7 @@ def _completion(given: Completion) -> protocol.Completion:
         "token_ids": list(given.token_ids),
         "finish_reason": given.finish_reason.value,
         "error": given.error,
+        "logprobs": None if given.logprobs is None else [_logprobs(each) for each in given.logprobs],
     }
 
 
@@ -108,7 +123,12 @@ def _event(given: TokenEvent) -> protocol.Event:
         "token_id": given.token_id,
         "finish_reason": None if given.finish_reason is None else given.finish_reason.value,
         "error": given.error,
+        "logprobs": None if given.logprobs is None else _logprobs(given.logprobs),
     }
+
+
+def _logprobs(given: TokenLogprobs) -> protocol.Logprobs:
+    return {"logprob": given.logprob, "rank": given.rank, "top": list(given.top)}
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from batchproof.api import (
     Completion,
@@ -16,7 +16,9 @@ from batchproof.api import (
     FinishReason,
     Request,
     TokenEvent,
+    TokenLogprobs,
 )
+from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.piped import protocol
 
 Answer = Mapping[str, Any]  # a JSON object
@@ -41,17 +43,22 @@ class Hello:
     version: str
     capabilities: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    sampling_fields: tuple[str, ...] | None = None  # None: all that its capabilities are about
 
 
 def request_to_json(request: Request) -> protocol.Request:
     """Returns the message of a request; EOS ids are ascending, so that equal requests make equal
     lines."""
-    return {
+    message: protocol.Request = {
         "request_id": request.request_id,
         "prompt_token_ids": list(request.prompt_token_ids),
         "max_new_tokens": request.max_new_tokens,
         "eos_token_ids": sorted(request.eos_token_ids),
     }
+    changed = {} if request.sampling is None else plain_values(request.sampling)
+    if changed:
+        message["sampling"] = cast(protocol.Sampling, changed)
+    return message
 
 
 def config_to_json(config: EngineConfig) -> dict[str, Any]:
@@ -75,6 +82,7 @@ def read_hello(answer: Answer) -> Hello:
         _field(answer, "a hello", "version", str),
         _texts(answer, "capabilities", "names"),
         _notes(answer),
+        _texts(answer, "sampling_fields", "names") if "sampling_fields" in answer else None,
     )
 
 
@@ -143,6 +151,7 @@ def _completion(given: Answer, who: str) -> Completion:
         tuple(token_ids),
         _reason(given.get("finish_reason"), who, COMPLETION_REASONS),
         _optional(given, who, "error", str),
+        logprobs=_all_logprobs(_optional(given, who, "logprobs", list), who),
     )
 
 
@@ -156,7 +165,34 @@ def _event(given: Answer, who: str) -> TokenEvent:
         _optional(given, who, "token_id", int),
         None if reason is None else _reason(reason, who, tuple(FinishReason)),
         _optional(given, who, "error", str),
+        None if given.get("logprobs") is None else _logprobs(given["logprobs"], who),
     )
+
+
+def _all_logprobs(given: list[Any] | None, who: str) -> tuple[TokenLogprobs, ...] | None:
+    return None if given is None else tuple(_logprobs(each, who) for each in given)
+
+
+def _logprobs(given: Any, who: str) -> TokenLogprobs:
+    if not isinstance(given, dict):
+        raise WrongAnswer(f"{who} whose logprobs hold {_short(given)}, but should hold JSON objects")
+    whose = f"{who} with logprobs"
+    _only(given, whose, protocol.Logprobs)
+    top = tuple(_pair(each, whose) for each in _field(given, whose, "top", list))
+    rank = _optional(given, whose, "rank", int)
+    return TokenLogprobs(_number(given.get("logprob"), whose), rank, top)
+
+
+def _pair(given: object, who: str) -> tuple[int, float]:
+    if not isinstance(given, list) or len(given) != 2 or type(given[0]) is not int:
+        raise WrongAnswer(f"{who} whose top holds {_short(given)}, but should hold [token id, logprob]")
+    return given[0], _number(given[1], who)
+
+
+def _number(given: object, who: str) -> float:
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise WrongAnswer(f"{who} of which one is {_short(given)}, but should be a number")
+    return float(given)
 
 
 def _reason(given: object, who: str, allowed: Iterable[FinishReason]) -> FinishReason:

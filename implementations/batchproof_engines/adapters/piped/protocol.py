@@ -11,7 +11,8 @@ from typing import Any, Literal, TypedDict
 
 VERSION = 1
 STEPPING = "stepping"  # the one capability that has operations of its own
-CAPABILITIES = (STEPPING, "chunked_prefill", "preemption")  # what a program can declare
+CHOOSING = ("logprobs", "logit_processing", "sampling", "seeded_sampling")  # need `Request.sampling`
+CAPABILITIES = (STEPPING, "chunked_prefill", "preemption", *CHOOSING)  # what a program can declare
 
 Operation = Literal[
     "hello",
@@ -26,13 +27,46 @@ Operation = Literal[
 FinishReason = Literal["stop", "length", "aborted", "error"]
 
 
-class Request(TypedDict):
-    """A request as the suite sends it; `eos_token_ids` are in ascending order."""
+class Sampling(TypedDict, total=False):
+    """How to choose tokens: the fields of `batchproof.sampling.SamplingParams` that differ from their
+    defaults. Allowed ids are in ascending order; a bias is a pair of token id and number."""
 
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: list[tuple[int, float]]
+    allowed_token_ids: list[int]
+    min_tokens: int
+    stop_token_sequences: list[list[int]]
+    logprobs: int
+
+
+class _Request(TypedDict):
     request_id: str
     prompt_token_ids: list[int]
     max_new_tokens: int
     eos_token_ids: list[int]
+
+
+class Request(_Request, total=False):
+    """A request as the suite sends it; `eos_token_ids` are in ascending order. Only a program that
+    declares one of `CHOOSING` gets `sampling`, where the request has any."""
+
+    sampling: Sampling
+
+
+class Logprobs(TypedDict):
+    """The logprob of a token, its rank (1 is the likeliest; None if it is not known), and the likeliest
+    tokens with theirs, as pairs."""
+
+    logprob: float
+    rank: int | None
+    top: list[tuple[int, float]]
 
 
 class _Completion(TypedDict):
@@ -42,9 +76,11 @@ class _Completion(TypedDict):
 
 
 class Completion(_Completion, total=False):
-    """The whole answer to a request; `error` says why a request was refused."""
+    """The whole answer to a request; `error` says why a request was refused. `logprobs` has an entry
+    for each token if the request asks for them."""
 
     error: str | None
+    logprobs: list[Logprobs] | None
 
 
 class _Event(TypedDict):
@@ -57,6 +93,7 @@ class Event(_Event, total=False):
 
     finish_reason: FinishReason | None
     error: str | None
+    logprobs: Logprobs | None
 
 
 class _Hello(TypedDict):
@@ -65,10 +102,12 @@ class _Hello(TypedDict):
 
 
 class Hello(_Hello, total=False):
-    """The answer to `hello`; `notes` are sentences for the report."""
+    """The answer to `hello`; `notes` are sentences for the report. `sampling_fields` are the fields of
+    `Sampling` that the program takes; without it, all that its capabilities are about."""
 
     capabilities: list[str]
     notes: list[str]
+    sampling_fields: list[str]
 
 
 class Built(TypedDict, total=False):

@@ -55,7 +55,8 @@ class Engine(Protocol):
 
 
 class Library(Protocol):
-    """A released engine. `notes` are its conventions and settings, in sentences for the verdict."""
+    """A released engine. `notes` are its conventions and settings, in sentences for the verdict. One
+    with `sampling_fields` takes only these of `protocol.Sampling`."""
 
     name: str
     version: str
@@ -152,12 +153,14 @@ class _Dispatcher:
                     f"protocol {question['protocol']!r} is unknown: this is {protocol.VERSION}"
                 )
             library = self._library
-            return {
+            hello = {
                 "name": library.name,
                 "version": library.version,
                 "capabilities": list(library.capabilities),
                 "notes": list(library.notes),
             }
+            fields = getattr(library, "sampling_fields", None)
+            return hello if fields is None else hello | {"sampling_fields": list(fields)}
         if op == "build":
             return self._build(number, question)
         if op == "close":
