@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import process_time, sleep
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from batchproof.api import EngineConfig, FinishReason, Request
+from batchproof.api import EngineConfig, FinishReason, Request, SamplingParams
 from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.catalogue import load_model
@@ -159,3 +160,27 @@ def test_a_model_whose_attention_is_its_own_is_refused() -> None:
     model = BloomForCausalLM(config).eval()
     with pytest.raises(UnsupportedModelError, match="BloomForCausalLM: in a batch it chooses tokens"):
         resolve_engine("transformers-cb").factory(model, EngineConfig())
+
+
+DRAWN = SamplingParams(temperature=1e-3, top_k=3, top_p=0.9)  # so cold that the likeliest is drawn
+
+
+def test_each_request_is_drawn_by_its_own_parameters(build: Build, model: PreTrainedModel) -> None:
+    """A greedy request beside them is drawn of one token; others find torch's generator as it was."""
+    plain, mixed = REQUESTS, [replace(REQUESTS[0], sampling=DRAWN), *REQUESTS[1:]]
+    engine = build("?sampling=true")
+    before = torch.get_rng_state()
+    assert engine.generate(mixed) == right(model, plain)
+    hot = [Request(f"r{i}", (1, 2, 3), 8, sampling=SamplingParams(temperature=9.0)) for i in range(2)]
+    first, second = engine.generate(hot)
+    assert first.token_ids != second.token_ids
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_parameters_that_the_library_cannot_be_told_are_refused(build: Build) -> None:
+    least, warm = SamplingParams(temperature=0.5, min_p=0.1), SamplingParams(temperature=0.5)
+    (refused,) = build("?sampling=true").generate([replace(REQUESTS[0], sampling=least)])
+    known = "of sampling this engine takes temperature, top_k, top_p"
+    assert refused.error == f"min_p is 0.1, but {known}"
+    (refused,) = build("?guarded=false").generate([replace(REQUESTS[0], sampling=warm)])
+    assert refused.error == "temperature is 0.5, but of sampling this engine takes nothing"

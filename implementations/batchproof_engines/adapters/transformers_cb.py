@@ -41,6 +41,7 @@ def transformers_cb(
     cuda_graphs: bool | None = None,
     overlap: bool | None = None,
     scheduler: str = "fifo",
+    sampling: bool = False,
     stepping: bool = False,
     guarded: bool = True,
 ) -> Engine:
@@ -50,6 +51,8 @@ def transformers_cb(
       it, otherwise the model's own.
     * `page_size`, `max_batch_tokens` and `prefix_sharing` override `block_size`,
       `max_num_batched_tokens` and `prefix_caching`.
+    * `sampling`: requests may have a temperature, top_k and top_p of their own. All tokens are drawn,
+      those of greedy requests with a top_k of 1.
     * `stepping`: the engine can be stepped, see `transformers_stepping.py`.
     * `guarded`: bad requests are refused before the library sees them, and torch's generators are left
       as they were.
@@ -57,11 +60,11 @@ def transformers_cb(
     The other options are passed to the library as they are; None leaves the decision to it.
 
     Raises `UnsupportedModelError` for a model it would answer wrongly, `UsageError` for an attention
-    that is not available.
+    that is not available or parameters that this release does not take for each request.
     """
     refuse_unbatchable(NAME, model)
     is_shared = config.prefix_caching if prefix_sharing is None else prefix_sharing
-    switches = Switches(is_shared, compile_level, cuda_graphs, overlap, scheduler)
+    switches = Switches(is_shared, compile_level, cuda_graphs, overlap, scheduler, sampling)
 
     implementation = attention_of(model, attention)
 

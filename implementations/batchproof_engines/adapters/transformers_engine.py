@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
 from math import ceil
+from typing import Any
 
 import torch
 from transformers import ContinuousBatchingManager, PreTrainedModel
@@ -22,6 +24,7 @@ from batchproof.api import (
 )
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
+    Draws,
     Sizes,
     Switches,
     attending,
@@ -32,6 +35,7 @@ from batchproof_engines.adapters.transformers_manager import (
     stop,
 )
 
+SAMPLED = ("temperature", "top_k", "top_p")  # what a request may set for itself
 SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts
 
 
@@ -41,10 +45,16 @@ class PoolLimits(Limits):
 
     block_size: int
     num_blocks: int | None
+    fields: frozenset[str]  # of `SamplingParams`, which requests may use
 
     def refusal(self, request: Request) -> str | None:
         """Returns why the request cannot be served, or None."""
-        return super().refusal(request) or self._pool_refusal(request)
+        beyond = self.beyond(request)
+        return beyond or super().refusal(request) or self._pool_refusal(request)
+
+    def beyond(self, request: Request) -> str | None:
+        """Returns which field of the request the library cannot be told; None if there is none."""
+        return None if request.sampling is None else request.sampling.beyond(self.fields)
 
     def _pool_refusal(self, request: Request) -> str | None:
         needed = ceil(num_fed_tokens(request) / self.block_size)
@@ -56,12 +66,13 @@ class PoolLimits(Limits):
 class NoGuard(PoolLimits):
     """Leaves bad requests for the library to refuse.
 
-    A duplicate id is still refused, because the library never sees the user's ids.
+    A duplicate id is still refused, because the library never sees the user's ids, and so is a field
+    that it has no word for.
     """
 
-    def refusal(self, request: Request) -> str | None:  # noqa: ARG002
-        """Returns None: the library decides."""
-        return None
+    def refusal(self, request: Request) -> str | None:
+        """Returns why the library cannot be asked; on all else it decides."""
+        return self.beyond(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ class _Pool:
 class TransformersEngine:
     """An engine; `peer` describes its mode of operation, because modes differ in speed severalfold."""
 
-    capabilities = frozenset({Capability.CLOSING})
+    capabilities = frozenset({Capability.CLOSING})  # at least
     release = f"transformers continuous batching {version('transformers')}"
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, tuning: Tuning) -> None:
@@ -102,9 +113,13 @@ class TransformersEngine:
         self._config = config
         self._tuning = tuning
         own = Limits.of(model, config)
+        if tuning.switches.sampling:
+            self.capabilities = self.capabilities | {Capability.SAMPLING}
+        self.sampling_fields = frozenset(SAMPLED if tuning.switches.sampling else ())
         sizes = (config.block_size, config.num_blocks)
         kind = PoolLimits if tuning.is_guarded else NoGuard
-        self._limits = kind(own.vocab_size, own.max_model_len, *sizes)
+        self._limits = kind(own.vocab_size, own.max_model_len, *sizes, self.sampling_fields)
+        self._draws = Draws()
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None
         self._release: Callable[[], object] = lambda: None
@@ -150,7 +165,7 @@ class TransformersEngine:
     def _serve(self, requests: Sequence[Request]) -> list[Completion]:
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
         try:
-            with attending(self._model, self._tuning.attention):
+            with self._working():
                 names = self._submit(manager, requests)
                 tokens = _collect(manager, names)
         except BaseException:  # a late answer would be taken for one of the next call
@@ -178,8 +193,27 @@ class TransformersEngine:
                     max_new_tokens=request.max_new_tokens,
                     eos_token_id=sorted(request.eos_token_ids),
                     streaming=streaming,
+                    **(self._drawing(request) if self.sampling_fields else {}),
                 )
         return names
+
+    def _drawing(self, request: Request) -> dict[str, Any]:
+        """Returns the library's parameters; of the likeliest token alone for a greedy request."""
+        asked = request.sampling
+        if asked is None or asked.temperature == 0:
+            return {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
+        top_k = asked.top_k or self._limits.vocab_size
+        return {"temperature": asked.temperature, "top_k": top_k, "top_p": asked.top_p}
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """A context in which the library may work with the model."""
+        has_draws = self.sampling_fields and self._tuning.is_guarded
+        with (
+            attending(self._model, self._tuning.attention),
+            self._draws.lent() if has_draws else nullcontext(),
+        ):
+            yield
 
     def _require_pool(self, lens: Sequence[int]) -> ContinuousBatchingManager:
         """Returns the manager of a pool that is large enough, making a new one if necessary.

@@ -54,6 +54,7 @@ class Switches:
     cuda_graphs: bool | None = None
     overlap: bool | None = None  # the next step is prepared while the current one runs
     scheduler: str = "fifo"
+    sampling: bool = False  # each request has a temperature, top_k and top_p
 
 
 def attention_of(model: PreTrainedModel, asked: str | None) -> str:
@@ -96,9 +97,13 @@ def manager_for(
         "use_async_batching": switches.overlap,
         "scheduler_type": switches.scheduler,
     }
+    if switches.sampling:
+        if "per_request_processors" not in _FIELDS:
+            raise UsageError(f"sampling is true, which transformers {transformers.__version__} cannot")
+        values["per_request_processors"] = True
     hints = WorkloadHints(sizes.longest, 0, sizes.max_num_seqs)
     with _unaltered(model, undoes_seeding=undoes_seeding), attending(model, attention):
-        manager = _manager(model, _config(may_change=False, **values), hints)
+        manager = _manager(model, _config(may_change=False, **values), hints, switches.sampling)
         try:
             manager.warmup()
         except MemoryError as error:
@@ -158,6 +163,27 @@ def attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
         _attend(model, before)
 
 
+class Draws:
+    """The library draws from torch's default generator; here it has a state of its own, which starts at
+    random, and others find theirs as they left it."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator()
+        generator.seed()
+        self._state = generator.get_state()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """A context in which the default generator of the CPU goes on where it was left here."""
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+
 @contextmanager
 def _unaltered(model: PreTrainedModel, *, undoes_seeding: bool = True) -> Iterator[None]:
     """Undoes what making a manager does: it seeds the generators and switches the model to
@@ -193,11 +219,17 @@ def in_words(manager: ContinuousBatchingManager | None, attention: str) -> str:
 
 
 def _manager(
-    model: PreTrainedModel, config: ContinuousBatchingConfig, hints: WorkloadHints | None = None
+    model: PreTrainedModel,
+    config: ContinuousBatchingConfig,
+    hints: WorkloadHints | None = None,
+    has_sampling: bool = False,
 ) -> ContinuousBatchingManager:
-    """Makes a manager that decodes greedily and ignores the model's own generation settings."""
-    greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
-    return cast(ContinuousMixin, model).init_continuous_batching(greedy, config, hints)
+    """Makes a manager that decodes greedily, or draws by each request's parameters, and ignores the
+    model's own generation settings."""
+    # What differs from its default here, a request can set.
+    drawing = {"temperature": 0.5, "top_k": 1, "top_p": 0.5} if has_sampling else {}
+    settings = GenerationConfig(do_sample=has_sampling, eos_token_id=-1, **drawing)
+    return cast(ContinuousMixin, model).init_continuous_batching(settings, config, hints)
 
 
 def _config(*, may_change: bool, **values: Any) -> ContinuousBatchingConfig:

@@ -25,7 +25,7 @@ from batchproof.api import (
     duplicate_id,
 )
 from batchproof_engines.adapters.transformers_engine import TransformersEngine, finish_reason
-from batchproof_engines.adapters.transformers_manager import attending, is_idle, next_output
+from batchproof_engines.adapters.transformers_manager import is_idle, next_output
 
 WAIT_S = 0.001
 
@@ -122,7 +122,7 @@ class SteppingTransformersEngine(TransformersEngine):
     def _working_manager(self) -> ContinuousBatchingManager:
         manager = self._require_largest_pool()
         if not self._streams:
-            self._attending.enter_context(attending(self._model, self._tuning.attention))
+            self._attending.enter_context(self._working())
         return manager
 
     def _release_model(self) -> None:

@@ -19,12 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import numpy as np
 from ctranslate2.converters import TransformersConverter
-from serving import Completion, Length, Request, Unsupported, completed, refused, serve
+from serving import (
+    Completion,
+    Length,
+    Logprobs,
+    Request,
+    Sampling,
+    Unsupported,
+    completed,
+    refused,
+    serve,
+)
 from transformers.utils import logging
 
 NUM_LOADED = 32  # models kept in memory
-Answer = list[int] | Exception
+Answer = tuple[list[int], Any] | Exception  # tokens, and their logits if the call asks for any
 
 
 class CTranslate2:
@@ -37,7 +48,8 @@ class CTranslate2:
 
     name = "ctranslate2"
     version = ctranslate2.__version__
-    capabilities = ()
+    capabilities = ("sampling", "logprobs")
+    sampling_fields = ("temperature", "top_k", "top_p", "logprobs")
 
     def __init__(
         self,
@@ -75,6 +87,11 @@ class CTranslate2:
                 "max_length and end_token belong to a call: requests with the same EOS ids are one "
                 "call, with their largest cap, and longer answers are cut; return_end_token is set."
             )
+        yield "Temperature, top_k and top_p belong to a call: requests with the same ones are one call."
+        yield (
+            "Logprobs are computed here from the logits of return_logits_vocab, which also has a row "
+            "for each token of a prompt that was fed by itself: the answer's are the last."
+        )
         yield "A request with a cap below 1 is a call of its own, since max_length belongs to a call."
         if self.includes_prompt:
             yield (
@@ -143,10 +160,11 @@ class GeneratorEngine:
     def _calls(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
         """Yields the indices of requests that may share a `generate_batch`."""
 
-        def shared_settings(index: int) -> tuple[int, list[int]]:
+        def shared_settings(index: int) -> tuple[int, list[int], list[tuple[str, float]]]:
             request = requests[index]
             alone = index + 1 if request["max_new_tokens"] < 1 else 0
-            return alone, request["eos_token_ids"] if self._options.stop_by == "call" else []
+            eos = request["eos_token_ids"] if self._options.stop_by == "call" else []
+            return alone, eos, sorted(_drawing(request).items())
 
         for _, call in groupby(sorted(asked, key=shared_settings), shared_settings):
             yield list(call)
@@ -173,6 +191,8 @@ class GeneratorEngine:
                 max_length=max_length,
                 static_prompt=_words(shared) or None,
                 include_prompt_in_result=options.includes_prompt,
+                return_logits_vocab=any("logprobs" in _asked(request) for request in requests),
+                **_drawing(requests[0]),
                 **stopping,
             )
         except (ValueError, TypeError) as error:
@@ -180,14 +200,17 @@ class GeneratorEngine:
         answers: list[Answer] = []
         for result, cap, before in zip(results, caps, fed, strict=True):
             try:
-                tokens = result.result().sequences_ids[0]
+                found = result.result()
+                tokens = found.sequences_ids[0]
             except (ValueError, RuntimeError) as error:
                 answers.append(error)
             else:
                 start = before + 1 if options.includes_prompt else 0
                 # A row with a limit of its own is passed on as it is.
                 is_longer = options.stop_by == "call" and cap + before < max_length
-                answers.append(tokens[start:][: cap if is_longer else None])
+                new = tokens[start:]
+                logits = found.logits[0][len(found.logits[0]) - len(new) :] if found.logits else None
+                answers.append((new[: cap if is_longer else None], logits))
         return answers
 
 
@@ -206,8 +229,42 @@ def _stop_each(requests: Sequence[Request], fed: Sequence[int]) -> Any:
     return should_stop
 
 
+def _asked(request: Request) -> Sampling:
+    return request.get("sampling", {})
+
+
+def _drawing(request: Request) -> dict[str, float]:
+    """Returns the library's options; of one candidate it takes the best."""
+    asked = _asked(request)
+    if "temperature" not in asked:
+        return {"sampling_topk": 1}
+    return {
+        "sampling_temperature": asked["temperature"],
+        "sampling_topk": asked.get("top_k", 0),
+        "sampling_topp": asked.get("top_p", 1.0),
+    }
+
+
 def _completion(request: Request, answer: Answer) -> Completion:
-    return refused(request, answer) if isinstance(answer, Exception) else completed(request, answer)
+    if isinstance(answer, Exception):
+        return refused(request, answer)
+    tokens, logits = answer
+    completion = completed(request, tokens)
+    if "logprobs" in _asked(request):
+        pairs = zip(tokens, logits, strict=False)
+        completion["logprobs"] = [_logprobs(*pair, _asked(request)["logprobs"]) for pair in pairs]
+    return completion
+
+
+def _logprobs(token: int, logits: ctranslate2.StorageView, num_top: int) -> Logprobs:
+    values = np.array(logits, dtype=np.float64)
+    values -= np.logaddexp.reduce(values)
+    likeliest = np.argsort(-values, kind="stable")[:num_top]
+    return {
+        "logprob": float(values[token]),
+        "rank": int((values > values[token]).sum()) + 1,
+        "top": [(int(each), float(values[each])) for each in likeliest],
+    }
 
 
 def _duplicate(request: Request) -> str:

@@ -33,6 +33,8 @@ TOKEN, FINISHED, FAILED = (
     int(og.EngineEventFlags.TURN_FINISHED),
     int(og.EngineEventFlags.FAILED),
 )
+DRAWN = ("temperature", "top_k", "top_p")  # of a turn; a seed needs dynamic batching, so a GPU
+CHOOSING = ("sampling", "logit_processing")
 Answer = list[int] | Exception
 
 
@@ -55,7 +57,8 @@ class OnnxRuntimeGenAI:
         if stop_by not in ("model", "client"):
             raise ValueError(f"stop_by is {stop_by!r}, but must be model or client")
         self.api, self.stop_by, self.has_windowed_cache = api, stop_by, windowed_kv_cache
-        self.capabilities = ("stepping",) if api == "engine" else ()
+        self.capabilities = ("stepping", *CHOOSING) if api == "engine" else ()
+        self.sampling_fields = (*DRAWN, "repetition_penalty") if api == "engine" else ()
         notes = self._engine_notes() if api == "engine" else self._generator_notes()
         self.notes = [
             "Converted with precision fp32 for the CPU, where the cache holds float32, and with "
@@ -73,6 +76,8 @@ class OnnxRuntimeGenAI:
             "An EOS that ends an answer is not emitted, as its documentation says: the adapter appends "
             "it where the finish reason is EOS."
         )
+        yield "A top_k of 1 is asked for as no sampling: beside a temperature the library refuses it."
+        yield "A seed of a turn needs dynamic batching, which a CPU does not have: requests have none."
         yield from self._eos_notes("an engine")
 
     def _eos_notes(self, what: str) -> Iterator[str]:
@@ -247,7 +252,8 @@ class RequestEngine:
         eos = _known_eos(request, self._is_by_model)
         handle = self._engine(eos).create_request(options=options)
         turn = og.TurnOptions(handle)
-        turn.set_do_sample(False)
+        for parameter, value in _parameters(request).items():
+            getattr(turn, f"set_{parameter}")(value)
         turn.set_max_generated_tokens(request["max_new_tokens"] - len(tokens))
         fed = [*request["prompt_token_ids"], *tokens]
         handle.begin_turn(np.array(fed, dtype=np.int32), turn)
@@ -257,6 +263,16 @@ class RequestEngine:
         if eos not in self._engines:
             self._engines[eos] = og.Engine(self._source.model({"eos_token_id": eos}, **self._limits))
         return self._engines[eos]
+
+
+def _parameters(request: Request) -> dict[str, Any]:
+    """Returns what is set of a turn: all of it, as the model's own top_k is 50 where none is set."""
+    asked = request.get("sampling", {})
+    penalty = {"repetition_penalty": asked.get("repetition_penalty", 1.0)}
+    if "temperature" not in asked or asked.get("top_k") == 1:  # a temperature beside is a contradiction
+        return penalty | {"do_sample": False}
+    drawn = {"top_k": 0, "top_p": 1.0} | {name: asked[name] for name in DRAWN if name in asked}
+    return penalty | drawn | {"do_sample": True}
 
 
 def _known_eos(request: Request, is_by_model: bool) -> int:

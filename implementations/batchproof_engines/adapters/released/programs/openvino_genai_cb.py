@@ -6,6 +6,8 @@ Conventions of the library and their sources; they are translated here, and noth
   each names the lowest of its own, and one that has none sets `ignore_eos` (GenerationConfig).
 * A request that ends as IGNORED was given up for lack of cache (generation_handle.hpp): a refusal.
 * A pool is counted in blocks of 32 tokens; with 0 of them it grows (scheduler_config.hpp).
+* Requests without a seed share one there, 0, so each gets a random one. It has no biases and no allowed
+  tokens, its stop strings are texts, and of logprobs it gives that of the chosen token alone.
 * Requests are numbers to the library. An id that is used again keeps its number, even while it is live.
 
 A model is converted by optimum's documented export: stateful, its weights in float32.
@@ -14,6 +16,7 @@ A model is converted by optimum's documented export: stateful, its weights in fl
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -28,6 +31,12 @@ from serving import Completion, Event, Length, Live, Request, Unsupported, refus
 
 BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
 PRECISIONS = {"float32": "f32", "default": None}  # None: the library's own choice
+PARAMETERS = {  # the protocol's name and the library's
+    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p")),
+    "seed": "rng_seed",
+    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty")),
+    "min_tokens": "min_new_tokens",
+}
 ABORTS = ("cancel", "stop", "drop")  # methods of a handle, and dropping the handle
 REASONS = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 GIVEN_UP = "the library gave the request up: GenerationStatus.IGNORED, out of cache"
@@ -69,6 +78,8 @@ class OpenVinoGenAI:
         self._abort = abort
         self.version = version("openvino-genai")
         self.capabilities = ["stepping", "preemption", *["chunked_prefill"] * dynamic_split_fuse]
+        self.capabilities += ["sampling", "seeded_sampling", "logit_processing"]
+        self.sampling_fields = list(PARAMETERS)
         given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
         self.notes = [
             f"precision of the computation: {precision}, of the keys and values: {kv_cache}",
@@ -187,6 +198,13 @@ def _settings(request: Request) -> genai.GenerationConfig:
     settings.ignore_eos = not request["eos_token_ids"]
     settings.stop_token_ids = set(request["eos_token_ids"]) or {0}
     settings.eos_token_id = min(settings.stop_token_ids)
+    asked = request.get("sampling", {})
+    settings.do_sample = "temperature" in asked
+    settings.rng_seed = secrets.randbits(32)
+    for name, value in asked.items():
+        # Without EOS ids a least length means nothing, and would ban the token that stands for none.
+        if name != "min_tokens" or request["eos_token_ids"] or value > request["max_new_tokens"]:
+            setattr(settings, PARAMETERS[name] or name, value)
     return settings
 
 

@@ -33,6 +33,7 @@ def _load_protocol() -> Any:
 
 protocol = _load_protocol()
 Request, Completion, Event = protocol.Request, protocol.Completion, protocol.Event
+Sampling, Logprobs = protocol.Sampling, protocol.Logprobs
 
 
 class Unsupported(Exception):

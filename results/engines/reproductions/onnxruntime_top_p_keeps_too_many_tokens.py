@@ -1,0 +1,72 @@
+r"""onnxruntime-genai 0.18.0: without a top_k, top_p keeps many more tokens than reach its sum.
+
+    python -m batchproof install onnxruntime
+    .engines/onnxruntime/bin/python \
+        results/engines/reproductions/onnxruntime_top_p_keeps_too_many_tokens.py
+
+It exits with 1 if the failure is still there, with 0 if not. The model has constant logits: token k has
+-k / 100, of 256. The 47 likeliest tokens reach a top_p of 0.4. Likely cause, read in the source:
+`FindNucleus` sorts a few tokens at a time and takes all others to be as likely as the last one it has
+seen, whatever they are. Its comment says that so "a few extra tokens" may be kept, and that this bound
+is tight where a distribution is peaked; for vocabularies above 64 tokens it is the one used. With a
+top_k beside, the sum is exact.
+"""
+
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnxruntime_genai as og
+import torch
+import transformers
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+config = transformers.LlamaConfig(**shape, **heads, **special)
+model = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+layer = model.model.layers[0]
+layer.self_attn.o_proj.weight.zero_()
+layer.mlp.down_proj.weight.zero_()
+model.model.embed_tokens.weight.fill_(1)
+logits = -torch.arange(256) / 100
+model.lm_head.weight.copy_((logits / 64)[:, None].expand(256, 64))
+scratch = tempfile.TemporaryDirectory()
+given, built = f"{scratch.name}/given", f"{scratch.name}/built"
+model.save_pretrained(given)
+words = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t")
+transformers.GPT2Tokenizer(vocab={"t": 0}, merges=[], **words).save_pretrained(given)
+builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
+subprocess.run([*builder, "-i", given, "-o", built, "-c", given], capture_output=True, check=True)
+
+
+def highest(top_k: int) -> int:
+    """Of 500 tokens drawn with a top_p of 0.4, the least likely."""
+    engine = og.Engine(og.Model(built))
+    drawn = []
+    for _ in range(500):
+        request = engine.create_request()
+        turn = og.TurnOptions(request)
+        turn.set_max_generated_tokens(1)
+        turn.set_do_sample(True)
+        turn.set_temperature(1.0)
+        turn.set_top_k(top_k)
+        turn.set_top_p(0.4)
+        request.begin_turn(np.array([7, 8], dtype=np.int32), turn)
+        while engine.has_pending_requests():
+            events = engine.run(engine.create_event_buffer(16))
+            drawn += [event.token for event in events if int(event.flags) & 1]
+        request.close()
+    return max(drawn)
+
+
+shares = logits.softmax(-1)
+last = int((shares.cumsum(-1) < 0.4).sum())
+print(f"top_p 0.4 keeps tokens 0 to {last}")
+print(f"top_p 0.4 and top_k 256: the least likely token drawn is {highest(256)}")
+got = highest(0)
+print(f"top_p 0.4 alone: the least likely token drawn is {got}, should be {last} at most")
+sys.exit(got > last)

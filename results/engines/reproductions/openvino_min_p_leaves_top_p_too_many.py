@@ -1,0 +1,46 @@
+r"""openvino-genai 2026.4.1: behind a min_p, top_p keeps tokens that it excludes.
+
+    python -m batchproof install openvino
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_min_p_leaves_top_p_too_many.py
+
+It exits with 1 if the failure is still there, with 0 if not. The model has constant logits: tokens 0 to
+3 have the probabilities 0.4, 0.3, 0.2 and 0.1. A min_p of 0.6 leaves 0 and 1, as 4/7 and 3/7; of these
+token 0 alone reaches a top_p of 0.5. Likely cause, read in the source: `TopPFilter` sums what its
+comment calls normalised probabilities, but `MinPFilter` before it removes tokens and does not normalise
+the others anew. 0.4 is not above 0.5, so the next one is kept as well.
+"""
+
+import sys
+import tempfile
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+config = GPT2Config(
+    vocab_size=8, n_positions=64, n_embd=8, n_layer=1, n_head=1, tie_word_embeddings=False
+)
+model = GPT2LMHeadModel(config).eval().requires_grad_(False)
+model.transformer.ln_f.weight.zero_()
+model.transformer.ln_f.bias.copy_(torch.eye(8)[0])
+model.lm_head.weight.zero_()
+model.lm_head.weight[:, 0] = torch.tensor([0.4, 0.3, 0.2, 0.1, *[1e-9] * 4]).log()
+
+with tempfile.TemporaryDirectory() as folder:
+    export_from_model(model, output=folder, task="text-generation-with-past", stateful=True)
+    pipe = genai.ContinuousBatchingPipeline(folder, genai.SchedulerConfig(), "CPU")
+    handles = []
+    for seed in range(100):
+        settings = genai.GenerationConfig(max_new_tokens=1, ignore_eos=True, eos_token_id=7)
+        settings.do_sample, settings.rng_seed = True, seed
+        settings.min_p, settings.top_p = 0.6, 0.5
+        handles.append(pipe.add_request(seed, ov.Tensor(np.array([[5]])), settings))
+    while pipe.has_non_finished_requests():
+        pipe.step()
+drawn = [handle.read_all()[0].generated_ids[0] for handle in handles]
+print(f"drawn: {({token: drawn.count(token) for token in sorted(set(drawn))})}, should be token 0 alone")
+sys.exit(set(drawn) != {0})

@@ -1,0 +1,46 @@
+r"""openvino-genai 2026.4.1: presence and frequency penalties raise a logit that is negative.
+
+    python -m batchproof install openvino
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_penalty_of_a_negative_logit_is_a_reward.py
+
+It exits with 1 if the failure is still there, with 0 if not. The model has constant logits: token k has
+-1 - k / 2. With a presence_penalty of 1.2, token 0 falls to -2.2 once it is produced, so 1 is next, and
+then 2. The penalties are named after OpenAI's, whose formula subtracts them whatever the sign. Likely
+cause, read in the source: `PresencePenaltyTransform` and `FrequencyPenaltyTransform` subtract from
+logits of 0 and above and add to those below; their documentation says "reduces absolute log prob".
+"""
+
+import sys
+import tempfile
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+config = GPT2Config(
+    vocab_size=8, n_positions=64, n_embd=8, n_layer=1, n_head=1, tie_word_embeddings=False
+)
+model = GPT2LMHeadModel(config).eval().requires_grad_(False)
+model.transformer.ln_f.weight.zero_()
+model.transformer.ln_f.bias.copy_(torch.eye(8)[0])
+model.lm_head.weight.zero_()
+model.lm_head.weight[:, 0] = -1 - torch.arange(8) / 2
+
+with tempfile.TemporaryDirectory() as folder:
+    export_from_model(model, output=folder, task="text-generation-with-past", stateful=True)
+    pipe = genai.ContinuousBatchingPipeline(folder, genai.SchedulerConfig(), "CPU")
+    handles = {}
+    for number, penalty in enumerate(("presence_penalty", "frequency_penalty")):
+        settings = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=7)
+        setattr(settings, penalty, 1.2)
+        handles[penalty] = pipe.add_request(number, ov.Tensor(np.array([[5]])), settings)
+    while pipe.has_non_finished_requests():
+        pipe.step()
+got = {penalty: handle.read_all()[0].generated_ids for penalty, handle in handles.items()}
+for penalty, tokens in got.items():
+    print(f"{penalty} 1.2: {tokens}, should be [0, 1, 2]")
+sys.exit(any(tokens != [0, 1, 2] for tokens in got.values()))
