@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from batchproof.api import Capability, Request, SamplingParams
-from batchproof.oracle.distributions import flat_enough, min_p_of, top_p_of, two_tokens
+from batchproof.oracle.distributions import flat_enough, min_p_of, top_p_of, top_p_within, two_tokens
 from batchproof.oracle.oracle import Oracle
 
 
@@ -43,10 +43,12 @@ def kinds_of_draws(
     temperature, likeliest = flat_enough(oracle, prompt, num)
     nucleus = top_p_of(oracle, prompt, 2 * temperature)
     least = min_p_of(oracle, prompt, temperature, likeliest)
+    within = top_p_within(oracle, prompt, temperature, likeliest)
     kinds = [
         Kind("top-k", 1, 1, SamplingParams(temperature, top_k=likeliest)),
         Kind("top-p", 4, 1, SamplingParams(2 * temperature, top_p=nucleus), has_seeds),
         Kind("min-p", 4, 1, SamplingParams(temperature, min_p=least)),
+        Kind("both", 8, 1, SamplingParams(temperature, top_p=within, min_p=least)),
         Kind("greedy", 32, 2, None),
     ]
     tokens, even = two_tokens(oracle, prompt, num)

@@ -52,6 +52,15 @@ def min_p_of(oracle: Oracle, prompt: Prompt, temperature: float, likeliest: int)
     return exp((last + next_) / 2)
 
 
+def top_p_within(oracle: Oracle, prompt: Prompt, temperature: float, likeliest: int) -> float:
+    """Returns a top_p that cuts so many of the likeliest first tokens, when only they are left, in the
+    middle of the last but one's share; 1 leaves all."""
+    if not likeliest:
+        return 1.0
+    shares = (_ordered_logits(oracle, prompt)[:likeliest] / temperature).softmax(dim=-1)
+    return float(shares[:-2].sum() + shares[-2] / 2)
+
+
 def two_tokens(oracle: Oracle, prompt: Prompt, num_draws: int) -> tuple[frozenset[int], float]:
     """Returns the two likeliest tokens behind a prompt, and a temperature at which either is likely,
     also behind each of them."""
