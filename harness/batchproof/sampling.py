@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import inf, isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Check = tuple[bool, str]
 
@@ -74,9 +74,8 @@ class SamplingParams:
 
     def within(self, taken: AbstractSet[str]) -> SamplingParams:
         """Returns these parameters with all fields but `taken` at their defaults."""
-        return replace(
-            self, **{each.name: each.default for each in fields(self) if each.name not in taken}
-        )
+        left: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return SamplingParams(**{name: left[name] for name in left if name in taken})
 
     def refusal(self, vocab_size: int, cap: int, eos_token_ids: AbstractSet[int]) -> str | None:
         """Returns why no answer can be chosen so, naming value and rule; None if one can."""

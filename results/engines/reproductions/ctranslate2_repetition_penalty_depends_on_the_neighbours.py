@@ -1,0 +1,49 @@
+r"""CTranslate2 4.8.5: what a repetition_penalty counts depends on the other prompts of the batch.
+
+    python -m batchproof install ctranslate2
+    .engines/ctranslate2/bin/python \
+        results/engines/reproductions/ctranslate2_repetition_penalty_depends_on_the_neighbours.py
+
+It exits with 1 if the failure is still there, with 0 if not. A greedy answer with a repetition_penalty
+should be the same alone and beside a shorter prompt. Likely cause, read in the source:
+`GreedySearch::search` in src/decoding.cc penalises the tokens of its own steps. Those of a prompt that is
+fed at once, as far as the shortest of the batch, are not among them; those behind are.
+"""
+
+import sys
+import tempfile
+
+import ctranslate2
+import torch
+import transformers
+from ctranslate2.converters import TransformersConverter
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+torch.manual_seed(0)
+config = transformers.GPT2Config(
+    **{"vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
+    **{"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.2, "tie_word_embeddings": False},
+)
+model = transformers.AutoModelForCausalLM.from_config(config).eval()
+vocabulary = {f"t{i}": i for i in range(256)}
+special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
+with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    transformers.GPT2Tokenizer(vocab=vocabulary, merges=[], **special).save_pretrained(folder)
+    TransformersConverter(folder).convert(f"{folder}/converted")
+    generator = ctranslate2.Generator(f"{folder}/converted", compute_type="float32")
+
+prompt, answers = [9, 20, 31, 42, 53, 206, 164], []
+for others in ([], [[7, 8]]):
+    words = [[f"t{token}" for token in each] for each in (prompt, *others)]
+    results = generator.generate_batch(
+        words,
+        max_length=6,
+        end_token=[],
+        include_prompt_in_result=False,
+        repetition_penalty=1.5,
+    )
+    answers.append(results[0].sequences_ids[0])
+    print(f"beside {others}: {answers[-1]}")
+sys.exit(answers[0] != answers[1])
