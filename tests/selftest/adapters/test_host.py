@@ -38,13 +38,16 @@ def test_a_call_is_answered_as_here(model: Any) -> None:
 
 
 def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
-    asked = SamplingParams(frequency_penalty=2.0, logit_bias=((7, 40.0), (8, 39.0)), logprobs=2)
+    asked = SamplingParams(
+        frequency_penalty=2.0, logit_bias=((7, 40.0), (8, 39.0)), logprobs=2, prompt_logprobs=1
+    )
     requests = [replace(each, sampling=asked) for each in REQUESTS[:2]]
     here = resolve_engine("ragged").factory(model, CONFIG).generate(requests)
     engine = build(model)
     answer = engine.generate(list(map(request_to_json, requests)))
     there = read_completions({"completions": json.loads(json.dumps(answer))})
     assert there == here
+    assert [len(each.prompt_logprobs or ()) for each in there] == [3, 2]
     for own, told in zip(here, there, strict=True):
         found = [(each.rank, each.top[0][0]) for each in told.logprobs or ()]
         assert found == [(each.rank, each.top[0][0]) for each in own.logprobs or ()] != []

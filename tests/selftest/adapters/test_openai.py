@@ -476,7 +476,7 @@ CHOSEN = SamplingParams(
 
 def test_parameters_go_by_the_names_of_the_interface(build: Build, server: StandIn) -> None:
     engine = build("&sampling=vllm&seeded=true&logprobs=true")
-    assert engine.capabilities == CHOOSING | {Capability.CLOSING}
+    assert engine.capabilities == CHOOSING - {Capability.PROMPT_LOGPROBS} | {Capability.CLOSING}
     engine.generate([replace(REQUESTS[0], sampling=CHOSEN)])
     sent = {"temperature": 0.5, "top_k": 3, "seed": 7, "logit_bias": {"4": -2.5, "1": 3.0}}
     sent |= {"allowed_token_ids": [4, 9], "logprobs": 1, "return_tokens_as_token_ids": True}

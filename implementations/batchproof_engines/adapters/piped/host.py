@@ -113,7 +113,8 @@ def _completion(given: Completion) -> protocol.Completion:
         "token_ids": list(given.token_ids),
         "finish_reason": given.finish_reason.value,
         "error": given.error,
-        "logprobs": None if given.logprobs is None else [_logprobs(each) for each in given.logprobs],
+        "logprobs": _each(given.logprobs),
+        "prompt_logprobs": _each(given.prompt_logprobs),
     }
 
 
@@ -123,11 +124,17 @@ def _event(given: TokenEvent) -> protocol.Event:
         "token_id": given.token_id,
         "finish_reason": None if given.finish_reason is None else given.finish_reason.value,
         "error": given.error,
-        "logprobs": None if given.logprobs is None else _logprobs(given.logprobs),
+        "logprobs": _logprobs(given.logprobs),
     }
 
 
-def _logprobs(given: TokenLogprobs) -> protocol.Logprobs:
+def _each(given: Sequence[TokenLogprobs | None] | None) -> Any:
+    return None if given is None else [_logprobs(each) for each in given]
+
+
+def _logprobs(given: TokenLogprobs | None) -> protocol.Logprobs | None:
+    if given is None:
+        return None
     return {"logprob": given.logprob, "rank": given.rank, "top": list(given.top)}
 
 

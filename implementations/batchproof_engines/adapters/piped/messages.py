@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
@@ -151,7 +151,11 @@ def _completion(given: Answer, who: str) -> Completion:
         tuple(token_ids),
         _reason(given.get("finish_reason"), who, COMPLETION_REASONS),
         _optional(given, who, "error", str),
-        logprobs=_all_logprobs(_optional(given, who, "logprobs", list), who),
+        logprobs=_each(_optional(given, who, "logprobs", list), lambda one: _logprobs(one, who)),
+        prompt_logprobs=_each(
+            _optional(given, who, "prompt_logprobs", list),
+            lambda one: None if one is None else _logprobs(one, who),
+        ),
     )
 
 
@@ -169,8 +173,8 @@ def _event(given: Answer, who: str) -> TokenEvent:
     )
 
 
-def _all_logprobs(given: list[Any] | None, who: str) -> tuple[TokenLogprobs, ...] | None:
-    return None if given is None else tuple(_logprobs(each, who) for each in given)
+def _each(given: list[Any] | None, read: Callable[[Any], T]) -> tuple[T, ...] | None:
+    return None if given is None else tuple(map(read, given))
 
 
 def _logprobs(given: Any, who: str) -> TokenLogprobs:

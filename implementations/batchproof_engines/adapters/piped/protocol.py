@@ -11,7 +11,9 @@ from typing import Any, Literal, TypedDict
 
 VERSION = 1
 STEPPING = "stepping"  # the one capability that has operations of its own
-CHOOSING = ("logprobs", "logit_processing", "sampling", "seeded_sampling")  # need `Request.sampling`
+CHOOSING = (  # need `Request.sampling`
+    *("logprobs", "prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"),
+)
 CAPABILITIES = (STEPPING, "chunked_prefill", "preemption", *CHOOSING)  # what a program can declare
 
 Operation = Literal[
@@ -44,6 +46,7 @@ class Sampling(TypedDict, total=False):
     min_tokens: int
     stop_token_sequences: list[list[int]]
     logprobs: int
+    prompt_logprobs: int
 
 
 class _Request(TypedDict):
@@ -77,10 +80,12 @@ class _Completion(TypedDict):
 
 class Completion(_Completion, total=False):
     """The whole answer to a request; `error` says why a request was refused. `logprobs` has an entry
-    for each token if the request asks for them."""
+    for each token if the request asks for them; `prompt_logprobs` has one for each token of the prompt,
+    None for the first."""
 
     error: str | None
     logprobs: list[Logprobs] | None
+    prompt_logprobs: list[Logprobs | None] | None
 
 
 class _Event(TypedDict):
