@@ -23,10 +23,10 @@ from enum import StrEnum
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from batchproof.decoding.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
+from batchproof.decoding.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
+from batchproof.decoding.speculation import dialled_draft
 from batchproof.errors import ConfigError
-from batchproof.sampling import SamplingParams as SamplingParams  # noqa: PLC0414
-from batchproof.sampling import TokenLogprobs as TokenLogprobs  # noqa: PLC0414
-from batchproof.speculation import dialled_draft
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,5 +1,5 @@
 """Chooses the tokens of a step by each request's own parameters; the stages are those of
-`batchproof.sampling`."""
+`batchproof.decoding.sampling`."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from batchproof.checks.happened import has_acceptance, has_rejection, has_uneven
 from batchproof.checks.late_ends import LateEnds
 from batchproof.checks.scheduling import check_limits, check_scheduling
 from batchproof.checks.trace import check_ends, check_positions
+from batchproof.decoding.speculation import dialled_draft, disagreeing_tokens
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
-from batchproof.speculation import dialled_draft, disagreeing_tokens
 from batchproof.workload.workloads import Workload
 from batchproof_engines.paged.drafting import NgramDrafter
 from batchproof_engines.paged.rows import Rows

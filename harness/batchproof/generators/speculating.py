@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
+from batchproof.decoding.speculation import disagreeing_tokens
 from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.oracle import Oracle
-from batchproof.speculation import disagreeing_tokens
 from batchproof.workload.workloads import Workload
 
 MOST_DRAFTS = 5

@@ -7,8 +7,8 @@ chooses the same tokens and takes much longer. Drafts for it are made of `llama-
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from batchproof.decoding.speculation import register_smaller
 from batchproof.models.llama_hash import build_llama_hash
-from batchproof.speculation import register_smaller
 
 NUM_LAYERS, INNER = 12, 16_384
 

@@ -1,5 +1,5 @@
-"""The stages of `batchproof.sampling` in float64, a whole answer at once: what each of its tokens
-should be chosen from."""
+"""The stages of `batchproof.decoding.sampling` in float64, a whole answer at once: what each of its
+tokens should be chosen from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Request
-from batchproof.sampling import SamplingParams
+from batchproof.decoding.sampling import SamplingParams
 
 AS_IT_IS = SamplingParams()
 

@@ -30,7 +30,7 @@ FinishReason = Literal["stop", "length", "aborted", "error"]
 
 
 class Sampling(TypedDict, total=False):
-    """How to choose tokens: the fields of `batchproof.sampling.SamplingParams` that differ from their
+    """How to choose tokens: the fields of `batchproof.api.SamplingParams` that differ from their
     defaults. Allowed ids are in ascending order; a bias is a pair of token id and number."""
 
     temperature: float

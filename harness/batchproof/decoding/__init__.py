@@ -1,0 +1,1 @@
+"""How tokens are chosen beyond plain greedy decoding, and what proposes them: parts of the contract."""
