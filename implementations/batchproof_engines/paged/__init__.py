@@ -25,6 +25,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
     packing, packing_choice                       copies of weights in a faster layout, on a CPU
+    tile_products, tile_kernels                   the same bits in every batch, on request
     options                                       what can be switched, and the defaults by device
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
@@ -77,6 +78,7 @@ def paged(
     poison: float | None = None,
     feed: str = "auto",
     one_by_one: bool | None = None,
+    batch_invariant: bool = False,
     num_speculative_tokens: int | None = None,
     draft_agreement: float | None = None,
 ) -> Engine:
@@ -87,7 +89,8 @@ def paged(
     options that contradict each other or the device.
     """
     asked = PagedOptions(
-        backend, trace, graphs, overlap, compile, prepare, tune, linears, poison, feed, one_by_one
+        *(backend, trace, graphs, overlap, compile, prepare, tune, linears, poison, feed, one_by_one),
+        batch_invariant,
     )
     if num_speculative_tokens is not None or draft_agreement is not None:
         drafts = {"num_speculative_tokens": num_speculative_tokens, "draft_agreement": draft_agreement}
@@ -151,8 +154,12 @@ def build_unprobed(
         return block_pool_class(
             *shape,
             device=model.device,
-            kernels="triton" if options.backend == "triton" else "torch",
+            kernels=_kernels(options),
             num_columns=min(-(-longest // config.block_size), LONGEST_TABLE),
         )
 
     return engine_class(model, config, make_backend, options)
+
+
+def _kernels(options: PagedOptions) -> str:
+    return "tile" if options.batch_invariant else "triton" if options.backend == "triton" else "torch"

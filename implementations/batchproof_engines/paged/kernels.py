@@ -138,12 +138,13 @@ class Kernels(Protocol):
 
 
 def load_kernels(name: str) -> Kernels:
-    """Returns the set "torch", which works everywhere, or "triton", which needs `triton_works`.
+    """Returns the set "torch", which works everywhere, "triton", which needs `triton_works`, or "tile",
+    whose results depend on no other row.
 
     Raises `ValueError` for any other name.
     """
-    if name not in ("torch", "triton"):
-        raise ValueError(f"kernels {name!r} are unknown: choose 'torch' or 'triton'")
+    if name not in ("torch", "triton", "tile"):
+        raise ValueError(f"kernels {name!r} are unknown: choose 'torch', 'triton' or 'tile'")
     module: Kernels = import_module(f"batchproof_engines.paged.{name}_kernels")
     return module
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import Attached, Backend, passing_to
 from batchproof_engines.paged.compiled import CompiledLayers
 from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.tile_products import LinearsByTiles, TileProducts
 from batchproof_engines.paged.torchscript import TracedForward
 
 Outputs = tuple[Tensor, ...]  # the chosen token ids (S,) and, if they are wanted, logits (S, vocab)
@@ -33,8 +35,14 @@ class ModelPass:
     """
 
     def __init__(
-        self, model: PreTrainedModel, backend: Backend, options: PagedOptions, config: EngineConfig
+        self,
+        model: PreTrainedModel,
+        backend: Backend,
+        options: PagedOptions,
+        config: EngineConfig,
+        products: TileProducts | None = None,
     ) -> None:
+        """With `products`, linear layers multiply by them."""
         self._model = model
         self._backend = backend
         self._wants_logits = gives_logits(config, options)
@@ -42,11 +50,14 @@ class ModelPass:
         self._layers: AbstractContextManager[None] = nullcontext()
         if options.compile:
             self._layers = CompiledLayers(model, str(options.compile))
+        self._products: AbstractContextManager[None] = products or nullcontext()
+        self._by_tiles: AbstractContextManager[Any] = LinearsByTiles() if products else nullcontext()
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._num_layers = 0  # the number that attend in a pass
         self._trace: TracedForward | None = None
         if options.trace:
-            self._trace = TracedForward(model, self._forward, options.linears, config.max_num_seqs)
+            shape = options.linears, config.max_num_seqs
+            self._trace = TracedForward(model, self._forward, *shape, by_tiles=products is not None)
 
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
@@ -61,7 +72,7 @@ class ModelPass:
         `UnsupportedModelError` if the model's attention is not ours, or if the number of attending
         layers changes.
         """
-        with passing_to(self._backend, tokens.shape[1]) as current:
+        with passing_to(self._backend, tokens.shape[1]) as current, self._products:
             logits = (self._trace or self._forward)(tokens, positions, last)
             token_ids = _argmax(logits)
         if not current.num_layers:
@@ -77,7 +88,7 @@ class ModelPass:
         """Returns logits (S, vocab) at the indices `last` of the packed row; the head computes no
         others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
-        with self._attached, self._layers:
+        with self._attached, self._layers, self._by_tiles:
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]

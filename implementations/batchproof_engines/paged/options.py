@@ -39,10 +39,11 @@ class PagedOptions:
     poison: float | None = None  # the content of unused and freed blocks, which must have no effect
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
     one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
+    batch_invariant: bool = False  # no bit of an answer depends on the batch: `tile_products`, `_kernels`
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of the wrong type."""
-        for name in ("trace", "graphs", "overlap", "prepare", "tune", "one_by_one"):
+        for name in ("trace", "graphs", "overlap", "prepare", "tune", "one_by_one", "batch_invariant"):
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
@@ -70,7 +71,8 @@ class PagedOptions:
             raise ConfigError(f"engine 'paged': feed {self.feed!r} is none of auto, {choices}")
         is_cuda, is_cpu = device.type == "cuda", device.type == "cpu"
         is_packed = self.feed in ("auto", PACKED)
-        by_device = "lanes" if is_cpu else "triton" if is_cuda and triton_works() else "blocks"
+        is_plain_cpu = is_cpu and not self.batch_invariant
+        by_device = "lanes" if is_plain_cpu else "triton" if is_cuda and triton_works() else "blocks"
         backend = by_device if self.backend == "auto" else self.backend
         if backend not in BACKENDS:
             choices = ", ".join(BACKENDS)
@@ -80,6 +82,7 @@ class PagedOptions:
             self,
             feed=PACKED if is_packed else self.feed,
             backend=backend,
+            linears="plain" if self.batch_invariant and self.linears == "auto" else self.linears,
             trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
             overlap=is_packed and is_cuda if self.overlap is None else self.overlap,
@@ -99,6 +102,18 @@ class PagedOptions:
             *(
                 (self.feed != PACKED and bool(getattr(self, name)), f"{name} needs feed=packed")
                 for name in ("trace", "graphs", "overlap", "compile", "prepare", "tune")
+            ),
+            *(
+                (self.batch_invariant and is_wrong, f"batch_invariant=true needs {what}")
+                for is_wrong, what in (
+                    (not is_cpu, "a CPU"),
+                    (self.feed != PACKED, "feed=packed"),
+                    (self.backend != "blocks", "backend=blocks"),
+                    (self.linears != "plain", "linears=plain"),
+                    (bool(self.compile), "compile=false"),
+                    (bool(self.graphs), "graphs=false"),
+                    (bool(self.prepare), "prepare=false"),
+                )
             ),
             (
                 bool(self.one_by_one) and self.feed == PACKED,

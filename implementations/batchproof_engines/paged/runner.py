@@ -22,6 +22,7 @@ from batchproof_engines.paged.options import PagedOptions
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.sequence import Sequence
 from batchproof_engines.paged.staging import Reader, Staging, current
+from batchproof_engines.paged.tile_products import TileProducts
 
 TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
 
@@ -41,6 +42,7 @@ class ModelRunner:
 
     graphs_class = CapturedSteps
     last_tokens_class = LastTokens
+    products_class = TileProducts
 
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
@@ -49,7 +51,8 @@ class ModelRunner:
         self._tunes = options.tune
         self._keeps_logits = config.return_logits
         self._backend = backend
-        self._pass = ModelPass(model, backend, options, config)
+        products = self.products_class() if options.batch_invariant else None
+        self._pass = ModelPass(model, backend, options, config, products)
         self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
         self._staging = Staging(model.device)
         self._reader = Reader(model.device)

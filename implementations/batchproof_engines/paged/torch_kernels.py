@@ -31,7 +31,7 @@ def decode(
     places = rows.seq_lens.clamp(min=1) - 1  # for a padding row, the trash block's first cell
     blocks = tables[rows.lanes, places // block_size].long()
     slots = blocks * block_size + places % block_size
-    _write(cache, slots, key[:num_rows], value[:num_rows])
+    write(cache, slots, key[:num_rows], value[:num_rows])
     _attend_singly(query[:num_rows], cache, tables, rows, form, out[:num_rows])
 
 
@@ -47,7 +47,7 @@ def prefill(
 ) -> None:
     """See `Kernels.prefill`."""
     num_tokens, block_size = len(rows.slots), cache.keys.shape[1]
-    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
+    write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
     if rows.spans is None:
         singles = _as_decodes(rows, len(query) - num_tokens, tables)
         _attend_singly(query[-num_tokens:], cache, tables, singles, form, out[-num_tokens:])
@@ -85,7 +85,7 @@ def _as_decodes(rows: PrefillRows, first: int, tables: Tensor) -> DecodeRows:
     )
 
 
-def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
+def write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
     cache.keys.flatten(0, 1)[slots] = key
     cache.values.flatten(0, 1)[slots] = value
 

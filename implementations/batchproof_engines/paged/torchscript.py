@@ -39,7 +39,7 @@ _TRACES: WeakKeyDictionary[PreTrainedModel, Traces] = WeakKeyDictionary()
 
 
 class Traces(dict[object, "Trace | None"]):
-    """The traces of a model, by the layers that are packed in them."""
+    """The traces of a model, by how they multiply: tiles or not, and the layers that are packed."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -66,9 +66,17 @@ class _NullBackend:
 class TracedForward:
     """`forward` of a model as TorchScript, or as it is if it cannot be traced soundly."""
 
-    def __init__(self, model: PreTrainedModel, forward: Forward, linears: str, slots: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        forward: Forward,
+        linears: str,
+        slots: int,
+        by_tiles: bool = False,  # as `forward` multiplies; it has traces of its own
+    ) -> None:
         self._forward = forward
         self._device = model.device
+        self._by_tiles = by_tiles
         current = Traces(model)
         if model not in _TRACES or _TRACES[model].facts != current.facts:
             _TRACES[model] = current
@@ -95,7 +103,7 @@ class TracedForward:
         return trace(tokens, positions, last, *weights, *self._traces.tensors)[:num_sampled]
 
     def _trace(self, packed: Sequence[PackedLinear]) -> Trace | None:
-        key = tuple((each.layer, each.kernel, each.slots) for each in packed)
+        key = self._by_tiles, *((each.layer, each.kernel, each.slots) for each in packed)
         if key not in self._traces:
             tensors = self._traces.tensors
             self._traces[key] = _traced(self._forward, self._device, packed, tensors)
