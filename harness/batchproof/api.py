@@ -17,7 +17,7 @@ This module imports no torch at run time, so that a scheduler may import it and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from numbers import Integral
@@ -166,10 +166,10 @@ EngineFactory = Callable[["PreTrainedModel", EngineConfig], Engine]
 class Capability(StrEnum):
     """What an engine may offer beyond `generate`.
 
-    Without a declaration an engine is held to what its methods show: STEPPING, TRACING, MASKING and
-    CLOSING by their methods, SCHEDULING if it has both of the first two, LOGITS if a first answer
-    contains them. An engine with an attribute `capabilities: frozenset[Capability]` is held to
-    exactly that set; naming one without having its methods is an error.
+    Without a declaration an engine is held to what its methods show: STEPPING, TRACING, MASKING,
+    CLOSING and INVARIANCE by their members, SCHEDULING if it has both of the first two, LOGITS if a
+    first answer contains them. An engine with an attribute `capabilities: frozenset[Capability]` is
+    held to exactly that set; naming one without having its methods is an error.
     """
 
     STEPPING = "stepping"  # `add`, `step`, `abort`, `has_unfinished`
@@ -191,6 +191,7 @@ class Capability(StrEnum):
     SAMPLING = "sampling"  # stage 6: temperatures above 0
     SEEDED_SAMPLING = "seeded_sampling"  # a request with a seed draws the same tokens in any batch
     SPECULATION = "speculation"  # drafts greedy answers: `EngineConfig.num_speculative_tokens`
+    INVARIANCE = "invariance"  # `invariance`: grades that the engine reaches at least
 
 
 _FIELDS: dict[Capability, tuple[str, ...]] = {  # of `SamplingParams`
@@ -362,6 +363,27 @@ class DelayedEngine(Protocol):
         `Capability.SCHEDULING` is refused: nothing else is measured by it, and its author might
         assume that surplus rows are granted.
         """
+        ...
+
+
+@runtime_checkable
+class InvariantEngine(Protocol):
+    """An engine that declares how little its answers depend on what should not matter (P20).
+
+    Only what is declared can fail. The axes and what is varied along each are in
+    `batchproof.run.invariance.axes`: batch, neighbours, order, arrival, chunking, prefix, prefill,
+    preemption, restart, threads. The grades, each of which implies those behind it:
+
+    * "B": every bit of the logits stays, whatever the shapes. No grade of neighbours and restart,
+      which keep all shapes.
+    * "S": logits stay within kappa E, and every bit where all shapes are the same.
+    * "E": logits stay within kappa E, the bound that rounding explains.
+    * "T": tokens stay, on models whose margins rounding cannot bridge.
+    """
+
+    @property
+    def invariance(self) -> Mapping[str, str]:
+        """The least grade along each declared axis, as `{"batch": "B", "neighbours": "S"}`."""
         ...
 
 

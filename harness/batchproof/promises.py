@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Promise(Enum):
-    """`P1` ... `P19`, each with a short name and the promise in a sentence."""
+    """`P1` ... `P20`, each with a short name and the promise in a sentence."""
 
     P1 = ("parity", "token_ids equal per-prompt greedy generation, token for token")
     P2 = ("caps", "never more than max_new_tokens, and exactly that many unless an EOS came first")
@@ -28,6 +28,7 @@ class Promise(Enum):
     P17 = ("speculation", "speculative decoding answers as the model alone, whatever is drafted")
     P18 = ("logprobs", "logprobs are those of the model, ranked, and of the right request and step")
     P19 = ("sampling", "tokens are chosen by the request's own parameters, and by no one else's")
+    P20 = ("invariance", "answers depend on batch, order and schedule no more than the engine declares")
 
     def __init__(self, title: str, sentence: str) -> None:
         self.title = title

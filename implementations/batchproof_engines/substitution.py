@@ -27,6 +27,7 @@ from batchproof_engines.paged.options import PACKED, PagedOptions
 from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.paged.runner import ModelRunner
 from batchproof_engines.paged.speculation import Speculator
+from batchproof_engines.paged.tile_products import TileProducts
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 from batchproof_engines.sampler import Sampler
@@ -41,6 +42,7 @@ OWNERS: dict[type, tuple[type, str]] = {
     CapturedSteps: (ModelRunner, "graphs_class"),
     LastTokens: (ModelRunner, "last_tokens_class"),
     ModelRunner: (PagedEngine, "runner_class"),
+    TileProducts: (ModelRunner, "products_class"),
     Sampler: (PagedEngine, "sampler_class"),
     Speculator: (PagedEngine, "speculator_class"),
     RowCaches: (CachedRunner, "caches_class"),

@@ -11,14 +11,10 @@ import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
-from batchproof.campaign.invariance import axes, control
-from batchproof.campaign.invariance.axes import AXES
 from batchproof.campaign.invariance.invariance_page import invariance_page
-from batchproof.campaign.invariance.measure import measure_axis, measure_engine
-from batchproof.campaign.invariance.serving import Measured
-from batchproof.campaign.invariance.settings import NEIGHBOUR
 from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
+from batchproof.promises import Promise
 from batchproof.records.invariance import (
     INVARIANCE,
     UNMEASURED,
@@ -27,8 +23,13 @@ from batchproof.records.invariance import (
     InvarianceRecord,
 )
 from batchproof.records.made import made_now
+from batchproof.run.invariance import axes, control
+from batchproof.run.invariance.axes import AXES
+from batchproof.run.invariance.measure import measure_axis, measure_engine
+from batchproof.run.invariance.settings import NEIGHBOUR
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
+from batchproof.run.trial import Trial
 
 RESULTS = ROOT / "results" / "invariance.json"
 ULP, LARGE = 2.0**-23, 1e-3  # added to logits; the second is far beyond kappa E, and changes no token
@@ -116,8 +117,8 @@ def few_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def along(
     lab: Laboratory, factory: EngineFactory, axis: str, model: str, has: frozenset[Capability] = LOGITS
 ) -> AxisRecord:
-    measured = Measured(lab, EngineSpec("mine", factory), lab.oracle(model), has)
-    return measure_axis(measured, AXES[axis], seed=0)
+    trial = Trial(lab, EngineSpec("mine", factory), lab.oracle(model), has, Promise.P20)
+    return measure_axis(trial, AXES[axis], seed=0)
 
 
 RANDOM, HASH = "llama-random", "gpt2-hash"

@@ -24,4 +24,5 @@ BY_PROMISE: Mapping[Promise, Cause] = {
     Promise.P17: Cause.SPECULATION,
     Promise.P18: Cause.LOGPROBS,
     Promise.P19: Cause.SAMPLING,
+    Promise.P20: Cause.SHAPES,
 }

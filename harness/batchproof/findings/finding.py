@@ -68,6 +68,7 @@ class Rule(Enum):
     RELATION_LOGITS = ("relation-logits", Promise.P5)
     RETURNED = ("returned", Promise.P8, Cause.STALE)
     REPEATS = ("repeats", Promise.P16)
+    INVARIANCE = ("invariance", Promise.P20, Cause.SHAPES)
     # attention seen from outside (`checks.masks`)
     MASK_SHAPE = ("mask-shape", Promise.P6)
     MASK = ("mask", Promise.P6, Cause.MASK)

@@ -144,6 +144,11 @@ REFUSALS_AND_RELATIONS: dict[Rule, tuple[str, ...]] = {
     ),
     Rule.RETURNED: (REQUEST + ": the logits that were returned have changed after a later call",),
     Rule.REPEATS: ("the same call was answered differently", "first: {first}", "then:  {then}"),
+    Rule.INVARIANCE: (
+        "the grade along {axis} is {got}, but the engine declares {declared}: {what}",
+        REQUEST + ": its logits move by {worst} E, and {num_tokens} of its tokens stay",
+        *BEFORE_AND_AFTER,
+    ),
     Rule.MASK_SHAPE: ("the mask is {got}, but should be {should_be}",),
     Rule.MASK: (
         "{first}, and {num_others} more bits differ from the definition",

@@ -35,7 +35,7 @@ OPTIONS = frozenset(
     )
 )
 MARKERS = (
-    "promise(id): the promise a conformance test checks, P1 to P19",
+    "promise(id): the promise a conformance test checks, P1 to P20",
     "needs(*capabilities): skipped, by name, for engines without them",
     "shows(*capabilities): as needs, but an engine without a trace runs the test as well, and the "
     "summary says that they are not shown to have happened",

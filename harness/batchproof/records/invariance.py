@@ -28,6 +28,7 @@ class AxisRecord:
     worst: float | None = None
     num_comparisons: int = 0
     num_tokens: int = 0  # compared, each with its logits if there are any
+    has_failed: bool = False  # not measured because serving failed: the engine lacks nothing for it
 
 
 @dataclass(frozen=True)

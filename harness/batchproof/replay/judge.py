@@ -24,6 +24,9 @@ from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.replay.needs import lacking
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.invariance.axes import AXES
+from batchproof.run.invariance.grades import Grade
+from batchproof.run.invariance.holding import require_grade
 from batchproof.run.relations import blame, check_returned_logits, comparing, require_same_bits
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial
@@ -88,6 +91,9 @@ def judge(trial: Trial, failure: Failure) -> None:
             _check_mask(trial, failure)
         elif finding.rule in REFUSALS:
             _check_refusal(trial, failure)
+        elif finding.rule is Rule.INVARIANCE:
+            axis, declared = str(finding.facts["axis"]), str(finding.facts["declared"])
+            require_grade(trial, AXES[axis], Grade.of(declared))
         elif finding.rule is Rule.RETURNED:
             check_returned_logits(trial, [run.workload for run in failure.scene.runs])
         elif failure.scene.workload.aborts:

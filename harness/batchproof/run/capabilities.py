@@ -11,6 +11,7 @@ from batchproof.api import (
     ClosableEngine,
     Engine,
     EngineConfig,
+    InvariantEngine,
     MaskingEngine,
     Request,
     SteppingEngine,
@@ -26,6 +27,7 @@ PROTOCOLS = {
     Capability.TRACING: TracingEngine,
     Capability.MASKING: MaskingEngine,
     Capability.CLOSING: ClosableEngine,
+    Capability.INVARIANCE: InvariantEngine,
 }
 # Capabilities that can only be seen through others, or are tested with them.
 NEEDS = {

@@ -25,8 +25,10 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
     Exception` catches is raised as an `Exception` of that name.
 
     It uses the interval timer of the process, which exists on POSIX and reaches the main thread
-    only; elsewhere there is no limit. Native code that never returns to the interpreter, or an engine
-    that swallows the exception, is out of reach: only an expendable process (`--isolate`) is ended.
+    only; elsewhere there is no limit. An exception that leaves the block after it is the alarm's, of
+    which TorchScript makes a `RuntimeError`. Native code that never returns to the interpreter, or an
+    engine that swallows the exception, is out of reach: only an expendable process (`--isolate`) is
+    ended.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -74,14 +76,20 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
         yield
         return
 
+    late = f"{what} did not return within {seconds:g} s"
+
     def stop(_signum: int, _frame: FrameType | None) -> None:
-        raise EngineHang(f"{what} did not return within {seconds:g} s")
+        raise EngineHang(late)
 
     began = time.monotonic()
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except Exception as error:
+        if time.monotonic() - began > seconds:
+            raise EngineHang(late) from error
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, previous)

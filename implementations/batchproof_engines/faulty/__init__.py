@@ -30,6 +30,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     routing,
     scale,
     scheduling,
+    shapes,
     sharing,
     side_effects,
     speculating,

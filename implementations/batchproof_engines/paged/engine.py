@@ -44,6 +44,9 @@ Landed = tuple[list[TokenEvent], list[Tensor]]
 MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
 ALL = frozenset(Capability) - {Capability.CLOSING}
+# What `batch_invariant` is for. (How many threads share a product may matter.)
+BITWISE = ("batch", "order", "arrival", "chunking", "prefix", "prefill", "preemption")
+INVARIANCE = dict.fromkeys(BITWISE, "B") | dict.fromkeys(("neighbours", "restart"), "S")
 
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
 _event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
@@ -66,6 +69,7 @@ class PagedEngine:
         options: PagedOptions,
     ) -> None:
         self.capabilities = _capabilities(options)
+        self.invariance = INVARIANCE if options.batch_invariant else {}
         self._sampler = self.sampler_class()
         self._config = config
         self._window = sliding_window(model)
@@ -297,10 +301,10 @@ def _capabilities(options: PagedOptions) -> frozenset[Capability]:
     lacking: set[Capability] = set()
     if options.overlap:
         lacking |= CHOOSING
-    if (
-        options.overlap or options.feed != PACKED
-    ):  # drafts are verified by the host; a state has no way back
-        lacking.add(Capability.SPECULATION)
+    if options.overlap or options.feed != PACKED:
+        lacking.add(Capability.SPECULATION)  # the host verifies drafts; a state has no way back
+    if not options.batch_invariant:
+        lacking.add(Capability.INVARIANCE)
     if options.feed == SEPARATE:  # the model's own attention has the mask
         lacking.add(Capability.MASKING)
     if not keeps_prefixes(options):

@@ -39,7 +39,7 @@ class PagedOptions:
     poison: float | None = None  # the content of unused and freed blocks, which must have no effect
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
     one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
-    batch_invariant: bool = False  # no bit of an answer depends on the batch: `tile_products`, `_kernels`
+    batch_invariant: bool = False  # the same bits in every batch: `tile_products`
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a value of the wrong type."""

@@ -4,8 +4,7 @@ A library chooses its kernel for a product by the shapes, and each kernel sums i
 the same row gets other bits in a product of one row than in one of four, so the batch decides about
 them. Here all products of a weight have one shape: `TILE` rows. More rows are cut into tiles, and the
 last tile is filled up with zeros. The idea is that of Thinking Machines Lab, "Defeating Nondeterminism
-in LLM Inference" (2025), and of vLLM's batch-invariant mode, whose kernels are their own; these are those of
-torch.
+in LLM Inference" (2025), and of vLLM's batch-invariant mode; they write kernels, this uses torch's.
 
 Such a kernel might still treat one place of a tile differently from another. Whether it does is tried
 once for each shape of a weight.
@@ -40,7 +39,7 @@ class TileProducts:
 
     def __init__(self) -> None:
         self._tried: set[tuple[object, ...]] = set()
-        self._tokens: list[Token[TileProducts]] = []
+        self._tokens: list[Token[TileProducts | None]] = []
 
     def multiply(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Returns `rows` (..., in) times `weight` (out, in), plus `bias` (out,): (..., out).
@@ -82,7 +81,7 @@ def _require_equal_places(weight: Tensor) -> None:
 
 
 # While a trace is made there is no pass.
-_CURRENT = ContextVar("the products of the current forward pass", default=TileProducts())
+_CURRENT: ContextVar[TileProducts | None] = ContextVar("the current products", default=None)
 
 # An operator, so that it stays one call in a trace.
 _LIBRARY = torch.library.Library("batchproof", "FRAGMENT")
@@ -90,7 +89,7 @@ _LIBRARY.define("multiply(Tensor rows, Tensor weight, Tensor? bias) -> Tensor")
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return _CURRENT.get().multiply(rows, weight, bias)
+    return (_CURRENT.get() or TileProducts()).multiply(rows, weight, bias)
 
 
 _LIBRARY.impl("multiply", _multiply, "CompositeExplicitAutograd")
@@ -105,7 +104,7 @@ class LinearsByTiles(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Iterable[type],  # noqa: ARG002 - part of torch's protocol
+        types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:

@@ -53,6 +53,7 @@ class RaggedEngine:
         Capability.CLOSING,
         Capability.PREFIX_CACHING,
         Capability.SPECULATION,
+        Capability.INVARIANCE,
     }
     scheduler_class = Scheduler
     sampler_class = Sampler

@@ -1,4 +1,2 @@
-"""How far an engine's answers depend on what should not matter, measured and graded.
-
-`grades` defines the grades, `axes` what is varied, `control` what must differ in every run.
-"""
+"""`batchproof invariance`: the grades of engines as a table. What measures them is in
+`batchproof.run.invariance`."""

@@ -8,10 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from batchproof.campaign.invariance.axes import AXES
 from batchproof.campaign.invariance.invariance_page import invariance_page, tables
-from batchproof.campaign.invariance.measure import measure_engine
-from batchproof.campaign.invariance.serving import num_threads
 from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
@@ -22,6 +19,9 @@ from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.invariance import INVARIANCE, EngineRecord, InvarianceRecord
 from batchproof.records.made import made_now
 from batchproof.run.devices import make_current
+from batchproof.run.invariance.axes import AXES
+from batchproof.run.invariance.measure import measure_engine
+from batchproof.run.invariance.serving import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.time_limit import contained
@@ -62,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 if every engine has its grades, 1 if a negative control failed or an engine could not
-    be used. A run over some axes, or stopped with Ctrl-C, is written to `invariance-partial.*`.
+    """Returns 0 if every engine has its grades, 1 if a negative control failed, an engine could not be
+    used, or one raised or ran out of time along an axis. A run over some axes, or stopped with Ctrl-C,
+    is written to `invariance-partial.*`.
 
     Raises `UsageError` for an unknown engine, model, dtype, axis or device.
     """
@@ -88,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     result = InvarianceRecord(made_now(), is_whole, str(device), arguments.seed, tuple(found))
     write_result(INVARIANCE, result, invariance_page, output, "invariance", is_whole)
     print("\n".join(tables(result)))
-    return exit_code or int(any(each.refusal for each in found))
+    has_failed = (each.refusal or any(axis.has_failed for axis in each.axes) for each in found)
+    return exit_code or int(any(has_failed))
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from batchproof.campaign.invariance.axes import ALL
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, InvarianceRecord
 from batchproof.records.markdown import header, line
+from batchproof.run.invariance.axes import ALL
 
 LEGEND = """\
 One request is served in two settings that differ along one axis. The grade says what stays:

@@ -14,8 +14,9 @@ from itertools import cycle
 from math import ceil
 
 from batchproof.api import Capability, Request
-from batchproof.campaign.invariance import events
-from batchproof.campaign.invariance.settings import (
+from batchproof.run.invariance import events
+from batchproof.run.invariance.grades import Grade
+from batchproof.run.invariance.settings import (
     KEPT,
     LENGTHS,
     NEIGHBOUR,
@@ -26,7 +27,7 @@ from batchproof.campaign.invariance.settings import (
     one_call,
 )
 
-BATCH_SIZES = (2, 4, 8, 16)  # others beside the kept request
+BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request
 SMALL_BUDGET = 6  # tokens a step, for chunks
 SMALL_BLOCK = 4  # tokens
 Comparisons = Callable[[Contents], Iterator[Comparison]]
@@ -41,8 +42,13 @@ class Axis:
     comparisons: Comparisons
     shown: events.Shown | None = None
     needs: Capability | None = None
-    keeps_shapes: bool = False
+    keeps_shapes: bool = False  # so that S is its best grade
     is_in_process: bool = False  # the harness varies its own process, so the engine must be in it
+
+    @property
+    def best(self) -> Grade:
+        """The best grade that there is along the axis."""
+        return Grade.SAME_SHAPES if self.keeps_shapes else Grade.BITWISE
 
 
 def _against(kept: Request, base: Setting, changed: Setting) -> Comparison:

@@ -48,8 +48,15 @@ class Grade(IntEnum):
     @property
     def letter(self) -> GradeLetter:
         """The grade as tables show it."""
-        letters: tuple[GradeLetter, ...] = ("-", "T", "E", "S", "B")
-        return letters[self]
+        return LETTERS[self]
+
+    @classmethod
+    def of(cls, letter: str) -> Grade:
+        """Returns the grade of a letter. Raises `ValueError` for any other."""
+        return cls([*LETTERS].index(letter))
+
+
+LETTERS: tuple[GradeLetter, ...] = ("-", "T", "E", "S", "B")  # by grade
 
 
 @dataclass(frozen=True)

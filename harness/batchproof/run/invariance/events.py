@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from batchproof.api import RowRecord, StepRecord
-from batchproof.campaign.invariance.settings import KEPT
+from batchproof.run.invariance.settings import KEPT
 
 Trace = Sequence[StepRecord]
 Shown = Callable[[Trace, Trace], bool]

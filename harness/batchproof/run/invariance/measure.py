@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from batchproof.api import Capability
-from batchproof.campaign.invariance.axes import Axis
-from batchproof.campaign.invariance.control import failed_control
-from batchproof.campaign.invariance.grades import Graded, graded
-from batchproof.campaign.invariance.serving import Measured, Served
-from batchproof.campaign.invariance.settings import Comparison, Contents
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
+from batchproof.findings.finding import Rule
+from batchproof.findings.finding_text import headline
+from batchproof.promises import Promise
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.machine_paths import without_machine_paths
+from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.invariance.axes import Axis
+from batchproof.run.invariance.control import failed_control
+from batchproof.run.invariance.grades import Graded, graded
+from batchproof.run.invariance.serving import Served, serve_setting
+from batchproof.run.invariance.settings import Comparison, Contents
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, has_own_process
 from batchproof.run.time_limit import contained
+from batchproof.run.trial import Trial
 
 LEAST_COMPARISONS = 4
 LONGEST_REASON = 200  # characters; an error of TorchScript has thousands
@@ -25,15 +29,18 @@ NO_LOGITS = "it returns no logits, and near-ties may change the tokens of this m
 
 
 class NotMeasuredError(Exception):
-    """Raised if an axis has no grade; the message says why."""
+    """Raised if an axis can have no grade; the message says why."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A graded comparison, and whether the traces show what the axis is about; None without traces."""
+    """A graded comparison; `is_shown` tells whether the traces show what the axis is about, None
+    without traces."""
 
     graded: Graded
     is_shown: bool | None
+    base: Served
+    changed: Served
 
 
 def measure_engine(
@@ -49,8 +56,8 @@ def measure_engine(
     dtype = oracle.subject.dtype_name
     try:
         with contained():
-            measured = Measured(lab, spec, oracle, lab.capabilities(spec, oracle.subject))
-            failed = failed_control(measured, control_contents)
+            trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P20)
+            failed = failed_control(trial, control_contents)
             kappa, unit = oracle.kappa, oracle.error.max_abs
     except (UsageError, ConfigError):
         raise
@@ -61,19 +68,21 @@ def measure_engine(
     if failed:
         failed = f"the negative control failed: {failed}"
         return EngineRecord(spec.name, model, dtype, kappa, unit, refusal=failed)
-    records = tuple(measure_axis(measured, axis, seed) for axis in axes)
+    records = tuple(measure_axis(trial, axis, seed) for axis in axes)
     return EngineRecord(spec.name, model, dtype, kappa, unit, axes=records)
 
 
-def measure_axis(measured: Measured, axis: Axis, seed: int) -> AxisRecord:
+def measure_axis(trial: Trial, axis: Axis, seed: int) -> AxisRecord:
     """Returns the grade along the axis, or why there is none."""
     try:
-        _require_measurable(measured, axis)
+        require_measurable(trial, axis)
         with contained():
-            outcomes = _outcomes(measured, axis, Contents(measured.oracle.subject, seed))
+            outcomes = list(compared(trial, axis, seed))
         evidence = _evidence(axis, outcomes)
-    except (Exception, EngineHang) as error:
+    except (NotMeasuredError, OracleError) as error:
         return AxisRecord(axis.name, UNMEASURED, _reason(error))
+    except (Exception, EngineHang) as error:
+        return AxisRecord(axis.name, UNMEASURED, _reason(error), has_failed=True)
     found = [each.graded for each in outcomes]
     worst = max((each.worst for each in found if each.worst is not None), default=None)
     return AxisRecord(
@@ -86,40 +95,41 @@ def measure_axis(measured: Measured, axis: Axis, seed: int) -> AxisRecord:
     )
 
 
-def _require_measurable(measured: Measured, axis: Axis) -> None:
+def require_measurable(trial: Trial, axis: Axis) -> None:
     """Raises `NotMeasuredError` if the engine lacks what the axis needs."""
-    if axis.needs is not None and axis.needs not in measured.capabilities:
+    if axis.needs is not None and axis.needs not in trial.capabilities:
         raise NotMeasuredError(f"the engine has no {axis.needs}")
-    if axis.is_in_process and has_own_process(measured.spec.name):
+    if axis.is_in_process and has_own_process(trial.spec.name):
         raise NotMeasuredError("the engine computes in a process of its own")
-    if Capability.LOGITS not in measured.capabilities and measured.oracle.subject.oracle is None:
+    if not trial.has_logits and trial.subject.oracle is None:
         raise NotMeasuredError(NO_LOGITS)
 
 
-def _outcomes(measured: Measured, axis: Axis, contents: Contents) -> list[Outcome]:
-    """Compares at least `LEAST_COMPARISONS` times, and all times as long as no bit has moved: in few
+def compared(trial: Trial, axis: Axis, seed: int) -> Iterator[Outcome]:
+    """Yields at least `LEAST_COMPARISONS` outcomes, and all as long as no bit has moved: in few
     comparisons equal bits may be luck, above all in 16 bits."""
-    outcomes: list[Outcome] = []
-    for comparison in axis.comparisons(contents):
-        outcomes.append(_compared(measured, axis, comparison, contents))
-        has_moved = any(each.graded.has_moved for each in outcomes)
-        if has_moved and len(outcomes) >= LEAST_COMPARISONS:
-            break
-    return outcomes
+    contents = Contents(trial.subject, seed)
+    has_moved = False
+    for number, comparison in enumerate(axis.comparisons(contents), start=1):
+        outcome = _compared(trial, axis, comparison, contents)
+        yield outcome
+        has_moved |= outcome.graded.has_moved
+        if has_moved and number >= LEAST_COMPARISONS:
+            return
 
 
-def _compared(measured: Measured, axis: Axis, comparison: Comparison, contents: Contents) -> Outcome:
-    base = measured.serve(comparison.base, comparison.prompt)
+def _compared(trial: Trial, axis: Axis, comparison: Comparison, contents: Contents) -> Outcome:
+    base = serve_setting(trial, comparison.base, comparison.prompt)
     setting = comparison.changed(base.answer.token_ids)
-    changed = measured.serve(setting, comparison.prompt)
+    changed = serve_setting(trial, setting, comparison.prompt)
     found = graded(
-        measured.oracle,
+        trial.oracle,
         base.answer,
         changed.answer,
-        lambda: measured.serve(contents.rewritten(setting), comparison.prompt).answer,
+        lambda: serve_setting(trial, contents.rewritten(setting), comparison.prompt).answer,
         axis.keeps_shapes,
     )
-    return Outcome(found, _is_shown(axis, base, changed))
+    return Outcome(found, _is_shown(axis, base, changed), base, changed)
 
 
 def _is_shown(axis: Axis, base: Served, changed: Served) -> bool | None:
@@ -147,6 +157,11 @@ def _evidence(axis: Axis, outcomes: Sequence[Outcome]) -> Evidence:
 
 def _reason(error: BaseException) -> str:
     """Returns an exception as a reason, on one line."""
-    text = shorten(without_machine_paths(str(error)), LONGEST_REASON)
-    is_ours = isinstance(error, NotMeasuredError | OracleError)
-    return text if is_ours else f"it raised {type(error).__name__}: {text}"
+    text = str(error)
+    if isinstance(error, ConformanceFailure | HangFailure):
+        text = headline(error.failure.finding)
+        if error.failure.rule is Rule.HANG:
+            text = f"time limit: {text}"
+    elif not isinstance(error, NotMeasuredError | OracleError):
+        text = f"it raised {type(error).__name__}: {text}"
+    return shorten(without_machine_paths(text), LONGEST_REASON)

@@ -13,37 +13,38 @@ from dataclasses import replace
 
 import torch
 
-from batchproof.campaign.invariance.grades import Answer, Grade, graded
-from batchproof.campaign.invariance.serving import Measured
-from batchproof.campaign.invariance.settings import LENGTHS, Contents, one_call
+from batchproof.run.invariance.grades import Answer, Grade, graded
+from batchproof.run.invariance.serving import serve_setting
+from batchproof.run.invariance.settings import LENGTHS, Contents, one_call
+from batchproof.run.trial import Trial
 
 
-def failed_control(measured: Measured, contents: Contents) -> str:
+def failed_control(trial: Trial, contents: Contents) -> str:
     """Returns which control failed, and how; empty if all is well. Raises what serving raises."""
     kept, others = contents.kept(LENGTHS[-1]), contents.neighbours(2)
     altered = contents.with_last_token_changed(kept)
     answer, other = (
-        measured.serve(one_call([each, *others]), each.prompt_token_ids).answer
+        serve_setting(trial, one_call([each, *others]), each.prompt_token_ids).answer
         for each in (kept, altered)
     )
-    return _prompt_unseen(measured, answer, other) or _noise_misjudged(measured, answer)
+    return _prompt_unseen(trial, answer, other) or _noise_misjudged(trial, answer)
 
 
-def _prompt_unseen(measured: Measured, answer: Answer, other: Answer) -> str:
+def _prompt_unseen(trial: Trial, answer: Answer, other: Answer) -> str:
     """Returns how answers to different prompts are not told apart."""
-    grade = graded(measured.oracle, answer, other, lambda: other).grade
+    grade = graded(trial.oracle, answer, other, lambda: other).grade
     if grade is Grade.NONE:
         return ""
     return f"another last token of the prompt gets grade {grade.letter}, but should get -"
 
 
-def _noise_misjudged(measured: Measured, answer: Answer) -> str:
+def _noise_misjudged(trial: Trial, answer: Answer) -> str:
     """Returns how an ulp of noise is not graded as rounding; empty without logits."""
     if answer.logits is None:
         return ""
     noisy, noisier = (with_noise(answer, seed) for seed in (1, 2))
     for keeps_shapes in (False, True):
-        grade = graded(measured.oracle, answer, noisy, lambda: noisier, keeps_shapes).grade
+        grade = graded(trial.oracle, answer, noisy, lambda: noisier, keeps_shapes).grade
         if grade is not Grade.WITHIN_E:
             return f"an ulp of noise on the logits gets grade {grade.letter}, but should get E"
     return ""

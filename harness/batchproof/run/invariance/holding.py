@@ -1,0 +1,79 @@
+"""Holds an engine to the grades that it declares."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from batchproof.errors import UsageError
+from batchproof.findings.finding import Rule, found
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.invariance.axes import Axis
+from batchproof.run.invariance.control import failed_control
+from batchproof.run.invariance.grades import Grade
+from batchproof.run.invariance.measure import (
+    NotMeasuredError,
+    Outcome,
+    compared,
+    require_measurable,
+)
+from batchproof.run.invariance.serving import num_threads
+from batchproof.run.invariance.settings import Contents
+from batchproof.run.trial import Trial
+
+SEED = 0
+NUM_COMPARISONS = 2  # along each axis; the longest prompt and the largest batch come first
+
+
+def require_control(trial: Trial) -> None:
+    """Raises `ConformanceFailure` if what must differ does not: see `control`."""
+    with num_threads(1):
+        failed = failed_control(trial, Contents(trial.subject, SEED))
+    if failed:
+        what = f"the negative control failed: {failed}"
+        finding = found(Rule.STATED, promise=trial.promise, what=what)
+        raise ConformanceFailure(trial.failure(finding))
+    trial.ledger.num_workloads += 1
+    trial.ledger.num_requests += 1
+
+
+def require_grade(trial: Trial, axis: Axis, declared: Grade) -> None:
+    """Compares along the axis, a few times. Equal tokens, T, are required of a constructed model only.
+
+    Raises `ConformanceFailure` at the first grade below the declared one, `UsageError` if the axis
+    cannot be measured, and as `Trial.run` does.
+    """
+    if declared is Grade.TOKENS and trial.subject.oracle is None:
+        return
+    try:
+        require_measurable(trial, axis)
+    except NotMeasuredError as error:
+        raise UsageError(f"{trial!r} declares {declared.letter} along {axis.name}: {error}") from None
+    for outcome in islice(compared(trial, axis, SEED), NUM_COMPARISONS):
+        if outcome.is_shown is not None:
+            trial.must_show(axis.what, outcome.is_shown)
+        if outcome.graded.grade < declared:
+            raise _fallen(trial, axis, declared, outcome)
+        trial.ledger.num_workloads += 1
+        trial.ledger.num_requests += 1
+        trial.ledger.num_steps += outcome.graded.num_tokens
+
+
+def _fallen(trial: Trial, axis: Axis, declared: Grade, outcome: Outcome) -> ConformanceFailure:
+    base, changed = outcome.base, outcome.changed
+    pairs = zip(base.answer.token_ids, changed.answer.token_ids, strict=False)
+    same = [before == after for before, after in pairs]
+    worst = outcome.graded.worst
+    finding = found(
+        Rule.INVARIANCE,
+        changed.completion.request_id,
+        axis=axis.name,
+        what=axis.what,
+        declared=declared.letter,
+        got=outcome.graded.grade.letter,
+        worst="an unknown number of" if worst is None else f"{worst:.2g}",
+        num_tokens=same.index(False) if False in same else len(same),
+        before=base.answer.token_ids,
+        after=changed.answer.token_ids,
+    )
+    scene = trial.history.scene_of_answers(changed.completion, base.completion)
+    return ConformanceFailure(trial.failure(finding, scene=scene))
