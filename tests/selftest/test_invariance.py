@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
 from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
 from batchproof.campaign.invariance.invariance_page import invariance_page
-from batchproof.errors import UnsupportedModelError
+from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
+from batchproof.findings.causes import Cause
+from batchproof.findings.finding import Rule
 from batchproof.places import ROOT
 from batchproof.promises import Promise
 from batchproof.records.invariance import (
@@ -23,10 +26,13 @@ from batchproof.records.invariance import (
     InvarianceRecord,
 )
 from batchproof.records.made import made_now
+from batchproof.run.failures import ConformanceFailure
 from batchproof.run.invariance import axes, control
 from batchproof.run.invariance.axes import AXES
+from batchproof.run.invariance.declared import declared_grades
+from batchproof.run.invariance.holding import require_grade
 from batchproof.run.invariance.measure import measure_axis, measure_engine
-from batchproof.run.invariance.settings import NEIGHBOUR
+from batchproof.run.invariance.settings import NEIGHBOUR, Comparison, Contents
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
 from batchproof.run.trial import Trial
@@ -170,7 +176,7 @@ def test_what_an_engine_cannot_show_is_not_measured(
     spec = resolve_engine(name)
     capabilities = lab.capabilities(spec, lab.subject(RANDOM))
     record = along(lab, spec.factory, axis, RANDOM, capabilities)
-    assert record.grade == UNMEASURED
+    assert (record.grade, record.has_failed) == (UNMEASURED, False)
     assert reason in record.reason
 
 
@@ -185,7 +191,100 @@ def test_the_traces_of_paged_show_every_event(lab: Laboratory, axis: str) -> Non
 
 def test_an_engine_that_raises_is_not_measured(lab: Laboratory) -> None:
     record = along(lab, engine(raising), "batch", RANDOM)
-    assert (record.grade, record.reason) == (UNMEASURED, "it raised ValueError: out of luck")
+    assert (record.grade, record.reason) == (UNMEASURED, "the engine raised ValueError: out of luck")
+    assert record.has_failed
+
+
+def test_an_axis_that_ran_out_of_time_fails_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(_contents: Contents) -> Iterator[Comparison]:
+        raise EngineHang("generate did not return within 60 s")
+
+    monkeypatch.setitem(AXES, "restart", replace(AXES["restart"], comparisons=late))
+    arguments = ["--model", RANDOM, "--axis", "restart", "--output", str(tmp_path)]
+    assert main(["invariance", "static", *arguments]) == 1
+    assert "1. restart: time limit: generate did not return within 60 s" in capsys.readouterr().out
+
+
+def held(
+    lab: Laboratory, change: Change, declared: object, model: str, has: frozenset[Capability]
+) -> Trial:
+    """Holds the engine to what it declares. Returns the trial, which counts."""
+
+    def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
+        built = engine(change)(model, config)
+        built.invariance = declared  # type: ignore[attr-defined]
+        return built
+
+    trial = Trial(lab, EngineSpec("mine", factory), lab.oracle(model), has, Promise.P20)
+    for axis, grade in declared_grades(trial).items():
+        require_grade(trial, axis, grade)
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("change", "declared", "model"),
+    [
+        (exact, {"batch": "B", "neighbours": "S"}, RANDOM),
+        (noise_of_the_batch_size, {"batch": "S", "neighbours": "S"}, RANDOM),
+        (noise_of_the_neighbours, {"batch": "E", "neighbours": "E"}, RANDOM),
+        (far_by_the_batch_size, {"batch": "T"}, HASH),
+    ],
+)
+def test_who_keeps_what_it_declares_is_not_blamed(
+    lab: Laboratory, change: Change, declared: dict[str, str], model: str
+) -> None:
+    trial = held(lab, change, declared, model, LOGITS)
+    assert trial.ledger.num_requests == 2 * len(declared)
+
+
+@pytest.mark.parametrize(
+    ("change", "declared", "model", "got"),
+    [
+        (noise_of_the_batch_size, {"neighbours": "S", "batch": "B"}, RANDOM, "S"),
+        (noise_of_the_neighbours, {"batch": "S"}, RANDOM, "E"),
+        (far_by_the_batch_size, {"batch": "E"}, HASH, "T"),
+        (token_of_the_neighbours, {"neighbours": "T"}, HASH, "-"),
+    ],
+)
+def test_who_does_not_keep_it_is_caught(
+    lab: Laboratory, change: Change, declared: dict[str, str], model: str, got: str
+) -> None:
+    with pytest.raises(ConformanceFailure) as caught:
+        held(lab, change, declared, model, LOGITS)
+    failure = caught.value.failure
+    axis, letter = [*declared.items()][-1]
+    assert (failure.rule, failure.promise, failure.finding.cause) == (
+        *(Rule.INVARIANCE, Promise.P20, Cause.SHAPES),
+    )
+    words = f"the grade along {axis} is {got}, but the engine declares {letter}"
+    assert words in str(caught.value)
+    assert failure.scene.other
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({}, "invariance is {}, but must be a mapping of axes to grades"),
+        ("B", "invariance is 'B', but must be a mapping"),
+        ({"bach": "B"}, "has the axis 'bach', which is none of batch, neighbours, "),
+        ({"batch": "A"}, "is 'A' along batch, but must be one of B, S, E, T"),
+        ({"neighbours": "B"}, "is 'B' along neighbours, but must be one of S, E, T"),
+        ({"chunking": "B"}, "declares invariance along chunking, which needs chunked_prefill"),
+    ],
+)
+def test_a_wrong_declaration_is_one_sentence(lab: Laboratory, declared: object, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        held(lab, exact, declared, RANDOM, LOGITS)
+    assert words in str(caught.value)
+
+
+def test_without_logits_only_tokens_can_be_declared(lab: Laboratory) -> None:
+    with pytest.raises(UsageError, match="must be one of T, for want of logits"):
+        held(lab, without_logits, {"batch": "E"}, RANDOM, frozenset())
+    assert held(lab, without_logits, {"batch": "T"}, RANDOM, frozenset()).ledger.num_requests == 0
+    assert held(lab, without_logits, {"batch": "T"}, HASH, frozenset()).ledger.num_requests == 2
 
 
 def refusal(lab: Laboratory, factory: EngineFactory) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
@@ -129,6 +130,22 @@ def test_a_time_limit_that_is_swallowed_is_still_exceeded(bad: Callable[..., Any
     run = bad(swallow, "--diagnose-for=0", "--engine-time-limit=0.3")
     assert "1 failed, 3 passed" in run.output
     assert "s, but should within 0.3 s: it swallowed the exception that ends it" in run.output
+
+
+def test_an_alarm_that_comes_out_as_another_error_is_a_hang() -> None:
+    """As TorchScript does with what is raised in an operator that it calls."""
+
+    def run() -> None:
+        try:
+            time.sleep(9)
+        except BaseException as error:
+            raise RuntimeError("the operation failed in the interpreter") from error
+
+    with (
+        pytest.raises(EngineHang, match=r"generate did not return within 0\.05 s"),
+        time_limit.time_limit(0.05, "generate"),
+    ):
+        run()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
-from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
 from batchproof.promises import Promise
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
@@ -160,8 +159,8 @@ def _reason(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ConformanceFailure | HangFailure):
         text = headline(error.failure.finding)
-        if error.failure.rule is Rule.HANG:
-            text = f"time limit: {text}"
-    elif not isinstance(error, NotMeasuredError | OracleError):
+    elif not isinstance(error, NotMeasuredError | OracleError | EngineHang):
         text = f"it raised {type(error).__name__}: {text}"
+    if isinstance(error, EngineHang):
+        text = f"time limit: {text}"
     return shorten(without_machine_paths(text), LONGEST_REASON)

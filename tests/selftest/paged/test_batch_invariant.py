@@ -1,0 +1,95 @@
+"""`paged?batch_invariant=true`: no row's bits depend on the other rows, and what would break that is
+refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from batchproof.api import Capability, EngineConfig
+from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.models.catalogue import load_model
+from batchproof.promises import Promise
+from batchproof.run.invariance.declared import declared_grades
+from batchproof.run.invariance.holding import require_control, require_grade
+from batchproof.run.invariance.serving import num_threads
+from batchproof.run.registry import resolve_engine
+from batchproof.run.trial import Trial
+from batchproof_engines.paged import tile_products
+from batchproof_engines.paged.tile_products import TILE, LinearsByTiles, TileProducts
+from tests.selftest.conftest import LaboratoryFor
+
+CPU = torch.device("cpu")
+NAME = "paged?batch_invariant=true"
+
+
+def test_it_reaches_every_grade_that_it_declares(laboratory_for: LaboratoryFor) -> None:
+    lab, spec = laboratory_for(30.0), resolve_engine(NAME)
+    oracle = lab.oracle("gpt2-random")
+    capabilities = lab.capabilities(spec, oracle.subject)
+    trial = Trial(lab, spec, oracle, capabilities, Promise.P20)
+    with num_threads(1):
+        require_control(trial)
+        declared = declared_grades(trial)
+        for axis, grade in declared.items():
+            require_grade(trial, axis, grade)
+    assert len(declared) == 9
+    assert trial.ledger.num_requests == 1 + 2 * len(declared)
+    assert [*trial.has_happened.values()] == [True] * 8  # all but that of `restart`
+
+
+def test_without_the_option_nothing_is_declared() -> None:
+    model = load_model("gpt2-random", CPU, torch.float32).model
+    engine = resolve_engine("paged").factory(model, EngineConfig())
+    assert Capability.INVARIANCE not in engine.capabilities  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(64, 48), (37, 51)])
+def test_a_row_has_the_same_bits_among_any_number_of_others(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    weight, rows = torch.randn(shape).to(dtype), torch.randn(3 * TILE, shape[1]).to(dtype)
+    products, bias = TileProducts(), torch.randn(shape[0]).to(dtype)
+    alone = [products.multiply(row[None, None], weight, bias)[0, 0] for row in rows]
+    for num_rows in (2, 3, TILE - 1, TILE, TILE + 1, 3 * TILE):
+        together = products.multiply(rows[None, :num_rows], weight, bias)[0]
+        assert torch.equal(together, torch.stack(alone[:num_rows]))
+
+
+def test_a_kernel_that_treats_places_differently_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_place(rows: torch.Tensor, weight: torch.Tensor, _bias: object = None) -> torch.Tensor:
+        product = rows @ weight.t()
+        product[0] += 2**-20
+        return product
+
+    monkeypatch.setattr(tile_products, "linear", by_place)
+    with pytest.raises(UnsupportedModelError, match="weight of 8 x 4 gives the same row other bits"):
+        TileProducts().multiply(torch.ones(1, 2, 4), torch.randn(8, 4), None)
+
+
+def test_other_sums_are_refused() -> None:
+    layer, rows = nn.Linear(4, 4), torch.ones(2, 4)
+    with LinearsByTiles(), torch.inference_mode():
+        layer(rows)
+        rows[:, :1] @ rows[:1]  # one term: nothing is summed
+        with pytest.raises(UnsupportedModelError, match="it computes matmul outside its linear layers"):
+            rows @ layer.weight
+        with pytest.raises(UnsupportedModelError, match="it computes addmm"):
+            torch.addmm(layer.bias, rows, layer.weight, beta=2)
+
+
+@pytest.mark.parametrize(
+    "option", ["graphs=true", "backend=lanes", "linears=mkl", "feed=separate", "prepare=true"]
+)
+def test_what_would_take_other_kernels_is_refused(option: str) -> None:
+    model = load_model("gpt2-random", CPU, torch.float32).model
+    with pytest.raises(ConfigError, match="batch_invariant=true needs"):
+        resolve_engine(f"{NAME}&{option}").factory(model, EngineConfig())
+
+
+def test_a_model_that_cannot_be_packed_is_refused() -> None:
+    model = load_model("bamba-random", CPU, torch.float32).model
+    with pytest.raises(UnsupportedModelError, match="batch_invariant=true needs feed=packed"):
+        resolve_engine(NAME).factory(model, EngineConfig())
