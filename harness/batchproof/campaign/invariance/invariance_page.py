@@ -20,7 +20,7 @@ One request is served in two settings that differ along one axis. The grade says
 
 `?` marks a grade whose event no trace shows. `(n)` is not measured; the reasons are below. A negative
 control precedes each row: another last token of the prompt must get grade -, and an ulp of noise on
-the logits grade E. `harness/batchproof/invariance/grades.py` defines the grades, `axes.py` the
+the logits grade E. `harness/batchproof/run/invariance/grades.py` defines the grades, `axes.py` the
 settings. torch computes on one thread, except on the axis `threads`."""
 
 

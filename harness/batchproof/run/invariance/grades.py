@@ -53,7 +53,7 @@ class Grade(IntEnum):
     @classmethod
     def of(cls, letter: str) -> Grade:
         """Returns the grade of a letter. Raises `ValueError` for any other."""
-        return cls([*LETTERS].index(letter))
+        return cls(list[str](LETTERS).index(letter))
 
 
 LETTERS: tuple[GradeLetter, ...] = ("-", "T", "E", "S", "B")  # by grade
