@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class BatchproofError(Exception):
@@ -70,6 +71,8 @@ class EngineHang(BaseException):
 class Interrupt(KeyboardInterrupt):
     """Raised by Ctrl-C and SIGTERM (see `batchproof.cli.interrupts`). Any other `KeyboardInterrupt`
     comes from an engine."""
+
+    sent: ClassVar[Interrupt | None] = None  # native code may have made another error of it
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from batchproof.api import Request
-from batchproof.errors import EngineHang
+from batchproof.cli.interrupts import interruptible
+from batchproof.errors import EngineHang, Interrupt
 from batchproof.findings.failure import Subject
 from batchproof.findings.finding import Rule
 from batchproof.plugin import diagnosing, watching
@@ -132,20 +133,24 @@ def test_a_time_limit_that_is_swallowed_is_still_exceeded(bad: Callable[..., Any
     assert "s, but should within 0.3 s: it swallowed the exception that ends it" in run.output
 
 
-def test_an_alarm_that_comes_out_as_another_error_is_a_hang() -> None:
+def disguising(act: Callable[[], object]) -> None:
     """As TorchScript does with what is raised in an operator that it calls."""
+    try:
+        act()
+    except BaseException as error:
+        raise RuntimeError("the operation failed in the interpreter") from error
 
-    def run() -> None:
-        try:
-            time.sleep(9)
-        except BaseException as error:
-            raise RuntimeError("the operation failed in the interpreter") from error
 
-    with (
-        pytest.raises(EngineHang, match=r"generate did not return within 0\.05 s"),
-        time_limit.time_limit(0.05, "generate"),
-    ):
-        run()
+def test_an_alarm_that_comes_out_as_another_error_is_a_hang() -> None:
+    words = r"generate did not return within 0\.05 s"
+    with pytest.raises(EngineHang, match=words), time_limit.time_limit(0.05, "generate"):
+        disguising(lambda: time.sleep(9))
+
+
+def test_an_interrupt_that_comes_out_as_another_error_is_one() -> None:
+    with pytest.raises(Interrupt), interruptible(), time_limit.time_limit(9, "generate"):
+        disguising(lambda: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(9))
+    assert Interrupt.sent is None
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,11 @@ def interruptible() -> Iterator[None]:
     finally:
         for each in ours:
             signal.signal(each, USUAL[each])
+        Interrupt.sent = None
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
     if signum == signal.SIGTERM:
         signal.signal(signum, signal.SIG_IGN)  # a second one must not cut short what is being kept
-    raise Interrupt(signum)
+    Interrupt.sent = Interrupt(signum)
+    raise Interrupt.sent

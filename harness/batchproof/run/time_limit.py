@@ -39,10 +39,15 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
 @contextmanager
 def contained() -> Iterator[None]:
     """Raises as an `Exception` what would end the run instead of the test: SystemExit, a
-    KeyboardInterrupt that nobody sent, an outcome of pytest, a panic of native code."""
+    KeyboardInterrupt that nobody sent, an outcome of pytest, a panic of native code; and an `Interrupt`
+    where native code, such as TorchScript, has made another error of one."""
     try:
         yield
-    except (Exception, EngineHang, Interrupt, GeneratorExit):
+    except (EngineHang, Interrupt, GeneratorExit):
+        raise
+    except Exception as error:
+        if Interrupt.sent is not None:
+            raise Interrupt.sent from error
         raise
     except BaseException as error:
         is_sent = isinstance(error, KeyboardInterrupt) and (
