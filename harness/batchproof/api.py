@@ -372,7 +372,7 @@ class InvariantEngine(Protocol):
 
     Only what is declared can fail. The axes and what is varied along each are in
     `batchproof.run.invariance.axes`: batch, neighbours, order, arrival, chunking, prefix, prefill,
-    preemption, restart, threads. The grades, each of which implies those behind it:
+    preemption, speculation, restart, threads. The grades, each of which implies those behind it:
 
     * "B": every bit of the logits stays, whatever the shapes. No grade of neighbours and restart,
       which keep all shapes.

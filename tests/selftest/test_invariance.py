@@ -180,7 +180,9 @@ def test_what_an_engine_cannot_show_is_not_measured(
     assert reason in record.reason
 
 
-@pytest.mark.parametrize("axis", ["batch", "arrival", "chunking", "prefix", "prefill", "preemption"])
+@pytest.mark.parametrize(
+    "axis", ["batch", "arrival", "chunking", "prefix", "prefill", "preemption", "speculation"]
+)
 def test_the_traces_of_paged_show_every_event(lab: Laboratory, axis: str) -> None:
     spec = resolve_engine("paged")
     capabilities = lab.capabilities(spec, lab.subject(RANDOM))

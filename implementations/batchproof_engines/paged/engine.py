@@ -45,7 +45,7 @@ MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
 
 ALL = frozenset(Capability) - {Capability.CLOSING}
 # What `batch_invariant` is for. (How many threads share a product may matter.)
-BITWISE = ("batch", "order", "arrival", "chunking", "prefix", "prefill", "preemption")
+BITWISE = ("batch", "order", "arrival", "chunking", "prefix", "prefill", "preemption", "speculation")
 INVARIANCE = dict.fromkeys(BITWISE, "B") | dict.fromkeys(("neighbours", "restart"), "S")
 
 # `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.

@@ -113,6 +113,7 @@ class PagedOptions:
                     (bool(self.compile), "compile=false"),
                     (bool(self.graphs), "graphs=false"),
                     (bool(self.prepare), "prepare=false"),
+                    (bool(self.overlap), "overlap=false"),
                 )
             ),
             (

@@ -34,9 +34,9 @@ def test_it_reaches_every_grade_that_it_declares(laboratory_for: LaboratoryFor) 
         declared = declared_grades(trial)
         for axis, grade in declared.items():
             require_grade(trial, axis, grade)
-    assert len(declared) == 9
+    assert len(declared) == 10
     assert trial.ledger.num_requests == 1 + 2 * len(declared)
-    assert [*trial.has_happened.values()] == [True] * 8  # all but that of `restart`
+    assert [*trial.has_happened.values()] == [True] * 9  # all but that of `restart`
 
 
 def test_without_the_option_nothing_is_declared() -> None:
@@ -81,7 +81,8 @@ def test_other_sums_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["graphs=true", "backend=lanes", "linears=mkl", "feed=separate", "prepare=true"]
+    "option",
+    ["graphs=true", "backend=lanes", "linears=mkl", "feed=separate", "prepare=true", "overlap=true"],
 )
 def test_what_would_take_other_kernels_is_refused(option: str) -> None:
     model = load_model("gpt2-random", CPU, torch.float32).model

@@ -31,7 +31,8 @@ def invariance_page(record: InvarianceRecord) -> str:
     if not record.is_complete:
         lines += ["INCOMPLETE: it was stopped, or restricted to some axes.", ""]
     lines += [LEGEND, "", *header("axis", "changed setting")]
-    lines += [line(axis.name, axis.what) for axis in ALL]
+    measured = {axis.axis for engine in record.engines for axis in engine.axes}
+    lines += [line(axis.name, axis.what) for axis in ALL if axis.name in measured]
     return "\n".join([*lines, "", *tables(record), ""])
 
 

@@ -30,6 +30,7 @@ from batchproof.run.invariance.settings import (
 BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request
 SMALL_BUDGET = 6  # tokens a step, for chunks
 SMALL_BLOCK = 4  # tokens
+NUM_DRAFTS = 3  # tokens a step and sequence
 Comparisons = Callable[[Contents], Iterator[Comparison]]
 
 
@@ -141,6 +142,14 @@ def _num_blocks(num_tokens: int) -> int:
     return ceil(num_tokens / SMALL_BLOCK)
 
 
+def speculation(contents: Contents) -> Iterator[Comparison]:
+    """Yields a token a step, and steps that verify drafts besides, of which half are right."""
+    for length in LENGTHS:
+        batch = [kept := contents.kept(length), *contents.neighbours(2)]
+        drafts = {"num_speculative_tokens": NUM_DRAFTS, "draft_agreement": 0.5}
+        yield _against(kept, one_call(batch), one_call(batch, **drafts))
+
+
 def restart(contents: Contents) -> Iterator[Comparison]:
     """Yields a fresh engine and a second one, then one that has served others and a fresh one."""
     for length, num_earlier in zip(LENGTHS, cycle((0, 3, 8)), strict=False):
@@ -191,6 +200,13 @@ ALL = (
         preemption,
         events.is_preempted,
         Capability.PREEMPTION,
+    ),
+    Axis(
+        "speculation",
+        f"up to {NUM_DRAFTS} drafts a step",
+        speculation,
+        events.verifies,
+        Capability.SPECULATION,
     ),
     Axis("restart", "a fresh engine, all shapes kept", restart, keeps_shapes=True),
     Axis("threads", "two threads of torch", threads, is_in_process=True),

@@ -78,6 +78,14 @@ def is_prefilled(base: Trace, changed: Trace) -> bool:
     return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
 
 
+def verifies(base: Trace, changed: Trace) -> bool:
+    """Returns whether drafts of the kept request are verified in the changed setting alone."""
+    in_base, in_changed = (
+        any(row.num_drafted for row, _ in steps_of_kept(trace)) for trace in (base, changed)
+    )
+    return in_changed and not in_base
+
+
 def is_preempted(base: Trace, changed: Trace) -> bool:
     """Returns whether the kept request loses its cache in the changed setting alone."""
     return _loses_cache(changed) and not _loses_cache(base)
