@@ -188,7 +188,7 @@ def test_the_traces_of_paged_show_every_event(lab: Laboratory, axis: str) -> Non
     capabilities = lab.capabilities(spec, lab.subject(RANDOM))
     record = along(lab, spec.factory, axis, RANDOM, capabilities)
     assert record.evidence == "shown", record.reason
-    assert record.grade in ("B", "S")
+    assert record.grade in ("B", "S", "E" if axis == "speculation" else "S")
 
 
 def test_an_engine_that_raises_is_not_measured(lab: Laboratory) -> None:
