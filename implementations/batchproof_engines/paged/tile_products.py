@@ -7,7 +7,7 @@ last tile is filled up with zeros. The idea is that of Thinking Machines Lab, "D
 in LLM Inference" (2025), and of vLLM's batch-invariant mode; they write kernels, this uses torch's.
 
 Such a kernel might still treat one place of a tile differently from another. Whether it does is tried
-once for each shape of a weight.
+once for each shape of a weight; if so, its tiles have one row.
 """
 
 from __future__ import annotations
@@ -38,26 +38,17 @@ class TileProducts:
     """Multiplies tile by tile; a context in which `LinearsByTiles` do so with it."""
 
     def __init__(self) -> None:
-        self._tried: set[tuple[object, ...]] = set()
+        self._heights: dict[tuple[object, ...], int] = {}  # by shape of a weight
         self._tokens: list[Token[TileProducts | None]] = []
 
     def multiply(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Returns `rows` (..., in) times `weight` (out, in), plus `bias` (out,): (..., out).
-
-        Raises `UnsupportedModelError` if the kernel treats places of a tile differently.
-        """
+        """Returns `rows` (..., in) times `weight` (out, in), plus `bias` (out,): (..., out)."""
         facts = (weight.shape, weight.stride(), weight.dtype)
-        if facts not in self._tried:
-            _require_equal_places(weight)
-            self._tried.add(facts)
+        height = self._heights.get(facts) or self._heights.setdefault(facts, _height(weight))
         flat = rows.reshape(-1, rows.shape[-1])
-        tiles = pad(flat, (0, 0, 0, -len(flat) % TILE)).split(TILE)
-        product = torch.cat([self.of_tile(tile, weight, bias) for tile in tiles])
+        tiles = pad(flat, (0, 0, 0, -len(flat) % height)).split(height)
+        product = torch.cat([linear(tile, weight, bias) for tile in tiles])
         return product[: len(flat)].view(*rows.shape[:-1], len(weight))
-
-    def of_tile(self, tile: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Returns the product of a tile (TILE, in): (TILE, out)."""
-        return linear(tile, weight, bias)
 
     def __enter__(self) -> None:
         self._tokens.append(_CURRENT.set(self))
@@ -66,18 +57,15 @@ class TileProducts:
         _CURRENT.reset(self._tokens.pop())
 
 
-def _require_equal_places(weight: Tensor) -> None:
-    generator = torch.Generator().manual_seed(0)
-    row = torch.randn(weight.shape[1], generator=generator).to(weight.dtype)
+def _height(weight: Tensor) -> int:
+    """Returns the rows of a tile: `TILE`, if a row there has the same bits at all places, whatever the
+    others hold; else 1."""
+    row = torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
     alone = row.new_zeros(TILE, len(row))
     alone[-1] = row
     everywhere = linear(row.expand(TILE, -1).contiguous(), weight)
-    if not torch.equal(everywhere, linear(alone, weight)[-1].expand_as(everywhere)):
-        shape = " x ".join(map(str, weight.shape))
-        raise UnsupportedModelError(
-            f"torch's product of {TILE} rows with a weight of {shape} gives the same row other bits at "
-            f"another place, so batch_invariant=true would be wrong"
-        )
+    is_equal = torch.equal(everywhere, linear(alone, weight)[-1].expand_as(everywhere))
+    return TILE if is_equal else 1
 
 
 # While a trace is made there is no pass.
