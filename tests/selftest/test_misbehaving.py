@@ -148,8 +148,12 @@ def test_an_alarm_that_comes_out_as_another_error_is_a_hang() -> None:
 
 
 def test_an_interrupt_that_comes_out_as_another_error_is_one() -> None:
-    with pytest.raises(Interrupt), interruptible(), time_limit.time_limit(9, "generate"):
-        disguising(lambda: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(9))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(Interrupt), interruptible(), time_limit.time_limit(9, "generate"):
+            disguising(lambda: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(9))
+    finally:
+        signal.signal(signal.SIGTERM, before)  # of this session, which ignores a second one
     assert Interrupt.sent is None
 
 
