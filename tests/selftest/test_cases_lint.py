@@ -60,7 +60,8 @@ def complaint(tmp_path: Path, text: str) -> str:
 
 
 def test_every_promise_has_a_case() -> None:
-    assert {case.promise for case in load_cases()} == set(Promise)
+    """A grade of invariance is declared by an engine, not asked for in a workload."""
+    assert {case.promise for case in load_cases()} == {*Promise} - {Promise.P20}
 
 
 def test_every_link_leads_to_a_thread_and_nearly_every_case_has_one() -> None:
