@@ -15,6 +15,7 @@ from batchproof.checks.answers import check_order
 from batchproof.checks.broken import broken
 from batchproof.checks.refusals import require_refused, require_words
 from batchproof.findings.finding import Rule
+from batchproof.generators.choosing import bad_parameters
 from batchproof.generators.strategies import workloads
 from batchproof.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
@@ -45,6 +46,9 @@ def test_a_refusal_names_a_value_or_a_limit(trial: Trial) -> None:
     config = EngineConfig(block_size=4, num_blocks=6, max_num_batched_tokens=budget)
     if Capability.PREEMPTION in trial.capabilities:
         bad.append(Request("beyond the pool", (7,) * 24, 2))
+    if {Capability.LOGIT_PROCESSING, Capability.SAMPLING} <= trial.capabilities:
+        parameters = bad_parameters(trial.subject.vocab_size).items()
+        bad += [Request(kind, (5, 6), 4, sampling=asked) for kind, asked in parameters]
     calls = [Workload((*bad, Request("twin", (3, 1), 2), Request("twin", (9, 2), 4)), config)]
     if Capability.STEPPING in trial.capabilities:
         calls.append(Workload(tuple(bad), config, arrivals=(0,) * len(bad)))

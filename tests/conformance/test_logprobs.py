@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import Request, SamplingParams
+from batchproof.api import Capability, Request, SamplingParams
 from batchproof.checks.happened import has_preemption, has_prefix_hit
 from batchproof.checks.refusals import require_refused
 from batchproof.generators.choosing import mixed_workloads, with_logprobs
@@ -57,7 +57,9 @@ def test_events_carry_the_logprobs_of_their_token(trial: Trial, data: st.DataObj
 def test_logprobs_are_taken_before_the_parameters_change_the_logits(
     trial: Trial, data: st.DataObject
 ) -> None:
-    drawn = data.draw(mixed_workloads(trial.oracle, *trial.offer))
+    """So does the temperature, where tokens are drawn."""
+    are_drawn = Capability.SAMPLING in trial.capabilities and data.draw(st.booleans())
+    drawn = data.draw(mixed_workloads(trial.oracle, *trial.offer, are_drawn=are_drawn))
     trial.check(data.draw(with_logprobs(drawn, trial.capabilities)))
 
 

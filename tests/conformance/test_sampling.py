@@ -7,18 +7,18 @@ a seed, be the same in any batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchproof.api import Completion, EngineConfig, Request, SamplingParams
+from batchproof.api import Capability, Completion, EngineConfig, Request, SamplingParams
 from batchproof.checks.draws import check_frequencies, check_seeds, require_a_difference
 from batchproof.checks.happened import has_preemption
 from batchproof.checks.refusals import require_refused
-from batchproof.generators.choosing import mixed_workloads
+from batchproof.generators.choosing import bad_parameters, mixed_workloads
 from batchproof.generators.draws import interleaved, kinds_of_draws
 from batchproof.generators.strategies import crowded, text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
@@ -30,20 +30,6 @@ pytestmark = pytest.mark.promise(id="P19")
 # With 5,400 draws a shift of 5 % is seen with probability 0.99. Built-in engines get fewer.
 NUM_DRAWS = 5400 if settings().max_examples >= 10 else 600
 CALL = 256  # draws in one call
-BAD: dict[str, Callable[[Trial], SamplingParams]] = {
-    "negative temperature": lambda _: SamplingParams(temperature=-0.5),
-    "top_p of zero": lambda _: SamplingParams(temperature=1.0, top_p=0.0),
-    "top_p above 1": lambda _: SamplingParams(temperature=1.0, top_p=1.5),
-    "min_p above 1": lambda _: SamplingParams(temperature=1.0, min_p=2.0),
-    "penalty of zero": lambda _: SamplingParams(repetition_penalty=0.0),
-    "unknown allowed token": lambda trial: SamplingParams(
-        allowed_token_ids=frozenset({3, trial.subject.vocab_size})
-    ),
-    "no token allowed": lambda _: SamplingParams(allowed_token_ids=frozenset()),
-    "bias of an unknown token": lambda _: SamplingParams(logit_bias=((-1, 2.0),)),
-    "min_tokens above the cap": lambda _: SamplingParams(min_tokens=9),
-    "empty stop sequence": lambda _: SamplingParams(stop_token_sequences=((),)),
-}
 
 
 @pytest.mark.needs("logit_processing")
@@ -120,23 +106,16 @@ def test_drawn_tokens_have_their_probabilities(trial: Trial) -> None:
 @pytest.mark.needs("seeded_sampling")
 @pytest.mark.one_model
 def test_a_seed_decides_the_draws_in_any_batch(trial: Trial) -> None:
-    """Serves requests with seeds together, again on one engine, in reverse order and one by one; and
-    the same with other seeds, which must make a difference."""
-    prompts = [text_tokens(text, trial.subject.vocab_size)[: 1 + 3 * text] for text in range(8)]
-    wanted = tuple(
-        Request(
-            f"r{i}",
-            prompt,
-            4,
-            sampling=SamplingParams(flat_enough(trial.oracle, prompt, 1)[0], seed=i // 2),
-        )
-        for i, prompt in enumerate(prompts)
-    )
+    """Serves requests with seeds together, again on one engine, in reverse order and small chunks,
+    and one by one; and the same with other seeds, which must make a difference."""
+    wanted = _seeded(trial, lengths=range(1, 25, 2), cap=4)
     config = EngineConfig(max_num_seqs=3)
     with trial.engine(config) as engine:
         together = trial.check(Workload(wanted, config), engine).completions
         again = trial.check(Workload(wanted, config), engine).completions
-    backwards = trial.check(Workload(wanted[::-1], config)).completions[::-1]
+    in_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
+    small = replace(config, max_num_batched_tokens=5) if in_chunks else config
+    backwards = trial.check(Workload(wanted[::-1], small)).completions[::-1]
     alone = [trial.check(Workload((each,), config)).completions[0] for each in wanted]
     others = tuple(
         replace(each, sampling=replace(each.sampling or SamplingParams(), seed=1000 + i))
@@ -150,11 +129,40 @@ def test_a_seed_decides_the_draws_in_any_batch(trial: Trial) -> None:
         require_a_difference(wanted, together, changed)
 
 
+@pytest.mark.needs("seeded_sampling")
+@pytest.mark.shows("preemption")
+@pytest.mark.one_model
+def test_a_preempted_request_goes_on_where_its_seed_was(trial: Trial) -> None:
+    """Serves requests that all fit when they are admitted, and soon do not."""
+    wanted = _seeded(trial, lengths=[3] * 8, cap=8)
+    roomy = EngineConfig(block_size=4)
+    crowded = replace(roomy, num_blocks=8)
+    undisturbed = trial.check(Workload(wanted, roomy)).completions
+    with trial.engine(crowded) as engine:
+        preempted = trial.check(Workload(wanted, crowded), engine).completions
+        trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
+    with trial.reporting(Workload(wanted, crowded)):
+        check_seeds(wanted, undisturbed, preempted, trial.oracle, "when it is preempted")
+
+
+def _seeded(trial: Trial, lengths: Sequence[int], cap: int) -> tuple[Request, ...]:
+    """Returns requests with prompts of these lengths, four of each seed. All are so warm that rounding
+    may change hardly any draw."""
+    prompts = [
+        text_tokens(text, trial.subject.vocab_size)[:length] for text, length in enumerate(lengths)
+    ]
+    temperature = max(flat_enough(trial.oracle, prompt, 1)[0] for prompt in prompts)
+    return tuple(
+        Request(f"r{i}", prompt, cap, sampling=SamplingParams(temperature, seed=i // 4))
+        for i, prompt in enumerate(prompts)
+    )
+
+
 @pytest.mark.needs("logit_processing", "sampling")
 @pytest.mark.one_model
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", bad_parameters(vocab_size=1))
 def test_a_bad_parameter_is_refused_alone(trial: Trial, kind: str) -> None:
-    bad = Request("bad", (5, 6), 4, sampling=BAD[kind](trial))
+    bad = Request("bad", (5, 6), 4, sampling=bad_parameters(trial.subject.vocab_size)[kind])
     good = Request("good", (7, 8, 9), 4)
     workload = Workload((good, bad))
     completions = trial.run(workload).completions

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from math import ceil
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 from batchproof.models.catalogue import ModelUnderTest
@@ -20,7 +21,22 @@ NONE = re.compile(
     re.IGNORECASE,
 )
 NUMBER = re.compile(r"-?\d{1,20}")
+DECIMAL = re.compile(r"-?\d{1,20}(?:\.\d+)?(?:e[+-]?\d{1,3})?", re.IGNORECASE)
 SEPARATOR = re.compile(r"(?<=\d)[,_'\u2019\u00a0\u202f ](?=\d{3}(?!\d))")  # 4,096 or 4_096
+
+# What a parameter is called besides its own name.
+ALIASES = {
+    "temperature": r"temp",
+    "top_p": r"nucleus",
+    "repetition_penalty": r"repetitions?|repeat[\W_]*penalty|rep[\W_]*pen",
+    "presence_penalty": r"presence",
+    "frequency_penalty": r"frequency|freq[\W_]*pen(?:alty)?",
+    "logit_bias": r"bias(?:es)?",
+    "allowed_token_ids": r"allow(?:ed)?(?:[\W_]*(?:tokens?|ids))?",
+    "min_tokens": r"minimum",
+    "stop_token_sequences": r"stops?(?:[\W_]*(?:words?|strings?|sequences?|tokens?|ids))?",
+}
+TOKENS = {"logit_bias", "allowed_token_ids"}
 
 
 def require_refused(completion: Completion, request: Request, ledger: Ledger) -> None:
@@ -68,7 +84,51 @@ def _is_told(
     words = words.replace(request.request_id, "")  # which says who, but not what
     if (not request.prompt_token_ids or request.max_new_tokens < 1) and NONE.search(words):
         return True
+    asked = request.sampling
+    if asked is not None and _is_parameter_told(words, asked, request, subject.vocab_size):
+        return True
     return not _said(words).isdisjoint(_numbers(request, config, subject))
+
+
+def _is_parameter_told(words: str, asked: SamplingParams, request: Request, vocab_size: int) -> bool:
+    """Returns whether the words name a parameter at fault, or its value; of an unknown token also the
+    size of the vocabulary."""
+    plain = words.replace("\u2212", "-")
+    said = {float(each) for each in DECIMAL.findall(plain)}
+    for name in _at_fault(asked, request, vocab_size):
+        spelt = "|".join(filter(None, (r"[\W_]*".join(name.split("_")), ALIASES.get(name))))
+        if re.search(rf"(?<![a-z])(?:{spelt})(?![a-z_])", plain, re.IGNORECASE):
+            return True
+        values = {*_flat(getattr(asked, name))}
+        is_none = not values or min(values) <= 0
+        limits = {vocab_size - 1, vocab_size} if name in TOKENS else set()
+        if said & (values | limits) or (is_none and NONE.search(words)):
+            return True
+    return False
+
+
+def _at_fault(asked: SamplingParams, request: Request, vocab_size: int) -> list[str]:
+    """Returns the parameters that are wrong by themselves; if only several are together, all that are
+    set."""
+    values = {each.name: getattr(asked, each.name) for each in fields(asked)}
+    is_set = {name: value for name, value in values.items() if value != getattr(SamplingParams, name)}
+    wrong = [
+        name
+        for name, value in is_set.items()
+        if SamplingParams(**{name: value}).refusal(
+            vocab_size, request.max_new_tokens, request.eos_token_ids
+        )
+    ]
+    return wrong or [*is_set]
+
+
+def _flat(value: object) -> Iterator[float]:
+    """Yields the numbers in a value, however deep."""
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, tuple | frozenset):
+        for each in value:
+            yield from _flat(each)
 
 
 def _said(words: str) -> set[int]:

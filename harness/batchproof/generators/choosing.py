@@ -25,6 +25,22 @@ KINDS = {  # of changes, and the field that each is made by
 }
 
 
+def bad_parameters(vocab_size: int) -> dict[str, SamplingParams]:
+    """Returns parameters that no request of up to 8 new tokens can have, by what is wrong with them."""
+    return {
+        "negative temperature": SamplingParams(temperature=-0.5),
+        "top_p of zero": SamplingParams(temperature=1.0, top_p=0.0),
+        "top_p above 1": SamplingParams(temperature=1.0, top_p=1.5),
+        "min_p above 1": SamplingParams(temperature=1.0, min_p=2.0),
+        "penalty of zero": SamplingParams(repetition_penalty=0.0),
+        "unknown allowed token": SamplingParams(allowed_token_ids=frozenset({3, vocab_size})),
+        "no token allowed": SamplingParams(allowed_token_ids=frozenset()),
+        "bias of an unknown token": SamplingParams(logit_bias=((-1, 2.0),)),
+        "min_tokens above the cap": SamplingParams(min_tokens=9),
+        "empty stop sequence": SamplingParams(stop_token_sequences=((),)),
+    }
+
+
 @st.composite
 def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: AbstractSet[str]) -> Request:
     """Draws one or two changes of the logits by these fields, which make another answer of the
@@ -47,6 +63,10 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
                 changes["allowed_token_ids"] = frozenset(allowed) - eos or None
             case "repetition":
                 changes["repetition_penalty"] = draw(st.sampled_from([0.5, 1.5, 4.0]))
+                if draw(st.booleans()):  # between a few, of which some are seen and some negative
+                    seen = {request.prompt_token_ids[0], request.prompt_token_ids[-1]}
+                    few = frozenset(seen | draw(st.sets(token, min_size=2, max_size=4)))
+                    changes.setdefault("allowed_token_ids", few - eos or None)
             case "frequency" | "presence":
                 changes[f"{kind}_penalty"] = draw(st.sampled_from([-2.0, 0.5, 2.0]))
             case "min_tokens":  # each EOS is the best token, and so the first that is let through
@@ -61,7 +81,9 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
                 is_early = draw(st.booleans())  # before min_tokens
                 first = 0 if is_early else draw(st.integers(0, cap - 1))
                 stop = answer[first : first + draw(st.integers(1, 2))]
-                changes["stop_token_sequences"] = (stop, answer[-1:])
+                across = (request.prompt_token_ids[-1], answer[0])  # a prompt's end ends no answer
+                last = draw(st.sampled_from([(), (answer[-1:],)]))
+                changes["stop_token_sequences"] = (stop, *last, across)
                 if is_early:
                     changes.setdefault("min_tokens", cap)
     asked = SamplingParams(**changes).within(fields)  # type: ignore[arg-type]
@@ -69,15 +91,25 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
 
 
 @st.composite
-def drawing(draw: st.DrawFn) -> SamplingParams:
-    """Draws parameters of tokens that are drawn."""
-    return SamplingParams(
+def drawn(
+    draw: st.DrawFn,
+    oracle: Oracle,
+    request: Request,
+    capabilities: AbstractSet[Capability],
+    fields: AbstractSet[str],
+) -> Request:
+    """Draws how the request's tokens are drawn; often from changed logits, if the engine can."""
+    if Capability.LOGIT_PROCESSING in capabilities and draw(st.booleans()):
+        request = draw(processed(oracle, request, fields))
+    asked = replace(
+        request.sampling or SamplingParams(),
         temperature=draw(st.sampled_from([0.3, 1.0, 3.0])),
         top_k=draw(st.sampled_from([0, 1, 3])),
         top_p=draw(st.sampled_from([1.0, 0.9, 0.3])),
         min_p=draw(st.sampled_from([0.0, 0.05, 0.5])),
         seed=draw(st.one_of(st.none(), st.integers(0, 2**31))),
     )
+    return replace(request, sampling=asked.within(fields))
 
 
 @st.composite
@@ -96,7 +128,7 @@ def mixed_workloads(
     for place, request in enumerate(wanted):
         if draw(st.integers(0, 2)):
             if are_drawn:
-                wanted[place] = replace(request, sampling=draw(drawing()).within(fields))
+                wanted[place] = draw(drawn(oracle, request, capabilities, fields))
             else:
                 wanted[place] = draw(processed(oracle, request, fields))
     return made.with_requests(wanted)

@@ -13,6 +13,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     chunking,
     compaction,
     contagion,
+    drawing,
     inputs,
     lateness,
     layers,
@@ -22,6 +23,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     numerics,
     padding,
     paging,
+    penalties,
     positions,
     preemption,
     prefix_cache,
@@ -37,6 +39,7 @@ from batchproof_engines.faulty import (  # noqa: F401 - each registers its fault
     state_owners,
     state_prefixes,
     state_updates,
+    stop_sequences,
     stopping,
     streams,
 )

@@ -180,3 +180,23 @@ class RefusedIdStaysLive(Scheduler):
         if reason is not None and not is_duplicate:
             self._refused.add(request.request_id)
         return reason
+
+
+@planted(Promise.P12, Cause.INPUT, "Arthur-Ficial/apfel#235")
+class BadParametersAreAnInternalError(Scheduler):
+    """Parameters out of range are met deep inside, and reported as an error without a cause."""
+
+    def refusal(self, request: Request) -> str | None:
+        refusal = super().refusal(request)
+        is_plain = super().refusal(replace(request, sampling=None)) == refusal
+        return refusal if is_plain else "GenerationError(code=-1)"
+
+
+@planted(Promise.P12, Cause.INPUT, "EricLBuehler/candle-vllm#307")
+class TheWrongParameterIsBlamed(Scheduler):
+    """Whatever parameter is at fault, the refusal names top_p and what it must be."""
+
+    def refusal(self, request: Request) -> str | None:
+        refusal = super().refusal(request)
+        is_plain = super().refusal(replace(request, sampling=None)) == refusal
+        return refusal if is_plain else "top_p must be 1 when using greedy sampling"

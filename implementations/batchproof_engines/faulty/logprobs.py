@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from torch import Tensor
 
-from batchproof.api import TokenLogprobs
+from batchproof.api import Completion, FinishReason, TokenEvent, TokenLogprobs
 from batchproof.findings.causes import Cause
 from batchproof.promises import Promise
 from batchproof_engines.faulty.fault import planted
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler
 
 
@@ -80,3 +83,111 @@ class RanksCountTiesAndThemselves(Sampler):
     def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
         found = super().logprobs(logits, token_id, num_top)
         return found._replace(rank=int((logits >= logits[token_id]).sum()) + 1)
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "sgl-project/sglang#2664")
+class LogprobsAfterTemperature(Sampler):
+    """Logprobs are of logits divided by the temperature."""
+
+    def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
+        choice, asked = super()._choice(logits, place, row), row.request.sampling or GREEDY
+        if choice.logprobs is None or not asked.temperature:
+            return choice
+        scaled = logits[place].float() / asked.temperature
+        return choice._replace(logprobs=self.logprobs(scaled, choice.token_id, asked.logprobs or 0))
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "huggingface/text-generation-inference#1629")
+class LogprobsOfWhatMayBeDrawn(Sampler):
+    """Logprobs are of what top_k, top_p and min_p leave, and -inf for all other tokens."""
+
+    def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
+        choice, asked = super()._choice(logits, place, row), row.request.sampling or GREEDY
+        if choice.logprobs is None or not asked.temperature:
+            return choice
+        kept = self.truncated(logits[place].float(), asked)
+        return choice._replace(logprobs=self.logprobs(kept, choice.token_id, asked.logprobs or 0))
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "tenstorrent/vllm#350")
+class ZeroLogprobsAreNone(Sampler):
+    """A request for the chosen token's logprob alone, logprobs=0, is taken for none."""
+
+    def _choice(self, logits: Tensor, place: int, row: SampledRow) -> Choice:
+        choice = super()._choice(logits, place, row)
+        asked = row.request.sampling or GREEDY
+        return choice if asked.logprobs else choice._replace(logprobs=None)
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "NVIDIA/TensorRT-LLM#7756")
+class AsManyAsANeighbourAsksFor(Sampler):
+    """Each row gets as many of the likeliest tokens as any row of the batch asks for."""
+
+    _most = 0
+
+    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
+        self._most = max(((row.request.sampling or GREEDY).logprobs or 0 for row in rows), default=0)
+        return super().choose(logits, rows)
+
+    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:  # noqa: ARG002
+        return super().logprobs(logits, token_id, self._most)
+
+
+@planted(Promise.P18, Cause.PRECISION, "genlm/genlm-backend#66")
+class LogprobsInBfloat16(Sampler):
+    """Logprobs are computed in bfloat16."""
+
+    def logprobs(self, logits: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
+        return super().logprobs(logits.bfloat16(), token_id, num_top)
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "sgl-project/sglang#9841")
+class ACursorThatSkipsRows(Sampler):
+    """Logprobs are read at a cursor that moves on only behind rows that ask for them."""
+
+    def choose(self, logits: Tensor, rows: Seq[SampledRow]) -> list[Choice]:
+        choices = super().choose(logits, rows)
+        cursor = 0
+        for place, (token_id, found) in enumerate(choices):
+            if found is not None:
+                read = self.logprobs(logits[cursor].float(), token_id, len(found.top))
+                choices[place] = Choice(token_id, read)
+                cursor += 1
+        return choices
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "sgl-project/sglang#2403")
+class AChunkHasLogprobsToo(RaggedEngine):
+    """What stands behind a chunk of the prompt is noted as if it were a token of the answer."""
+
+    def _chosen_tokens(self, plan: SchedulerOutput, logits: Tensor) -> list[int]:
+        rows = tuple(replace(row, is_sampled=True) for row in plan.rows)
+        return super()._chosen_tokens(replace(plan, rows=rows), logits)
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "mlx-node/mlx-node#36")
+class TheStopHasNoLogprob(RaggedEngine):
+    """The loop is left at the last token before its logprob is noted."""
+
+    def _completion(self, sequence: Sequence, logits: list[Tensor]) -> Completion:
+        completion = super()._completion(sequence, logits)
+        if completion.finish_reason is not FinishReason.STOP or completion.logprobs is None:
+            return completion
+        return replace(completion, logprobs=completion.logprobs[:-1])
+
+    def step(self) -> list[TokenEvent]:
+        """Returns the events, those of a STOP without logprobs."""
+        stop = FinishReason.STOP
+        return [
+            each._replace(logprobs=None) if each.finish_reason is stop else each
+            for each in super().step()
+        ]
+
+
+@planted(Promise.P18, Cause.LOGPROBS, "vllm-project/vllm-gaudi#541")
+class APreemptionRepeatsALogprob(Scheduler):
+    """The last token before a preemption is noted twice."""
+
+    def _preempt_youngest(self) -> str:
+        self.running[-1].logprobs += self.running[-1].logprobs[-1:]
+        return super()._preempt_youngest()

@@ -7,8 +7,10 @@ of them demands more than the contract does. `--engine odd:NAME` selects one.
 from batchproof_engines.odd import (  # noqa: F401 - each registers its oddities
     admission,
     blocks,
+    choosing,
     computing,
     delivery,
+    drawing,
     lateness,
     states,
     waves,

@@ -22,17 +22,20 @@ class WavesSortedByLength(StaticEngine):
     call."""
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Returns the completions in the order of the requests, but serves the shortest prompts
-        first."""
+        """Returns the completions in the order of the requests, but serves them in that of `place`."""
         refusals = self._limits.refusals(requests)  # in input order
         pairs = list(zip(requests, refusals, strict=True))
         good = [request for request, refusal in pairs if refusal is None]
-        answers = super().generate(sorted(good, key=lambda each: len(each.prompt_token_ids)))
+        answers = super().generate(sorted(good, key=self.place))
         served = {answer.request_id: answer for answer in answers}
         return [
             served[r.request_id] if refusal is None else Completion.refused(r.request_id, refusal)
             for r, refusal in pairs
         ]
+
+    def place(self, request: Request) -> float:
+        """Returns by what the requests of a call are sorted."""
+        return len(request.prompt_token_ids)
 
 
 @odd

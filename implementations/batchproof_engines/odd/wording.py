@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
-from batchproof.api import Request
+from batchproof.api import Request, SamplingParams
 from batchproof_engines.odd.oddity import odd
 from batchproof_engines.ragged.scheduler import Scheduler
 
@@ -25,6 +26,7 @@ class Texts(NamedTuple):
     cap: str
     prompt: str  # it fills the context by itself
     context: str
+    parameter: str  # of `SamplingParams`
     pool: str
 
 
@@ -57,6 +59,8 @@ class _Worded(Scheduler):
             yield "prompt"
         if facts["total"] > facts["context"]:
             yield "context"
+        if facts["name"] is not None:
+            yield "parameter"
         if self._config.num_blocks is not None and facts["needed"] > self._config.num_blocks:
             yield "pool"
 
@@ -69,7 +73,11 @@ class _Worded(Scheduler):
         prompt, cap, size = request.prompt_token_ids, request.max_new_tokens, self._config.block_size
         unknown = [index for index, token in enumerate(prompt) if not 0 <= token < vocab]
         length, index = len(prompt), unknown[0] if unknown else None
+        name, value = self._wrong_parameter(request)
         return {
+            "name": name,
+            "camel": name and name.replace("_", " ").title().replace(" ", ""),
+            "value": value,
             "id": request.request_id,
             "index": index,
             "token": None if index is None else prompt[index],
@@ -87,6 +95,15 @@ class _Worded(Scheduler):
             "cells": (pool or 0) * size,
         }
 
+    def _wrong_parameter(self, request: Request) -> tuple[str | None, str]:
+        """Returns the first parameter that is wrong by itself, and its value."""
+        rest = self._limits.vocab_size, request.max_new_tokens, request.eos_token_ids
+        for each in fields(SamplingParams):
+            value = getattr(request.sampling, each.name, each.default)
+            if SamplingParams(**{each.name: value}).refusal(*rest) is not None:
+                return each.name, str(value)
+        return None, ""
+
 
 @odd
 class RefusesInShorthand(_Worded):
@@ -99,6 +116,7 @@ class RefusesInShorthand(_Worded):
         cap="n_out={cap}<1",
         prompt="n_in={length}>=n_ctx={context}",
         context="n_in+n_out={total}>n_ctx={context}",
+        parameter="{name}={value}?",
         pool="n_blk={needed}>{pool}",
     )
 
@@ -114,6 +132,7 @@ class RefusesAsAService(_Worded):
         cap="'max_tokens' is below its minimum: {cap} < 1.",
         prompt="Your prompt ({length} tokens) leaves nothing of a context of {context}.",
         context="A context holds {context} tokens. You asked for {length} + {cap}: ask for fewer.",
+        parameter="We cannot choose tokens with a '{name}' of {value}. Please leave it out.",
         pool="The cache keeps {pool} blocks of {size} tokens; you need {needed}.",
     )
 
@@ -123,7 +142,7 @@ class RefusesByWhatIsLeft(_Worded):
     """Refuses by the room behind the prompt and by the longest prompt, which is one less than the
     context; it looks at the cap first and at the tokens last."""
 
-    order = ("duplicate", "cap", "empty", "pool", "prompt", "context", "token")
+    order = ("duplicate", "cap", "empty", "pool", "prompt", "context", "parameter", "token")
     texts = Texts(
         duplicate="cannot take {id!r} twice at a time",
         empty="no tokens to read, at least one is required",
@@ -131,6 +150,7 @@ class RefusesByWhatIsLeft(_Worded):
         cap="cannot write {cap} tokens, at least one is required",
         prompt="cannot read {length} tokens, at most {longest} are possible",
         context="cannot write {cap} tokens, at most {room} are possible after reading {length}",
+        parameter="cannot choose by {value}",
         pool="cannot keep {length} and {cap} tokens in a cache of {cells}",
     )
 
@@ -146,6 +166,7 @@ class RefusesWithSeparators(_Worded):
         cap="Bad cap!\n  {cap:,} is not positive.",
         prompt="Too long!\n  {length:,} tokens of prompt alone; prompt and answer have {context:,}.",
         context="Too long!\n  {length:,}+{cap:,}={total:,} tokens; there are {context:,}.",
+        parameter="Bad choice!\n  {camel} is out of range.",
         pool="Too long!\n  {needed:,} blocks; there are {pool:,}.",
     )
 
@@ -154,7 +175,7 @@ class RefusesWithSeparators(_Worded):
 class RefusesAsAnException(_Worded):
     """Refuses with the text of an exception; it looks at the context before the tokens."""
 
-    order = ("empty", "cap", "prompt", "context", "pool", "token", "duplicate")
+    order = ("empty", "cap", "prompt", "context", "pool", "token", "parameter", "duplicate")
     texts = Texts(
         duplicate="KeyError: {id!r}: running",
         empty="ValueError: input_ids has shape (1, 0)",
@@ -162,6 +183,7 @@ class RefusesAsAnException(_Worded):
         cap="ValueError: max_length ({length}{cap:+}) must exceed the input ({length})",
         prompt="ValueError: max_position_embeddings={context}, input_ids.shape=(1, {length})",
         context="ValueError: max_position_embeddings={context}, max_length={total}",
+        parameter="ValueError: {name}",
         pool="MemoryError: {needed} of {pool} blocks",
     )
 

@@ -1,0 +1,168 @@
+"""Unusual draws from the right distribution: other random numbers, other ways to use them, other cuts
+of the likeliest tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchproof.api import Capability, Request, SamplingParams
+from batchproof_engines.odd.oddity import odd
+from batchproof_engines.odd.waves import WavesSortedByLength
+from batchproof_engines.ragged.engine import RaggedEngine
+from batchproof_engines.sampler import GREEDY, SampledRow, Sampler
+
+
+def _uniform(seed: int | None, *index: int) -> float:
+    """Returns a number in [0, 1) that seed and index decide; without a seed a fresh one."""
+    entropy = None if seed is None else (seed, *index)
+    return float(np.random.default_rng(np.random.SeedSequence(entropy)).random())
+
+
+class _DrawsByShares(Sampler):
+    """Draws from the probabilities of the tokens that may be drawn."""
+
+    def drawn(self, logits: Tensor, row: SampledRow) -> int:
+        asked = row.request.sampling or GREEDY
+        shares = self.truncated(logits / asked.temperature, asked).double().softmax(dim=-1)
+        return self.token_of(shares.numpy(), row)
+
+    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
+        """Returns a token drawn with these probabilities, float64 (vocab,)."""
+        raise NotImplementedError
+
+
+@odd
+class DrawsByInverseCdf(_DrawsByShares):
+    """A draw is the token at which the sum of probabilities passes one uniform number."""
+
+    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
+        seed = (row.request.sampling or GREEDY).seed
+        passed = shares.cumsum() > _uniform(seed, len(row.output_token_ids)) * shares.sum()
+        return int(passed.argmax())
+
+
+@odd
+class DrawsFromTheUnlikeliest(_DrawsByShares):
+    """Probabilities are added up from the smallest to the largest, with the numbers of a Mersenne
+    twister."""
+
+    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
+        seed = (row.request.sampling or GREEDY).seed
+        entropy = None if seed is None else [seed, len(row.output_token_ids)]
+        twister = np.random.Generator(np.random.MT19937(np.random.SeedSequence(entropy)))
+        order = shares.argsort(kind="stable")
+        sums = shares[order].cumsum()
+        return int(order[(sums > twister.random() * sums[-1]).argmax()])
+
+
+@odd
+class DrawsByRejection(_DrawsByShares):
+    """A token is proposed with equal chances, and taken with the share of the likeliest that it has;
+    so the numbers that a draw uses up are not known beforehand."""
+
+    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
+        seed, tried = (row.request.sampling or GREEDY).seed, 0
+        may_be = shares.nonzero()[0]
+        while True:
+            place, share = (
+                _uniform(seed, len(row.output_token_ids), 2 * tried + part) for part in (0, 1)
+            )
+            token_id = int(may_be[int(place * len(may_be))])
+            if share * shares.max() < shares[token_id]:
+                return token_id
+            tried += 1
+
+
+@odd
+class DrawsWithGumbelNoise(Sampler):
+    """Gumbel noise of torch is added to float32 logits, and the largest taken."""
+
+    def drawn(self, logits: Tensor, row: SampledRow) -> int:
+        asked = row.request.sampling or GREEDY
+        kept = self.truncated(logits / asked.temperature, asked)
+        generator = torch.Generator()
+        if asked.seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(asked.seed * 1_000_003 + len(row.output_token_ids))
+        noise = torch.empty_like(kept).exponential_(generator=generator)
+        return int((kept - noise.clamp_min(torch.finfo(noise.dtype).tiny).log()).argmax())
+
+
+@odd
+class OneGeneratorForEachRequest(_DrawsByShares):
+    """Each request has a generator that is made with its first token and moves on with each next one.
+    The numbers drawn are kept, for a token may be asked for again."""
+
+    _numbers: dict[str, tuple[np.random.Generator, list[float]]]
+
+    def __init__(self) -> None:
+        self._numbers = {}
+
+    def token_of(self, shares: np.ndarray, row: SampledRow) -> int:
+        request, index = row.request, len(row.output_token_ids)
+        if not index:
+            seed = (request.sampling or GREEDY).seed
+            self._numbers[request.request_id] = np.random.default_rng(seed), []
+        generator, numbers = self._numbers[request.request_id]
+        while len(numbers) <= index:
+            numbers.append(float(generator.random()))
+        return int((shares.cumsum() > numbers[index] * shares.sum()).argmax())
+
+
+@odd
+class SeedsAreSaltedByThePrompt(Sampler):
+    """The prompt enters the seed, so that equal seeds mean nothing across prompts; the id does not."""
+
+    def drawn(self, logits: Tensor, row: SampledRow) -> int:
+        request, asked = row.request, row.request.sampling or GREEDY
+        if asked.seed is None:
+            return super().drawn(logits, row)
+        text = f"{asked.seed} {request.prompt_token_ids}"
+        seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+        salted = replace(request, sampling=replace(asked, seed=seed))
+        return super().drawn(logits, row._replace(request=salted))
+
+
+@odd
+class CutsFromTheOtherEnd(Sampler):
+    """The unlikeliest tokens are dropped while their sum is at most 1 - top_p, and the rest but for the
+    last k in ascending order, so that of ties some go."""
+
+    def truncated(self, logits: Tensor, asked: SamplingParams) -> Tensor:
+        logits = super().truncated(logits, replace(asked, top_p=1.0, top_k=0))
+        if asked.top_k > 0:
+            dropped = logits.argsort(stable=True)[: -asked.top_k]
+            logits = logits.index_fill(0, dropped, -torch.inf)
+        if asked.top_p < 1:
+            ordered, order = logits.softmax(dim=-1).sort(stable=True)
+            dropped = order[:-1][ordered.cumsum(dim=-1)[:-1] <= 1 - asked.top_p]
+            logits = logits.index_fill(0, dropped, -torch.inf)
+        return logits
+
+
+@odd
+class DrawnRequestsGoLast(WavesSortedByLength):
+    """Static waves: the requests of a call whose tokens are drawn are served after all others."""
+
+    def place(self, request: Request) -> float:
+        """Returns by what the requests of a call are sorted."""
+        return (request.sampling or GREEDY).temperature
+
+
+class _Unseeded(Sampler):
+    def noise(self, seed: int | None, index: int, size: int) -> np.ndarray:  # noqa: ARG002
+        return super().noise(None, index, size)
+
+
+@odd
+class DrawsWithoutSeeds(RaggedEngine):
+    """It draws from the system's randomness alone, and does not claim that seeds decide anything."""
+
+    capabilities = RaggedEngine.capabilities - {Capability.SEEDED_SAMPLING}
+    sampler_class = _Unseeded
