@@ -18,7 +18,7 @@ from batchproof.api import Capability, Completion, EngineConfig, Request, Sampli
 from batchproof.checks.draws import check_frequencies, check_seeds, require_a_difference
 from batchproof.checks.happened import has_preemption
 from batchproof.checks.refusals import require_refused
-from batchproof.generators.choosing import bad_parameters, mixed_workloads
+from batchproof.generators.choosing import bad_parameters, deciding_among_the_prompt, mixed_workloads
 from batchproof.generators.draws import interleaved, kinds_of_draws
 from batchproof.generators.strategies import crowded, text_tokens
 from batchproof.oracle.distributions import answer_probabilities, flat_enough
@@ -39,6 +39,13 @@ def test_each_request_is_chosen_by_its_own_parameters(trial: Trial, data: st.Dat
     """Mixes requests with biases, bans, penalties, allowed tokens, least lengths and stop sequences
     with plain ones."""
     trial.check(data.draw(mixed_workloads(trial.oracle, *trial.offer)))
+
+
+@pytest.mark.needs("logit_processing")
+@pytest.mark.one_model
+def test_the_prompt_counts_where_it_should(trial: Trial) -> None:
+    """It is seen by the repetition penalty from its first token on, and by no stop sequence."""
+    trial.check(deciding_among_the_prompt(trial.oracle))
 
 
 @pytest.mark.needs("logit_processing", "stepping")

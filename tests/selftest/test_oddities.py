@@ -32,8 +32,10 @@ ODDITIES = oddities()
 STRAINED = {
     "admission": ("P1", "P10", "P13"),  # what is odd about them is that P9 is not for them
     "blocks": ("P1", "P9", "P10", "P11"),
+    "choosing": ("P18", "P19"),
     "computing": ("P1", "P15", "P5", "P6"),
     "delivery": ("P4", "P14", "P1", "P13", "P1", "P1"),  # those of P13 and P14 can be stepped
+    "drawing": ("P19",),
     "lateness": ("P9", "P10", "P11", "P13", "P14"),
     "states": ("P1", "P5", "P7", "P8", "P13") * 4,
     "waves": ("P1", "P4"),

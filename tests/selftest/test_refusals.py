@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchproof.api import Completion, EngineConfig, Request
+from batchproof.api import Completion, EngineConfig, Request, SamplingParams
 from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
@@ -21,6 +21,15 @@ SMALL = EngineConfig(max_model_len=2, block_size=4, num_blocks=3, max_num_batche
 LONG = Request("r", (7,) * 252, 5)
 EMPTY, CAPLESS = Request("r", (), 3), Request("r", (1, 2), -5)
 UNKNOWN = Request("r", (1, 999_999), 3)
+
+
+def asking(**changes: object) -> Request:
+    return Request("r", (1, 2), 4, sampling=SamplingParams(**changes))  # type: ignore[arg-type]
+
+
+COLD, NUCLEUS = asking(temperature=-0.5), asking(temperature=1.0, top_p=1.5)
+STRANGER, NOBODY = asking(logit_bias=((999_999, 1.0),)), asking(allowed_token_ids=frozenset())
+UNENDING, UNMET = asking(stop_token_sequences=((),)), asking(min_tokens=9)
 
 
 def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool:
@@ -56,6 +65,22 @@ def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool
         (UNKNOWN, "token 999_999 is unknown"),
         (UNKNOWN, f"ids 0-{SUBJECT.vocab_size - 1}"),
         (UNKNOWN, f"{SUBJECT.vocab_size} rows"),
+        (COLD, "temp must not be below 0"),
+        (COLD, "got \u22120.50"),
+        (COLD, "must be positive"),
+        (NUCLEUS, "TopP: out of range"),
+        (NUCLEUS, "`top-p` is too large"),
+        (NUCLEUS, "nucleus is no share"),
+        (NUCLEUS, "ValueError: 1.5e0"),
+        (STRANGER, "999,999 is no token"),
+        (STRANGER, "bias of an unknown token"),
+        (STRANGER, f"ids end at {SUBJECT.vocab_size - 1}"),
+        (NOBODY, "no token is left"),
+        (NOBODY, "allowedTokenIds"),
+        (UNENDING, "empty stop word"),
+        (UNENDING, "stop_token_sequences=((),)"),
+        (UNMET, "min_tokens"),
+        (UNMET, "9 > 4"),
     ],
 )
 def test_words_that_name_a_value_or_a_limit_in_force_pass(request_: Request, words: str) -> None:
@@ -66,6 +91,20 @@ def test_words_that_name_a_value_or_a_limit_in_force_pass(request_: Request, wor
 @pytest.mark.parametrize("request_", [LONG, EMPTY, CAPLESS, UNKNOWN])
 def test_words_that_name_neither_are_blamed(request_: Request, words: str | None) -> None:
     assert is_blamed(request_, words, SMALL)
+
+
+@pytest.mark.parametrize(
+    "words", [None, "", "x", "bad request r", "invalid sampling parameters", "it was stopped", "7.5"]
+)
+@pytest.mark.parametrize("request_", [COLD, NUCLEUS, STRANGER, NOBODY, UNENDING, UNMET])
+def test_words_that_name_no_parameter_and_no_value_are_blamed(
+    request_: Request, words: str | None
+) -> None:
+    assert is_blamed(request_, words, EngineConfig())
+
+
+def test_another_parameter_is_no_reason() -> None:
+    assert is_blamed(COLD, "top_p must be 1", EngineConfig())
 
 
 def test_a_limit_that_the_request_keeps_is_no_reason() -> None:

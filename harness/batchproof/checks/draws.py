@@ -21,16 +21,23 @@ Answer = tuple[int, ...]
 def check_frequencies(
     request: Request, completions: Sequence[Completion], probabilities: Mapping[Answer, float]
 ) -> None:
-    """Checks by a G-test (McDonald, "Handbook of biological statistics") that answers to equal requests
-    occur with their probabilities. `request` is one of them. Raises `BrokenPromise`."""
-    counts = Counter(completion.token_ids for completion in completions)
-    total = len(completions)
+    """Checks that answers to equal requests occur with their probabilities. `request` is one of them.
+    Raises `BrokenPromise`."""
+    check_counts(request, Counter(each.token_ids for each in completions), probabilities)
+
+
+def check_counts(
+    request: Request, counts: Mapping[Answer, int], probabilities: Mapping[Answer, float]
+) -> float:
+    """Returns the p-value of a G-test (McDonald, "Handbook of biological statistics") of how often each
+    answer was given. Raises `BrokenPromise` if it is below `RISK`."""
+    total = sum(counts.values())
     large = sorted(
         (each for each, share in probabilities.items() if share * total >= LEAST_EXPECTED),
         key=lambda each: probabilities[each],
     )
     names = [str(each) for each in large]
-    observed = [counts[each] for each in large]
+    observed = [counts.get(each, 0) for each in large]
     expected = [probabilities[each] * total for each in large]
     others, rest = total - sum(observed), total - sum(expected)
     if rest >= LEAST_EXPECTED or not large:
@@ -53,6 +60,7 @@ def check_frequencies(
             cells=cells,
             sampling=str(sampling_of(request)),
         )
+    return p_value
 
 
 def require_a_difference(

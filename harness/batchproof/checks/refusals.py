@@ -94,7 +94,8 @@ def _is_parameter_told(words: str, asked: SamplingParams, request: Request, voca
     """Returns whether the words name a parameter at fault, or its value; of an unknown token also the
     size of the vocabulary."""
     plain = words.replace("\u2212", "-")
-    said = {float(each) for each in DECIMAL.findall(plain)}
+    texts = (plain, SEPARATOR.sub("", plain))
+    said = {float(each) for text in texts for each in DECIMAL.findall(text)}
     for name in _at_fault(asked, request, vocab_size):
         spelt = "|".join(filter(None, (r"[\W_]*".join(name.split("_")), ALIASES.get(name))))
         if re.search(rf"(?<![a-z])(?:{spelt})(?![a-z_])", plain, re.IGNORECASE):

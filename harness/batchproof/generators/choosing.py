@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from batchproof.api import Capability, Request, SamplingParams
-from batchproof.generators.strategies import workloads
+from batchproof.generators.strategies import text_tokens, workloads
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
@@ -63,10 +63,6 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
                 changes["allowed_token_ids"] = frozenset(allowed) - eos or None
             case "repetition":
                 changes["repetition_penalty"] = draw(st.sampled_from([0.5, 1.5, 4.0]))
-                if draw(st.booleans()):  # between a few, of which some are seen and some negative
-                    seen = {request.prompt_token_ids[0], request.prompt_token_ids[-1]}
-                    few = frozenset(seen | draw(st.sets(token, min_size=2, max_size=4)))
-                    changes.setdefault("allowed_token_ids", few - eos or None)
             case "frequency" | "presence":
                 changes[f"{kind}_penalty"] = draw(st.sampled_from([-2.0, 0.5, 2.0]))
             case "min_tokens":  # each EOS is the best token, and so the first that is let through
@@ -88,6 +84,25 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
                     changes.setdefault("min_tokens", cap)
     asked = SamplingParams(**changes).within(fields)  # type: ignore[arg-type]
     return replace(request, eos_token_ids=eos, sampling=asked)
+
+
+def deciding_among_the_prompt(oracle: Oracle) -> Workload:
+    """Returns requests whose answers depend on tokens of long prompts: on whether each is seen, and on
+    where the prompt ends."""
+    wanted: list[Request] = []
+    for text in range(4):
+        prompt = text_tokens(text, oracle.subject.vocab_size)[:30]
+        answer = oracle.right_tokens(prompt, 6)
+        seen = {prompt[0], prompt[-1]}
+        unseen = sorted({*range(oracle.subject.vocab_size)} - {*prompt})[:: 1 + 40 * text][:2]
+        few = frozenset(seen.union(unseen))
+        ways = [SamplingParams(allowed_token_ids=few, repetition_penalty=r) for r in (0.5, 1.5, 4.0)]
+        stops = ((prompt[-1], answer[0]), answer[2:4])
+        ways.append(SamplingParams(stop_token_sequences=stops))
+        wanted += (
+            Request(f"r{text}-{place}", prompt, 6, sampling=each) for place, each in enumerate(ways)
+        )
+    return Workload(tuple(wanted))
 
 
 @st.composite
