@@ -98,7 +98,8 @@ def deciding_among_the_prompt(oracle: Oracle) -> Workload:
         few = frozenset(seen.union(unseen))
         ways = [SamplingParams(allowed_token_ids=few, repetition_penalty=r) for r in (0.5, 1.5, 4.0)]
         stops = ((prompt[-1], answer[0]), answer[2:4])
-        ways.append(SamplingParams(stop_token_sequences=stops))
+        for each in (stops, (answer[:1], answer[1:4])):
+            ways.append(SamplingParams(stop_token_sequences=each))
         wanted += (
             Request(f"r{text}-{place}", prompt, 6, sampling=each) for place, each in enumerate(ways)
         )

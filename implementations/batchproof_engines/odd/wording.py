@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from batchproof.api import Request, SamplingParams
@@ -99,8 +99,8 @@ class _Worded(Scheduler):
         """Returns the first parameter that is wrong by itself, and its value."""
         rest = self._limits.vocab_size, request.max_new_tokens, request.eos_token_ids
         for each in fields(SamplingParams):
-            value = getattr(request.sampling, each.name, each.default)
-            if SamplingParams(**{each.name: value}).refusal(*rest) is not None:
+            value = getattr(request.sampling or SamplingParams(), each.name)
+            if replace(SamplingParams(), **{each.name: value}).refusal(*rest) is not None:
                 return each.name, str(value)
         return None, ""
 
