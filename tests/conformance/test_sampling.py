@@ -45,7 +45,8 @@ def test_each_request_is_chosen_by_its_own_parameters(trial: Trial, data: st.Dat
 @pytest.mark.one_model
 def test_the_prompt_counts_where_it_should(trial: Trial) -> None:
     """It is seen by the repetition penalty from its first token on, and by no stop sequence."""
-    trial.check(deciding_among_the_prompt(trial.oracle))
+    _, fields = trial.offer
+    trial.check(deciding_among_the_prompt(trial.oracle, fields))
 
 
 @pytest.mark.needs("logit_processing", "stepping")

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
 
-from batchproof.api import Capability, Request
+from batchproof.api import Capability, Request, SamplingParams
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.draws import RISK, Answer, check_counts
 from batchproof.errors import UsageError
@@ -31,6 +31,7 @@ from batchproof.run.laboratory import Laboratory
 MODELS = ("gpt2-random", "llama-random", "mistral-window", "gpt2-hash", "llama-hash")
 SIZES = (600, 5400)  # draws of a built-in engine, and of one that is named
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
+FIELDS = frozenset(each.name for each in fields(SamplingParams))
 SEED = 1
 
 INTRODUCTION = """\
@@ -63,12 +64,13 @@ class Row:
 
 def tried(lab: Laboratory, num_trials: int) -> list[Row]:
     """Returns a row for each kind of draws and number of draws, and one for all together."""
-    rng, rows = np.random.default_rng(SEED), {}
+    rng = np.random.default_rng(SEED)
+    rows: dict[tuple[str, int], Row] = {}
     for model in MODELS:
         oracle = lab.oracle(model)
         prompt = text_tokens(5, oracle.subject.vocab_size)[:3]
         for size in SIZES:
-            for kind in kinds_of_draws(oracle, frozenset(Capability), prompt, size):
+            for kind in kinds_of_draws(oracle, frozenset(Capability), FIELDS, prompt, size):
                 if kind.sampling is None:
                     continue
                 row = rows.setdefault((kind.name, size), Row(kind.name, size // kind.every))

@@ -86,9 +86,9 @@ def processed(draw: st.DrawFn, oracle: Oracle, request: Request, fields: Abstrac
     return replace(request, eos_token_ids=eos, sampling=asked)
 
 
-def deciding_among_the_prompt(oracle: Oracle) -> Workload:
+def deciding_among_the_prompt(oracle: Oracle, fields: AbstractSet[str]) -> Workload:
     """Returns requests whose answers depend on tokens of long prompts: on whether each is seen, and on
-    where the prompt ends."""
+    where the prompt ends. Their parameters are of these fields."""
     wanted: list[Request] = []
     for text in range(4):
         prompt = text_tokens(text, oracle.subject.vocab_size)[:30]
@@ -101,7 +101,8 @@ def deciding_among_the_prompt(oracle: Oracle) -> Workload:
         for each in (stops, (answer[:1], answer[1:4])):
             ways.append(SamplingParams(stop_token_sequences=each))
         wanted += (
-            Request(f"r{text}-{place}", prompt, 6, sampling=each) for place, each in enumerate(ways)
+            Request(f"r{text}-{place}", prompt, 6, sampling=each.within(fields))
+            for place, each in enumerate(ways)
         )
     return Workload(tuple(wanted))
 
