@@ -46,6 +46,10 @@ COMMANDS = {
         "batchproof.campaign.invariance.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
     ),
+    "triage": Command(
+        "batchproof.campaign.triage.triage_command",
+        "say of a running engine whether its answers are corrupt, rounded, or set otherwise",
+    ),
     "replay": Command(
         "batchproof.replay.replay_command", "run again a failure that --repro has written"
     ),

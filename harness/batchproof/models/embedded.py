@@ -48,6 +48,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
     "mistral-hash": EmbeddedModel("window_hash:build_mistral_hash", window_oracle.generate_dense),
     "mixtral-hash": EmbeddedModel("window_hash:build_mixtral_hash", window_oracle.generate_experts),
     "gpt2-nan": EmbeddedModel("gpt2_long:build_gpt2_nan", gpt2_long_oracle.generate, nan_token=256),
+    "llama-twins": EmbeddedModel("llama_twins:build_llama_twins"),
     "bamba-hash": EmbeddedModel("bamba_hash:build_bamba_hash", bamba_hash_oracle.generate),
 }
 # Models that no test needs, for benchmarks alone.

@@ -52,9 +52,12 @@ BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
 ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
+COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
+SET_PREFIX = "set:"  # honest, but set otherwise than asked for
 COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
 FORMS = (
-    "a built-in or installed name, fault:NAME, odd:NAME, pkg.mod:factory or path.py:factory, "
+    "a built-in or installed name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or "
+    "path.py:factory, "
     "then ?key=value&key=value; or cmd:COMMAND LINE"
 )
 
@@ -78,6 +81,10 @@ def resolve_engine(text: str) -> EngineSpec:
         factory = _listed(target, FAULT_PREFIX, "planted fault", faults())
     elif target.startswith(ODD_PREFIX):
         factory = _listed(target, ODD_PREFIX, "honest oddity", oddities())
+    elif target.startswith(COARSE_PREFIX):
+        factory = _listed(target, COARSE_PREFIX, "coarse engine", coarse_engines())
+    elif target.startswith(SET_PREFIX):
+        factory = _listed(target, SET_PREFIX, "engine set otherwise", set_engines())
     else:
         factory = _load(text, target if ":" in target else _target_of(text, target))
     _check_options(text, factory, options)
@@ -155,6 +162,23 @@ def oddities() -> Mapping[str, Any]:
     """Returns the honest oddities by name (see `batchproof_engines.odd`)."""
     module = importlib.import_module("batchproof_engines.odd")
     return dict(module.ODDITIES)
+
+
+def coarse_engines() -> Mapping[str, Any]:
+    """Returns honest engines of coarse arithmetic by name (see `batchproof_engines.coarse`)."""
+    return dict(importlib.import_module("batchproof_engines.coarse").COARSE)
+
+
+def set_engines() -> Mapping[str, Any]:
+    """Returns honest engines with other settings than asked for by name (see
+    `batchproof_engines.coarse`)."""
+    return dict(importlib.import_module("batchproof_engines.coarse").SET)
+
+
+def server_engine(url: str) -> str:
+    """Returns the text of the engine for a server of the OpenAI interface at this URL, which is asked
+    for the name of its model. Raises `UsageError` if it does not answer."""
+    return str(importlib.import_module("batchproof_engines.adapters.openai.discovery").engine_at(url))
 
 
 def reference_factory() -> EngineFactory:

@@ -1,0 +1,82 @@
+"""One engine on its models, within a time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from batchproof.campaign.triage.asking import Asker, NoAnswerError
+from batchproof.campaign.triage.evidence import failure_file
+from batchproof.campaign.triage.noise import measured_noise
+from batchproof.campaign.triage.probes import probes
+from batchproof.campaign.triage.scoring import Scorer
+from batchproof.campaign.triage.triage import Known, Triage
+from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.models.catalogue import ModelUnderTest
+from batchproof.records.triage import EngineTriage, ModelTriage, Verdict
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import EngineSpec
+
+ORDER = (Verdict.CLEAN, Verdict.ROUNDING, Verdict.CONFIG, Verdict.CORRUPTION)
+WHEN = "during triage"
+
+
+def triage_engine(
+    lab: Laboratory,
+    spec: EngineSpec,
+    models: Sequence[str],
+    time_limit_s: float,
+    seed: int,
+    directory: Path | None = None,
+) -> EngineTriage:
+    """Returns the verdict on an engine. Models that it does not serve are named; the first on which
+    answers are corrupt is the last. `directory`: where failure files go; None: nowhere.
+
+    Raises `UsageError` and `ConfigError` for what is wrong with the engine's options.
+    """
+    end = time.monotonic() + time_limit_s
+    found: list[ModelTriage] = []
+    refusals: list[str] = []
+    for number, model in enumerate(models):
+        now = time.monotonic()
+        deadline = now + max(0.0, end - now) / (len(models) - number)
+        try:
+            found.append(_on_model(lab, spec, model, deadline, seed, directory))
+        except UnsupportedModelError as error:
+            refusals.append(f"{model}: it refuses the model: {error}")
+        except (NoAnswerError, EngineHang) as error:
+            refusals.append(f"{model}: not one request is answered: {error}")
+        lab.look_after(spec, lab.subject(model), WHEN)
+        if found and found[-1].verdict is Verdict.CORRUPTION:
+            break
+    worst = max((each.verdict for each in found), key=ORDER.index, default=None)
+    return EngineTriage(spec.name, worst, tuple(found), tuple(refusals))
+
+
+def _on_model(
+    lab: Laboratory, spec: EngineSpec, model: str, deadline: float, seed: int, directory: Path | None
+) -> ModelTriage:
+    subject = lab.subject(model)
+    asker = Asker(lab, spec, subject, lab.capabilities(spec, subject))
+    triage = Triage(asker, _known(subject, seed), deadline)
+    began = time.monotonic()
+    decision = triage.decide()
+    file = None
+    if directory is not None and decision.scene is not None:
+        file = failure_file(asker, decision.scene, directory)
+    return triage.record(decision, time.monotonic() - began, file)
+
+
+_KNOWN: dict[tuple[int, int], Known] = {}
+
+
+def _known(subject: ModelUnderTest, seed: int) -> Known:
+    """Returns what is known of the model, measured once for all engines."""
+    key = id(subject), seed
+    if key not in _KNOWN:
+        noise = measured_noise(subject)
+        scorer = Scorer(subject)
+        _KNOWN[key] = Known(scorer, noise, probes(scorer, noise.unit, seed), seed)
+    return _KNOWN[key]

@@ -1,0 +1,140 @@
+"""How far an engine's tokens are from the best ones, in float64, under a configuration.
+
+The *regret* of a token is the best logit less its own, given the engine's own tokens before it. It is 0
+for the best token; rounding of logits by e makes it 2e at most.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from batchproof.api import Completion, FinishReason, Request
+from batchproof.campaign.triage.configurations import AS_ASKED, Configuration
+from batchproof.checks.answers import check_structure
+from batchproof.checks.broken import BrokenPromise
+from batchproof.findings.finding_text import headline
+from batchproof.models.catalogue import ModelUnderTest, moved
+from batchproof.oracle.choosing import amplification, processed, sampling_of
+from batchproof.oracle.oracle import Prompt, teacher_forced
+
+MOST_AT_ONCE = 4096  # tokens of one pass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One answer under a configuration. `request` is as it was asked, `completion` as the configuration
+    reads it. `regrets` holds one value for each token; `wrong` says what is wrong beside their choice,
+    such as a cap."""
+
+    request: Request
+    completion: Completion
+    regrets: tuple[float, ...] = ()
+    wrong: str = ""
+    scale: float = 1.0  # of the bound: penalties enlarge errors
+
+    @property
+    def worst(self) -> float:
+        """The largest regret; infinite if something else is wrong."""
+        return float("inf") if self.wrong else max(self.regrets, default=0.0) / self.scale
+
+    def step_of(self, bound: float) -> int:
+        """Returns the first step with a regret above the bound, else the last."""
+        above = [step for step, each in enumerate(self.regrets) if each / self.scale > bound]
+        return above[0] if above else len(self.completion.token_ids) - 1
+
+
+class Scorer:
+    """Scores answers against one model. Logits are kept: most answers come again."""
+
+    def __init__(self, subject: ModelUnderTest) -> None:
+        self.subject = subject
+        self._subjects: dict[str, ModelUnderTest] = {"": subject}
+        self._known: dict[tuple[str, Prompt], list[tuple[tuple[int, ...], Tensor]]] = {}
+
+    def readings(
+        self,
+        configuration: Configuration,
+        asked: Sequence[Request],
+        answers: Sequence[Completion],
+    ) -> list[Reading]:
+        """Returns a reading for each answer, in order."""
+        read = [
+            (configuration.asked(request), configuration.read(request, answer))
+            for request, answer in zip(asked, answers, strict=True)
+        ]
+        pairs = [(r.prompt_token_ids, c.token_ids) for r, c in read if self._is_scorable(r, c)]
+        scores = self.logits(pairs, configuration)
+        found = [self._reading(request, answer, scores) for request, answer in read]
+        return [replace(each, request=request) for each, request in zip(found, asked, strict=True)]
+
+    def _is_scorable(self, request: Request, completion: Completion) -> bool:
+        known = range(self.subject.vocab_size)
+        is_short = len(request.prompt_token_ids) + len(completion.token_ids) <= self.subject.context_len
+        return is_short and bool(completion.token_ids) and all(t in known for t in completion.token_ids)
+
+    def _reading(
+        self, request: Request, answer: Completion, scores: Mapping[object, Tensor]
+    ) -> Reading:
+        logits = scores.get((request.prompt_token_ids, answer.token_ids))
+        length = len(request.prompt_token_ids) + request.max_new_tokens
+        if answer.finish_reason is FinishReason.ERROR and length > self.subject.context_len:
+            return Reading(request, answer)  # what was asked in truth does not fit
+        try:
+            check_structure(request, answer)
+        except BrokenPromise as error:
+            return Reading(request, answer, wrong=headline(error.finding))
+        if logits is None:
+            return Reading(request, answer, wrong="it holds a token outside the vocabulary")
+        asked = sampling_of(request)
+        if asked.changes_logits:
+            logits = processed(logits, request, answer.token_ids)
+        chosen = logits.gather(-1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+        regrets = (logits.amax(dim=-1) - chosen).tolist()
+        return Reading(request, answer, tuple(regrets), scale=amplification(asked))
+
+    def logits(
+        self,
+        wanted: Sequence[tuple[Prompt, tuple[int, ...]]],
+        configuration: Configuration = AS_ASKED,
+    ) -> dict[object, Tensor]:
+        """Returns float64 logits `(len(token_ids), vocab)` of each prompt with an engine's tokens, of
+        the model as the configuration has it."""
+        name = configuration.model
+        missing = [each for each in dict.fromkeys(wanted) if self._find(name, *each) is None]
+        missing.sort(key=lambda each: len(each[0]) + len(each[1]))
+        while missing:
+            longest = len(missing[-1][0]) + len(missing[-1][1])
+            share = missing[-max(1, MOST_AT_ONCE // longest) :]
+            del missing[-len(share) :]
+            scores = teacher_forced(self._altered(configuration), share)
+            for each, fresh in zip(share, scores, strict=True):
+                self._known.setdefault((name, each[0]), []).append((each[1], fresh))
+        return {each: found for each in wanted if (found := self._find(name, *each)) is not None}
+
+    def _find(self, name: str, prompt: Prompt, tokens: tuple[int, ...]) -> Tensor | None:
+        """Returns known logits. Those of a step depend on the tokens before it alone."""
+        num = len(tokens)
+        for known, logits in self._known.get((name, prompt), ()):
+            if len(known) >= num and known[: num - 1] == tokens[:-1]:
+                return logits[:num]
+        return None
+
+    def _altered(self, configuration: Configuration) -> ModelUnderTest:
+        """Returns the model with fields of its configuration changed, and the same weights."""
+        if configuration.model not in self._subjects:
+            exact = self.subject.exact
+            config = copy.deepcopy(exact.config)
+            for name, value in configuration.changes.items():
+                setattr(config, name, value)
+            with torch.random.fork_rng(devices=[]):
+                model = moved(type(exact)(config), exact.device, exact.dtype)
+            model.load_state_dict(exact.state_dict())
+            model.set_attn_implementation(exact.config._attn_implementation)
+            model.eval().requires_grad_(False)
+            self._subjects[configuration.model] = replace(self.subject, model=model)
+        return self._subjects[configuration.model]

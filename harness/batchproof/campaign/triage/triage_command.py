@@ -1,0 +1,149 @@
+"""`batchproof triage ENGINE...`: corruption, rounding, a configuration, or nothing found.
+
+Exit status: 0 CLEAN or ROUNDING, 1 CORRUPTION, 3 CONFIG, the first of 1 and 3 that any engine gets; 2 if
+an engine answers nothing, or for wrong input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from batchproof.campaign.triage.confusion import confusion
+from batchproof.campaign.triage.engine_triage import triage_engine
+from batchproof.campaign.triage.triage_page import confusion_page, engine_lines, triage_page
+from batchproof.checks.switches import compute_exactly, positions, set_back
+from batchproof.cli import choices
+from batchproof.cli.result_files import write_result
+from batchproof.errors import UsageError
+from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.embedded import DTYPES, EMBEDDED
+from batchproof.records.made import made_now
+from batchproof.records.triage import CONFUSION, TRIAGE, EngineTriage, TriageRecord, Verdict
+from batchproof.run.devices import make_current
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import has_own_process, parse_options, resolve_engine, server_engine
+
+DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
+ONE_MODEL = ("llama-twins",)  # of an engine whose server has a single checkpoint
+EXIT_CODES = {Verdict.CLEAN: 0, Verdict.ROUNDING: 0, Verdict.CORRUPTION: 1, Verdict.CONFIG: 3}
+UNKNOWN = 2
+TIME_LIMIT_S = 300.0
+CALL_LIMIT_S = 60.0
+SEED = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof triage`."""
+    parser.add_argument(
+        "engines", nargs="*", metavar="ENGINE", help="as for pytest --engine, or the URL of a server"
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="M",
+        help=f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable (default: what a "
+        f"server's model is named after, else {', '.join(DEFAULT_MODELS)})",
+    )
+    parser.add_argument(
+        "--dtype", default="float32", metavar="D", help=f"of the model: {', '.join(DTYPES)}"
+    )
+    parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
+    parser.add_argument(
+        "--seed", type=choices.whole, default=SEED, metavar="N", help="of contents (default: 0)"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=choices.seconds,
+        default=TIME_LIMIT_S,
+        metavar="S",
+        help="seconds for an engine (default: 300)",
+    )
+    parser.add_argument(
+        "--confusion",
+        action="store_true",
+        help="judge triage itself on 100 blinded engines, in a checkout; writes results/triage.*",
+    )
+    parser.add_argument(
+        "--seen", action="store_true", help="with --confusion: on those that the rules were made on"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where record, page and failures go (default: triage/, with --confusion results/)",
+    )
+    parser.add_argument(
+        "--jobs", type=choices.positive, default=1, metavar="N", help="with --confusion"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns the exit status. Raises `UsageError` for an unknown engine, model, dtype or device."""
+    if arguments.confusion:
+        return _judge_itself(arguments)
+    if not arguments.engines:
+        raise UsageError("triage needs an ENGINE, or --confusion")
+    output = choices.writable(arguments.output or Path("triage"))
+    found: list[EngineTriage] = []
+    with _laboratory(arguments.device, arguments.dtype) as lab:
+        texts = [_with_server(each) for each in dict.fromkeys(arguments.engines)]
+        specs = [resolve_engine(each) for each in texts]
+        for spec in specs:
+            models = arguments.model or _models_of(spec.name)
+            found.append(triage_engine(lab, spec, models, arguments.time_limit, arguments.seed, output))
+            print("\n".join(engine_lines(found[-1])))
+    record = TriageRecord(made_now(), arguments.seed, tuple(found))
+    write_result(TRIAGE, record, triage_page, output, "triage", is_whole=True)
+    return _exit_code([each.verdict for each in found])
+
+
+def _judge_itself(arguments: argparse.Namespace) -> int:
+    output = choices.writable(arguments.output or choices.DEFAULT_OUTPUT)
+    record = confusion(arguments.seed, not arguments.seen, arguments.jobs, arguments.time_limit)
+    write_result(CONFUSION, record, confusion_page, output, "triage", is_whole=record.is_held_out)
+    num_right = sum(each.is_right for each in record.engines)
+    print(f"{num_right} of {len(record.engines)} right")
+    return int(num_right < len(record.engines))
+
+
+def _with_server(text: str) -> str:
+    return server_engine(text) if text.startswith(("http://", "https://")) else text
+
+
+def _models_of(text: str) -> Sequence[str]:
+    """Returns the models to ask on: what a server's model is named after, else those of all."""
+    served = parse_options(text, text.partition("?")[2]).get("model") if "?" in text else None
+    if served is not None and Path(str(served)).name in EMBEDDED:
+        return (Path(str(served)).name,)
+    if text.startswith("openai"):
+        raise UsageError(
+            f"the server's model {served!r} is named after none of {', '.join(EMBEDDED)}: name its "
+            f"checkpoint with --model"
+        )
+    return ONE_MODEL if has_own_process(text) else DEFAULT_MODELS
+
+
+def _exit_code(verdicts: Sequence[Verdict | None]) -> int:
+    codes = {UNKNOWN if each is None else EXIT_CODES[each] for each in verdicts}
+    return next(code for code in (1, 3, UNKNOWN, 0) if code in codes)
+
+
+@contextmanager
+def _laboratory(device_name: str, dtype: str) -> Iterator[Laboratory]:
+    """Yields a laboratory, with torch's switches as comparisons need them, and restores them."""
+    device = resolve_device(device_name)
+    make_current(device)
+    before, num_threads = positions(), torch.get_num_threads()
+    try:
+        compute_exactly()
+        yield Laboratory(device, resolve_dtype(dtype), CALL_LIMIT_S)
+    finally:
+        set_back(before)
+        torch.set_num_threads(num_threads)
+        sys.stdout.flush()

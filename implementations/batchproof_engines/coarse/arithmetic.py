@@ -1,0 +1,186 @@
+"""Coarse arithmetic: what released engines do for speed, on a copy of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from batchproof.models.catalogue import moved
+from batchproof_engines.coarse.variant import BASES, Copies, Variant, on_a_copy
+
+KEYS_AND_VALUES = ("k_proj", "v_proj")
+MANY_ROWS = 12  # tokens of a step from which another kernel is taken
+SPLITS = 4
+SEED = 0
+
+
+def _linears(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
+    found = model.named_modules()
+    return [(name, each) for name, each in found if isinstance(each, nn.Linear | Conv1D)]
+
+
+def _rounding(
+    model: PreTrainedModel, change: Callable[[Tensor], Tensor], *names: str
+) -> PreTrainedModel:
+    """Changes the output of every linear layer, or of those whose name ends so."""
+
+    def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        return change(output)
+
+    for name, module in _linears(model):
+        if not names or name.rpartition(".")[-1] in names:
+            module.register_forward_hook(hook)
+    return model
+
+
+def bfloat16(model: PreTrainedModel) -> PreTrainedModel:
+    """All arithmetic is bfloat16."""
+    return moved(model, model.device, torch.bfloat16)
+
+
+def float16(model: PreTrainedModel) -> PreTrainedModel:
+    """All arithmetic is float16."""
+    return moved(model, model.device, torch.float16)
+
+
+def _through(dtype: torch.dtype, values: Tensor) -> Tensor:
+    return values.to(dtype).to(values.dtype)
+
+
+def logits_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
+    """Logits are rounded to bfloat16."""
+    return _rounding(model, partial(_through, torch.bfloat16), "lm_head")
+
+
+def weights_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
+    """Weights are 8-bit integers with a scale for each row."""
+    for _, module in _linears(model):
+        weight = module.weight
+        scale = weight.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127  # type: ignore[operator, union-attr]
+        weight.copy_((weight / scale).round() * scale)  # type: ignore[operator, union-attr]
+    return model
+
+
+def _in_8_bits(values: Tensor) -> Tensor:
+    scale = values.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
+    return (values / scale).round() * scale
+
+
+def cache_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
+    """Keys and values are 8-bit integers with a scale for each token."""
+    return _rounding(model, _in_8_bits, *KEYS_AND_VALUES)
+
+
+def cache_in_float8(model: PreTrainedModel) -> PreTrainedModel:
+    """Keys and values are 8-bit floats (e4m3)."""
+    return _rounding(model, partial(_through, torch.float8_e4m3fn), *KEYS_AND_VALUES)
+
+
+def tensor_float32(model: PreTrainedModel) -> PreTrainedModel:
+    """Products of matrices see 10 bits of each mantissa, as on tensor cores."""
+
+    def truncated(values: Tensor) -> Tensor:
+        return (values.float().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+    def hook(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (truncated(inputs[0]), *inputs[1:])
+
+    for _, module in _linears(model):
+        module.weight.copy_(truncated(module.weight))  # type: ignore[operator, arg-type]
+        module.register_forward_pre_hook(hook)
+    return model
+
+
+def larger_batches_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
+    """A step of many tokens takes a kernel whose results are bfloat16."""
+
+    def change(output: Tensor) -> Tensor:
+        is_large = output.numel() // output.shape[-1] >= MANY_ROWS
+        return _through(torch.bfloat16, output) if is_large else output
+
+    return _rounding(model, change)
+
+
+def _noisy(generator: torch.Generator, size: float, output: Tensor) -> Tensor:
+    noise = torch.randn(output.shape, generator=generator, dtype=output.dtype)
+    return output * (1 + size * noise)
+
+
+def noise_by_shape(model: PreTrainedModel) -> PreTrainedModel:
+    """Every layer is off by about a thousandth, otherwise for each shape of a step."""
+
+    def change(output: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(hash(tuple(output.shape)) % 2**31)
+        return _noisy(generator, 2.0**-10, output)
+
+    return _rounding(model, change)
+
+
+def noise_by_chance(model: PreTrainedModel) -> PreTrainedModel:
+    """Every layer is off by about a thousandth, otherwise in each pass, as with atomic sums."""
+    return _rounding(model, partial(_noisy, torch.Generator().manual_seed(SEED), 2.0**-11))
+
+
+def split_sums(model: PreTrainedModel) -> PreTrainedModel:
+    """A product is the sum of four parts of its rows, each rounded to bfloat16 (split-K)."""
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        weight: Any = module.weight
+        weight = weight.T if isinstance(module, nn.Linear) else weight
+        pairs = zip(inputs[0].chunk(SPLITS, -1), weight.chunk(SPLITS, 0), strict=True)
+        parts = [_through(torch.bfloat16, part @ rows) for part, rows in pairs]
+        bias: Any = module.bias
+        return sum(parts[1:], parts[0]) + (0 if bias is None else bias)
+
+    for _, module in _linears(model):
+        module.register_forward_hook(hook)
+    return model
+
+
+def activations_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
+    """Inputs of layers are 8-bit integers with one scale for all tokens of a step."""
+
+    def hook(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        scale = inputs[0].abs().max() / 127
+        return ((inputs[0] / scale).round() * scale, *inputs[1:])
+
+    for name, module in _linears(model):
+        if name.rpartition(".")[-1] != "lm_head":
+            module.register_forward_pre_hook(hook)
+    return model
+
+
+KINDS = (
+    bfloat16,
+    float16,
+    logits_in_bfloat16,
+    weights_in_8_bits,
+    cache_in_8_bits,
+    noise_by_chance,
+    cache_in_float8,
+    tensor_float32,
+    larger_batches_in_bfloat16,
+    noise_by_shape,
+    split_sums,
+    activations_in_8_bits,
+)
+
+
+def _variants() -> dict[str, Variant]:
+    found = {}
+    for kind in KINDS:
+        copies = Copies(kind)
+        for base, factory in BASES.items():
+            name = f"{kind.__name__}-{base}"
+            summary = " ".join(str(kind.__doc__).split())
+            found[name] = Variant(name, summary, kind.__name__, on_a_copy(copies, factory))
+    return found
+
+
+COARSE: dict[str, Variant] = _variants()
