@@ -1,21 +1,21 @@
-"""Triage: what is wrong with a running engine, and the table of blinded engines that it was judged on."""
+"""Triage: what is wrong with a running engine, and the blinded engines that it was judged on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from batchproof.records.file_kinds import FileKind
+from batchproof.records.journal import JournalKind
 from batchproof.records.provenance import Provenance
 
-
-class Verdict(StrEnum):
-    """What the answers of an engine are; `batchproof triage` ends with the exit status of the worst."""
-
-    CLEAN = "CLEAN"  # every token is the best one
-    ROUNDING = "ROUNDING"  # every other token is a near-tie
-    CONFIG = "CONFIG"  # every token is the best one under another configuration
-    CORRUPTION = "CORRUPTION"  # a token depends on what it must not, or nothing explains it
+# What the answers of an engine are, from what is fine to what is not.
+CLEAN: Literal["CLEAN"] = "CLEAN"  # every token is the best one
+ROUNDING: Literal["ROUNDING"] = "ROUNDING"  # every other token is a near-tie
+CONFIG: Literal["CONFIG"] = "CONFIG"  # every token is right under another configuration
+CORRUPTION: Literal["CORRUPTION"] = "CORRUPTION"  # a token depends on what it must not, or is wrong
+Verdict = Literal["CLEAN", "ROUNDING", "CONFIG", "CORRUPTION"]
+VERDICTS: tuple[Verdict, ...] = (CLEAN, ROUNDING, CONFIG, CORRUPTION)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,24 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class ConfusionQuestion:
+    """What a journal of verdicts on blinded engines was begun for."""
+
+    code: str  # a digest of harness and engines
+    seed: int
+    is_held_out: bool
+    time_limit_s: float
+
+
+@dataclass(frozen=True)
+class Said:
+    """What triage said of the engine of this number."""
+
+    number: int
+    said: EngineTriage
+
+
+@dataclass(frozen=True)
 class ConfusionRecord:
     """The verdicts on blinded engines."""
 
@@ -85,4 +103,5 @@ class ConfusionRecord:
 
 
 TRIAGE = FileKind("triage record", "batchproof.triage", 1, TriageRecord)
+SAID = JournalKind("batchproof.triage-journal/1", ConfusionQuestion, Said)
 CONFUSION = FileKind("triage confusion table", "batchproof.triage-confusion", 1, ConfusionRecord)

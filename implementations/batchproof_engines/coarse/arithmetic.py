@@ -130,7 +130,7 @@ def noise_by_chance(model: PreTrainedModel) -> PreTrainedModel:
 def split_sums(model: PreTrainedModel) -> PreTrainedModel:
     """A product is the sum of four parts of its rows, each rounded to bfloat16 (split-K)."""
 
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> Tensor:
         weight: Any = module.weight
         weight = weight.T if isinstance(module, nn.Linear) else weight
         pairs = zip(inputs[0].chunk(SPLITS, -1), weight.chunk(SPLITS, 0), strict=True)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from batchproof.findings.causes import Cause
 from batchproof.places import CHECKOUT
 from batchproof.records.kills import KILL_TABLE, FaultRow
-from batchproof.records.triage import Verdict
+from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, Verdict
 from batchproof.run.registry import coarse_engines, faults, oddities, set_engines
 
 NUM_FAULTY, NUM_HONEST = 50, 50
@@ -55,7 +55,7 @@ class Blinded:
 def blinded(seed: int, is_held_out: bool) -> list[Blinded]:
     """Returns the engines in an order that tells nothing."""
     faulty = [
-        Blinded(f"fault:{name}", (Verdict.CORRUPTION,), faults()[name].summary)
+        Blinded(f"fault:{name}", (CORRUPTION,), faults()[name].summary)
         for name in _divided(eligible_faults(), is_held_out)
     ]
     coarse = _coarse(is_held_out)
@@ -70,13 +70,13 @@ def _coarse(is_held_out: bool) -> list[Blinded]:
     """Returns every kind of arithmetic on every base, each kind of settings on one, and the faults that
     are coarse."""
     near = [
-        Blinded(f"coarse:{name}", (Verdict.ROUNDING,), each.summary)
+        Blinded(f"coarse:{name}", (ROUNDING,), each.summary)
         for name, each in coarse_engines().items()
         if (each.kind not in SEEN_ARITHMETIC) is is_held_out
     ]
     if is_held_out:
         near += [
-            Blinded(f"fault:{name}", (Verdict.ROUNDING,), each.summary)
+            Blinded(f"fault:{name}", (ROUNDING,), each.summary)
             for name, each in faults().items()
             if each.cause is Cause.PRECISION and each.shows_on is None
         ]
@@ -86,14 +86,14 @@ def _coarse(is_held_out: bool) -> list[Blinded]:
             by_kind.setdefault(each.kind, []).append((name, each))
     for place, variants in enumerate(by_kind.values()):
         name, each = variants[place % len(variants)]
-        near.append(Blinded(f"set:{name}", (Verdict.CONFIG,), each.summary))
+        near.append(Blinded(f"set:{name}", (CONFIG,), each.summary))
     return near
 
 
 def _exact(rng: random.Random, count: int) -> list[Blinded]:
     """Returns honest oddities; near-ties may be decided otherwise by any of them."""
     names = [name for name, each in oddities().items() if each.kind in EXACT_KINDS]
-    truth = (Verdict.CLEAN, Verdict.ROUNDING)
+    truth = (CLEAN, ROUNDING)
     return [
         Blinded(f"odd:{name}", truth, oddities()[name].summary) for name in rng.sample(names, count)
     ]

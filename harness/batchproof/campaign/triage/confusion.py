@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from batchproof.campaign.shared_laboratory import process_laboratory, torch_restored
 from batchproof.campaign.triage.blinded import blinded
 from batchproof.campaign.triage.engine_triage import triage_engine
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.checks.switches import compute_exactly
+from batchproof.cli import choices
 from batchproof.cli.progress import Progress
+from batchproof.records.decode import encode
 from batchproof.records.made import made_now
-from batchproof.records.triage import ConfusionRecord, EngineTriage, Judged
+from batchproof.records.triage import (
+    SAID,
+    ConfusionQuestion,
+    ConfusionRecord,
+    EngineTriage,
+    Judged,
+    Said,
+)
 from batchproof.run.registry import EngineSpec, resolve_engine
 
 MODELS = ("gpt2-hash", "llama-twins")  # what eligible faults show on
@@ -30,22 +40,35 @@ class Task:
     time_limit_s: float
 
 
-def confusion(seed: int, is_held_out: bool, num_jobs: int, time_limit_s: float) -> ConfusionRecord:
-    """Returns what triage says of every blinded engine."""
-    engines = blinded(seed, is_held_out)
-    tasks = [Task(number, seed, is_held_out, time_limit_s) for number in range(len(engines))]
-    progress = Progress("triage", "engine", len(engines))
-    said: dict[int, EngineTriage] = {}
-    with WorkerPool(num_jobs, GRACE_S + time_limit_s) as pool:
+def confusion(
+    seed: int, is_held_out: bool, num_jobs: int, time_limit_s: float, folder: Path
+) -> ConfusionRecord:
+    """Returns what triage says of every blinded engine. A journal in the folder keeps each verdict, and
+    the same question of the same commit is continued. Raises `UsageError` for a journal of another."""
+    engines, made = blinded(seed, is_held_out), made_now()
+    question = ConfusionQuestion(str(made.commit), seed, is_held_out, time_limit_s)
+    path = choices.writable(folder) / "triage.jsonl"
+    said = {each.number: each.said for each in SAID.read(path)[1]}
+    tasks = [
+        Task(number, seed, is_held_out, time_limit_s)
+        for number in range(len(engines))
+        if number not in said
+    ]
+    progress = Progress("triage", "engine", len(tasks))
+    with (
+        SAID.append_to(path, question) as journal,
+        WorkerPool(num_jobs, GRACE_S + time_limit_s) as pool,
+    ):
         for task, result in pool.run(said_of, tasks):
             lost = EngineTriage(_name(task), None, refusals=(getattr(result, "why", ""),))
             said[task.number] = lost if isinstance(result, LostTask) else result
+            journal.write(encode(Said(task.number, said[task.number])))
             progress.step(note=str(said[task.number].verdict))
     progress.close()
     judged = tuple(
         Judged(each.target, each.truth, each.what, said[number]) for number, each in enumerate(engines)
     )
-    return ConfusionRecord(made_now(), seed, is_held_out, judged)
+    return ConfusionRecord(made, seed, is_held_out, judged)
 
 
 def said_of(task: Task) -> EngineTriage:
@@ -55,10 +78,7 @@ def said_of(task: Task) -> EngineTriage:
     lab = process_laboratory(DTYPE, CALL_LIMIT_S)
     with torch_restored(), lab.session():
         compute_exactly()
-        found = triage_engine(lab, spec, MODELS, task.time_limit_s, task.seed)
-    return replace(
-        found, models=tuple(replace(each, seconds=round(each.seconds, 1)) for each in found.models)
-    )
+        return triage_engine(lab, spec, MODELS, task.time_limit_s, task.seed)
 
 
 def _name(task: Task) -> str:

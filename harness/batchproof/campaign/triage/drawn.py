@@ -47,8 +47,8 @@ def drawn_with(answers: Sequence[tuple[tuple[int, ...], Tensor]]) -> SamplingPar
 
 
 def _is_even(before: Tensor, share: Tensor) -> bool:
-    """Returns whether the places are spread evenly over 0 to 1, by Kolmogorov's test. A token's place is
-    anywhere, by a fixed chance, in the span of its share behind those that are likelier."""
+    """Returns whether the places are spread evenly over 0 to 1, by Kolmogorov's test. A token's place
+    is anywhere, by a fixed chance, in the span of its share behind those that are likelier."""
     generator = torch.Generator().manual_seed(0)
     place = before + share * torch.rand(len(share), generator=generator, dtype=share.dtype)
     steps = torch.arange(1, len(place) + 1, dtype=share.dtype) / max(1, len(place))

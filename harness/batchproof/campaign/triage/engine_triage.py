@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from batchproof.campaign.triage.asking import Asker, NoAnswerError
@@ -15,11 +14,10 @@ from batchproof.campaign.triage.scoring import Scorer
 from batchproof.campaign.triage.triage import Known, Triage
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.records.triage import EngineTriage, ModelTriage, Verdict
+from batchproof.records.triage import CORRUPTION, VERDICTS, EngineTriage, ModelTriage
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 
-ORDER = (Verdict.CLEAN, Verdict.ROUNDING, Verdict.CONFIG, Verdict.CORRUPTION)
 WHEN = "during triage"
 
 
@@ -49,9 +47,9 @@ def triage_engine(
         except (NoAnswerError, EngineHang) as error:
             refusals.append(f"{model}: not one request is answered: {error}")
         lab.look_after(spec, lab.subject(model), WHEN)
-        if found and found[-1].verdict is Verdict.CORRUPTION:
+        if found and found[-1].verdict == CORRUPTION:
             break
-    worst = max((each.verdict for each in found), key=ORDER.index, default=None)
+    worst = max((each.verdict for each in found), key=VERDICTS.index, default=None)
     return EngineTriage(spec.name, worst, tuple(found), tuple(refusals))
 
 
@@ -60,7 +58,7 @@ def _on_model(
 ) -> ModelTriage:
     subject = lab.subject(model)
     asker = Asker(lab, spec, subject, lab.capabilities(spec, subject))
-    triage = Triage(asker, _known(subject, seed), deadline)
+    triage = Triage(asker, _known(subject, seed), deadline, shrinks=directory is not None)
     began = time.monotonic()
     decision = triage.decide()
     file = None

@@ -83,8 +83,8 @@ def setting_words(scene: Scene) -> str:
 
 
 def failure_file(asker: Asker, scene: Scene, directory: Path) -> str | None:
-    """Judges the scene as the suite does, and writes what it finds; returns the file's name. None if the
-    suite finds nothing: rounding of the model's own size is no failure."""
+    """Judges the scene as the suite does, and writes what it finds; returns the file's name. None if
+    the suite finds nothing: rounding of the model's own size is no failure."""
     oracle = asker.lab.oracle(asker.subject.name)
     trial = Trial(asker.lab, asker.spec, oracle, asker.capabilities, Promise.P1)
     try:

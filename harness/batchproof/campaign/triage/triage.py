@@ -15,23 +15,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from batchproof.api import Request
 from batchproof.campaign.triage import evidence
 from batchproof.campaign.triage.asking import Answered, Asker, NoAnswerError, alone
-from batchproof.campaign.triage.configurations import AS_ASKED, Configuration
+from batchproof.campaign.triage.configurations import AS_ASKED
 from batchproof.campaign.triage.explaining import explaining
+from batchproof.campaign.triage.judging import Judging
 from batchproof.campaign.triage.noise import Noise
 from batchproof.campaign.triage.probes import Probes
 from batchproof.campaign.triage.scenes import Scene, rewritten, scenes
 from batchproof.campaign.triage.scoring import Reading, Scorer
-from batchproof.records.triage import ModelTriage, Verdict
+from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, ModelTriage, Verdict
 from batchproof.workload.workloads import Workload
 
 LEVELS = 2.0  # times what an engine showed alone is still rounding
 MOST_RESTARTS = 3  # after an answer that is as wrong alone
+
+UNEXPLAINED = "requests are answered wrongly one at a time; no configuration that was tried explains it"
+BY_EARLIER_CALLS = "an answer depends on earlier calls"
+BY_OTHERS = "an answer depends on other requests, or on how they are scheduled"
+BY_CONTENTS = "an answer depends on the contents of other requests"
+UNANSWERED = "some requests get no answer"
+DRAWN = "tokens are drawn at random, so nothing can be said of batches before that is off"
 
 
 @dataclass(frozen=True)
@@ -55,34 +62,38 @@ class Decision:
 
 
 class Triage:
-    """Decides about one engine on one model, until `deadline`, a time of `time.monotonic`."""
+    """Decides about one engine on one model, until `deadline`, a time of `time.monotonic`. Unless
+    `shrinks`, what is found wrong is shown as it was found."""
 
-    def __init__(self, asker: Asker, known: Known, deadline: float) -> None:
+    def __init__(self, asker: Asker, known: Known, deadline: float, shrinks: bool) -> None:
         self._asker, self._known, self._deadline = asker, known, deadline
-        self._configuration = AS_ASKED
+        self._judging = Judging(asker, known.scorer, known.noise, deadline if shrinks else 0.0)
         self._alone: list[Answered] = []
-        self._worst: dict[bool, tuple[Reading, Scene]] = {}  # the largest regret; True: alone
-        self._num_requests = self._num_tokens = self._num_scenes = 0
 
     def decide(self) -> Decision:
-        """Returns the decision. Raises `NoAnswerError` if not even one request alone is answered."""
+        """Returns the decision. Raises `NoAnswerError` if not even one request alone is answered, or if
+        the time is up before any were served together."""
         probes = self._known.probes.alone
         self._asker.answers(alone(probes[:1]))
         try:
             self._alone = self._asker.answers(alone(probes))
         except NoAnswerError as error:
             return self._unanswered(alone(probes), error)
-        for _ in range(MOST_RESTARTS):
-            decision, is_decided = self._in_scenes() if self._is_explained() else self._unexplained()
-            if is_decided:
-                break
-        return decision or self._rewritten() or self._remaining()
+        for _ in range(1 + MOST_RESTARTS):
+            if not self._is_explained():
+                return self._unexplained()
+            decision, is_as_wrong_alone = self._in_scenes()
+            if not is_as_wrong_alone:
+                return decision or self._rewritten() or self._remaining()
+        return self._unexplained()
 
     def record(self, decision: Decision, seconds: float, failure: str | None) -> ModelTriage:
         """Returns the decision with what it rests on."""
-        noise, subject = self._known.noise, self._known.scorer.subject
-        regrets = [self._worst[key][0].worst if key in self._worst else 0.0 for key in (True, False)]
-        is_measured = noise.unit is not None and self._worst and decision.verdict != Verdict.CORRUPTION
+        noise, subject, judging = self._known.noise, self._known.scorer.subject, self._judging
+        regrets = [
+            judging.worst[key][0].worst if key in judging.worst else 0.0 for key in (True, False)
+        ]
+        is_measured = noise.unit is not None and decision.verdict != CORRUPTION
         in_units = [each / (noise.unit or 1.0) if is_measured else None for each in regrets]
         return ModelTriage(
             subject.name,
@@ -93,11 +104,11 @@ class Triage:
             noise.unit,
             *in_units,
             noise.precision_of(max(regrets)) if is_measured else "",
-            self._configuration.name,
-            self._num_requests,
-            self._num_tokens,
-            self._num_scenes,
-            seconds,
+            judging.configuration.name,
+            judging.num_requests,
+            judging.num_tokens,
+            judging.num_scenes,
+            round(seconds, 1),
             failure,
         )
 
@@ -107,46 +118,45 @@ class Triage:
         answers = [each.completion for each in self._alone]
         found = explaining(self._known.scorer, self._known.noise, asked, answers)
         if found is not None:
-            self._configuration = found
-            self._note(self._alone, alone(asked))
+            self._judging.configuration = found
+            if not found.is_drawn:
+                self._judging.first_wrong(self._alone, alone(asked))
         return found is not None
 
-    def _unexplained(self) -> tuple[Decision, bool]:
+    def _unexplained(self) -> Decision:
         """Returns the decision about single requests that nothing explains."""
-        readings = self._readings(self._alone)
-        wrong = [each for each in readings if each.worst > self._bound]
-        place = readings.index(wrong[0])
-        scene = self._smallest(alone([each.request for each in self._alone[: place + 1]]))
-        why = "requests are answered wrongly one at a time, and no configuration that was tried explains it"
-        if len(scene) > 1:
-            why = "an answer depends on earlier calls"
-        lines = (
-            *self._shown(scene),
-            f"{len(wrong)} of {len(readings)} requests are answered wrongly one at a time",
-        )
-        return Decision(Verdict.CORRUPTION, why, lines, scene), True
+        readings = self._judging.readings(self._alone)
+        wrong = [each.worst > self._known.noise.coarse for each in readings]
+        before = self._alone[: wrong.index(True) + 1]
+        scene = self._judging.smallest(alone([each.request for each in before]))
+        is_wrong_alone = self._judging.is_wrong(alone([before[-1].request]))
+        why = UNEXPLAINED if is_wrong_alone else BY_EARLIER_CALLS
+        share = f"{sum(wrong)} of {len(wrong)} requests are answered wrongly one at a time"
+        return Decision(CORRUPTION, why, (*self._judging.shown(scene), share), scene)
 
     def _in_scenes(self) -> tuple[Decision | None, bool]:
-        """Serves scenes. Returns the decision, if any, and False if single requests must be explained
-        anew."""
-        if self._configuration.is_drawn:
-            why = "tokens are drawn at random, so nothing can be said of batches before that is off"
+        """Serves scenes. Returns the decision, if any, and whether an answer was found that is as wrong
+        alone, so that single requests must be explained anew."""
+        configuration = self._judging.configuration
+        if configuration.is_drawn:
             first = alone([self._alone[0].request])
-            return Decision(Verdict.CONFIG, why, (self._configuration.name,), first), True
+            return Decision(CONFIG, DRAWN, (configuration.name,), first), False
         answers = {each.request.prompt_token_ids: each.completion.token_ids for each in self._alone}
         known, can = self._known, self._asker.capabilities
         for scene in scenes(known.probes, answers, can, known.seed):
             if time.monotonic() > self._deadline:
                 break
             try:
-                wrong = self._note(self._asker.answers(scene), scene)
+                wrong = self._judging.first_wrong(self._asker.answers(scene), scene)
             except NoAnswerError as error:
-                return self._unanswered(scene, error), True
+                return self._unanswered(scene, error), False
             if wrong is not None and self._is_as_wrong_alone(wrong):
-                return None, False
+                return None, True
             if wrong is not None:
-                return self._corrupted(scene), True
-        return None, True
+                small = self._judging.smallest(scene)
+                shown = self._judging.shown(small)
+                return Decision(CORRUPTION, BY_OTHERS, shown, small), False
+        return None, False
 
     def _is_as_wrong_alone(self, wrong: Answered) -> bool:
         """Returns whether a fresh engine answers the request alone in the same way, and notes that."""
@@ -159,19 +169,14 @@ class Triage:
         self._alone.append(fresh)
         return True
 
-    def _corrupted(self, scene: Scene) -> Decision:
-        small = self._smallest(scene)
-        why = "an answer depends on other requests, or on how they are scheduled"
-        return Decision(Verdict.CORRUPTION, why, self._shown(small), small)
-
     def _unanswered(self, scene: Scene, error: NoAnswerError) -> Decision:
-        small = self._smallest(scene)
-        lines = (f"{error}", evidence.setting_words(small))
-        return Decision(Verdict.CORRUPTION, "some requests get no answer", lines, small)
+        small = self._judging.smallest(scene)
+        lines = (str(error), evidence.setting_words(small))
+        return Decision(CORRUPTION, UNANSWERED, lines, small)
 
     def _rewritten(self) -> Decision | None:
         """Compares near-ties beside other neighbours of the same shapes."""
-        shown = self._worst[True][0].worst if True in self._worst else 0.0
+        shown = self._judging.worst[True][0].worst
         bound = max(self._known.noise.tight, LEVELS * shown)
         for first, second in rewritten(self._known.probes, self._known.seed):
             if time.monotonic() > self._deadline:
@@ -184,99 +189,42 @@ class Triage:
                 is_kept = old.request == new.request and old.completion == old_again.completion
                 if not is_kept or old.completion == new.completion:
                     continue
-                worst = max(self._readings([old, new]), key=lambda each: each.worst)
-                if worst.worst > bound:
-                    return self._follows(
-                        worst, bound, first if worst.completion == old.completion else second
-                    )
+                one, other = self._judging.readings([old, new])
+                if max(one.worst, other.worst) > bound:
+                    worst = (one, first) if one.worst > other.worst else (other, second)
+                    return self._follows(*worst, bound)
         return None
 
-    def _follows(self, reading: Reading, bound: float, call: Workload) -> Decision:
+    def _follows(self, reading: Reading, call: Workload, bound: float) -> Decision:
         unit = self._known.noise.unit or 1.0
         lines = (
             evidence.words(reading, bound, unit),
-            f"the engine showed {bound / unit / LEVELS:.3g} E alone; at equal shapes its token follows the "
-            "contents of its neighbours",
+            f"the engine showed {bound / unit / LEVELS:.3g} E alone; at equal shapes its token follows "
+            "the contents of its neighbours",
             evidence.setting_words((call,)),
         )
-        why = "an answer depends on the contents of other requests"
-        return Decision(Verdict.CORRUPTION, why, lines, (call,))
+        return Decision(CORRUPTION, BY_CONTENTS, lines, (call,))
 
     def _remaining(self) -> Decision:
         """Returns the decision where nothing is corrupt."""
-        (reading, scene), unit = (
-            max(self._worst.values(), key=lambda e: e[0].worst),
-            self._known.noise.unit,
-        )
+        judging, noise = self._judging, self._known.noise
+        if False not in judging.worst:
+            raise NoAnswerError("the time limit is up before any requests were served together")
+        reading, scene = max(judging.worst.values(), key=lambda each: each[0].worst)
         is_near_tie = reading.worst > 0
-        lines = (evidence.words(reading, 0.0, unit),) if is_near_tie else ()
-        if self._configuration is not AS_ASKED:
-            why = f"all answers are right under another configuration: {self._configuration.name}"
-            first = max(self._known.scorer.readings(AS_ASKED, *self._pairs(self._alone)), key=_worst)
-            return Decision(Verdict.CONFIG, why, lines, alone([first.request]))
+        lines = (evidence.words(reading, 0.0, noise.unit),) if is_near_tie else ()
+        if judging.configuration is not AS_ASKED:
+            why = f"all answers are right under another configuration: {judging.configuration.name}"
+            return Decision(CONFIG, why, lines, alone([self._most_telling()]))
         if not is_near_tie:
-            return Decision(Verdict.CLEAN, "every token is the best one, alone and in every scene")
-        precision = self._known.noise.precision_of(reading.worst)
-        why = f"every other token is a near-tie, as rounding of {precision} explains"
-        return Decision(Verdict.ROUNDING, why, lines, self._with_only(scene, reading.request))
+            return Decision(CLEAN, "every token is the best one, alone and in every scene")
+        why = f"every other token is a near-tie; {noise.precision_of(reading.worst)} rounds as much"
+        single = alone([reading.request])
+        return Decision(ROUNDING, why, lines, single if judging.is_wrong(single, 0.0) else scene)
 
-    def _with_only(self, scene: Scene, request: Request) -> Scene:
-        """Returns the call of a scene that holds the request; the request alone if that is enough."""
-        single = alone([request])
-        return single if self._is_wrong(single, 0.0) else scene
-
-    @property
-    def _bound(self) -> float:
-        return self._known.noise.coarse
-
-    @staticmethod
-    def _pairs(answered: Sequence[Answered]) -> tuple[list, list]:
-        return [each.request for each in answered], [each.completion for each in answered]
-
-    def _readings(self, answered: Sequence[Answered]) -> list[Reading]:
-        return self._known.scorer.readings(self._configuration, *self._pairs(answered))
-
-    def _note(self, answered: Sequence[Answered], scene: Scene) -> Answered | None:
-        """Counts the answers of a scene, and returns the first that is wrong."""
-        readings = self._readings(answered)
-        self._num_requests += len(readings)
-        self._num_tokens += sum(len(each.regrets) for each in readings)
-        self._num_scenes += 1
-        wrong = next((i for i, each in enumerate(readings) if each.worst > self._bound), None)
-        if wrong is not None:
-            return answered[wrong]
-        is_alone = all(len(call.requests) == 1 for call in scene)
-        worst = max(readings, key=_worst)
-        if is_alone not in self._worst or worst.worst > self._worst[is_alone][0].worst:
-            self._worst[is_alone] = worst, scene
-        return None
-
-    def _is_wrong(self, scene: Scene, bound: float) -> bool:
-        try:
-            return any(each.worst > bound for each in self._readings(self._asker.answers(scene)))
-        except NoAnswerError:
-            return True
-
-    def _smallest(self, scene: Scene) -> Scene:
-        return evidence.smallest(scene, lambda each: self._is_wrong(each, self._bound), self._deadline)
-
-    def _shown(self, scene: Scene) -> tuple[str, ...]:
-        """Returns what is wrong in a scene, and whether the same request alone is right."""
-        try:
-            wrong = [
-                each for each in self._readings(self._asker.answers(scene)) if each.worst > self._bound
-            ]
-        except NoAnswerError as error:
-            return (str(error), evidence.setting_words(scene))
-        if not wrong:
-            return ("it comes and goes", evidence.setting_words(scene))
-        is_wrong_alone = self._is_wrong(alone([wrong[0].request]), self._bound)
-        return (
-            evidence.words(wrong[0], self._bound, self._known.noise.unit),
-            f"the same request alone is {'wrong as well' if is_wrong_alone else 'right'}",
-            evidence.setting_words(scene),
-        )
-
-
-def _worst(reading: Reading) -> float:
-    return reading.worst
+    def _most_telling(self) -> Request:
+        """Returns the single request whose answer is farthest from what was asked."""
+        asked = [each.request for each in self._alone]
+        answers = [each.completion for each in self._alone]
+        readings = self._known.scorer.readings(AS_ASKED, asked, answers)
+        return max(readings, key=lambda each: each.worst).request

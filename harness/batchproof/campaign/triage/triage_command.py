@@ -1,7 +1,7 @@
 """`batchproof triage ENGINE...`: corruption, rounding, a configuration, or nothing found.
 
-Exit status: 0 CLEAN or ROUNDING, 1 CORRUPTION, 3 CONFIG, the first of 1 and 3 that any engine gets; 2 if
-an engine answers nothing, or for wrong input.
+Exit status: 1 if an engine is CORRUPTION, else 3 if one is CONFIG, else 2 if one answers nothing, else
+0: all are CLEAN or ROUNDING. 2 for wrong input, too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,24 @@ from batchproof.errors import UsageError
 from batchproof.models.catalogue import resolve_device, resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.made import made_now
-from batchproof.records.triage import CONFUSION, TRIAGE, EngineTriage, TriageRecord, Verdict
+from batchproof.records.triage import (
+    CLEAN,
+    CONFIG,
+    CONFUSION,
+    CORRUPTION,
+    ROUNDING,
+    TRIAGE,
+    EngineTriage,
+    TriageRecord,
+    Verdict,
+)
 from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import has_own_process, parse_options, resolve_engine, server_engine
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
 ONE_MODEL = ("llama-twins",)  # of an engine whose server has a single checkpoint
-EXIT_CODES = {Verdict.CLEAN: 0, Verdict.ROUNDING: 0, Verdict.CORRUPTION: 1, Verdict.CONFIG: 3}
+EXIT_CODES = {CLEAN: 0, ROUNDING: 0, CORRUPTION: 1, CONFIG: 3}
 UNKNOWN = 2
 TIME_LIMIT_S = 300.0
 CALL_LIMIT_S = 60.0
@@ -105,7 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _judge_itself(arguments: argparse.Namespace) -> int:
     output = choices.writable(arguments.output or choices.DEFAULT_OUTPUT)
-    record = confusion(arguments.seed, not arguments.seen, arguments.jobs, arguments.time_limit)
+    record = confusion(
+        arguments.seed, not arguments.seen, arguments.jobs, arguments.time_limit, output / "journals"
+    )
     write_result(CONFUSION, record, confusion_page, output, "triage", is_whole=record.is_held_out)
     num_right = sum(each.is_right for each in record.engines)
     print(f"{num_right} of {len(record.engines)} right")

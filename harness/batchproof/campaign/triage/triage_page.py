@@ -7,26 +7,27 @@ from collections.abc import Iterator
 
 from batchproof.records.markdown import header, line
 from batchproof.records.triage import (
+    VERDICTS,
     ConfusionRecord,
     EngineTriage,
     Judged,
     ModelTriage,
     TriageRecord,
-    Verdict,
 )
 
 NOTHING = "no answer"
 TABLE = """\
 Half of the engines are honest: exact ones of unusual design (`odd:`), coarse ones (`coarse:`), and some
-that are set otherwise than they are asked (`set:`). Half have a planted fault. Triage sees a factory and
-a number, and asks on `llama-twins` and `gpt2-hash`.
+that are set otherwise than they are asked (`set:`). Half have a planted fault. Triage sees a factory
+and a number, and asks on `gpt2-hash` and `llama-twins`.
 
 A fault can take part if the kill table shows it on `gpt2-hash` or `llama-hash`, as a break of one of P1
 to P8, by a test that neither steps the engine nor reads its logits, and if its lie is not one about
-returned logits while "the tokens are right": these can change an answer of `generate`. Those whose cause is PRECISION count as coarse: they change near-ties alone. Faults, kinds of
-arithmetic and kinds of settings that the rules were made on are not among the engines held out
-(`harness/batchproof/campaign/triage/blinded.py`). An exact engine is judged rightly as CLEAN or ROUNDING:
-its near-ties may fall otherwise than the reference's."""
+returned logits while "the tokens are right": these can change an answer of `generate`. Those whose
+cause is PRECISION count as coarse: they change near-ties alone. Faults, kinds of arithmetic and kinds
+of settings that the rules were made on are not among the engines held out
+(`harness/batchproof/campaign/triage/blinded.py`). An exact engine is judged rightly as CLEAN or
+ROUNDING: its near-ties may fall otherwise than the reference's."""
 
 
 def engine_lines(found: EngineTriage) -> Iterator[str]:
@@ -94,7 +95,7 @@ def confusion_page(record: ConfusionRecord) -> str:
 
 def _confusion(record: ConfusionRecord) -> Iterator[str]:
     said = Counter((_truth(each), each.said.verdict) for each in record.engines)
-    columns = (*Verdict, *([None] if any(key[1] is None for key in said) else []))
+    columns = (*VERDICTS, *([None] if any(key[1] is None for key in said) else []))
     yield from header("truth", *(str(each or NOTHING) for each in columns))
     for truth in dict.fromkeys(key[0] for key in sorted(said, key=lambda key: key[0])):
         yield line(truth, *(str(said[truth, each] or "") for each in columns))
@@ -107,7 +108,7 @@ def _truth(judged: Judged) -> str:
 def _shown(engines: tuple[Judged, ...] | list[Judged]) -> Iterator[str]:
     yield from header("engine", "truth", "said", "why", "margin in E", "seconds")
     for each in sorted(engines, key=lambda each: (_truth(each), each.engine)):
-        worst = max(each.said.models, key=lambda found: [*Verdict].index(found.verdict), default=None)
+        worst = max(each.said.models, key=lambda found: VERDICTS.index(found.verdict), default=None)
         margins = [max(m.worst_alone or 0.0, m.worst_batched or 0.0) for m in each.said.models]
         yield line(
             f"`{each.engine}`: {each.what}",
