@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchproof.campaign.fingerprint import code_digest
 from batchproof.campaign.shared_laboratory import process_laboratory, torch_restored
 from batchproof.campaign.triage.blinded import blinded
 from batchproof.campaign.triage.engine_triage import triage_engine
@@ -44,9 +45,9 @@ def confusion(
     seed: int, is_held_out: bool, num_jobs: int, time_limit_s: float, folder: Path
 ) -> ConfusionRecord:
     """Returns what triage says of every blinded engine. A journal in the folder keeps each verdict, and
-    the same question of the same commit is continued. Raises `UsageError` for a journal of another."""
+    the same question of the same code is continued. Raises `UsageError` for a journal of another."""
     engines, made = blinded(seed, is_held_out), made_now()
-    question = ConfusionQuestion(str(made.commit), seed, is_held_out, time_limit_s)
+    question = ConfusionQuestion(code_digest(), seed, is_held_out, time_limit_s)
     path = choices.writable(folder) / "triage.jsonl"
     said = {each.number: each.said for each in SAID.read(path)[1]}
     tasks = [

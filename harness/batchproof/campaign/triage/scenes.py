@@ -15,9 +15,9 @@ from batchproof.workload.workloads import Workload
 
 Scene = tuple[Workload, ...]  # of one fresh engine, in order
 
-NUM_DRAWN = 14
+NUM_DRAWN = 10
 CROWD = 720  # requests of one call
-MOST_KEPT = 24  # near-ties
+MOST_KEPT = 16  # near-ties
 KEPT_AT_ONCE = 4  # near-ties beside as many neighbours
 
 
