@@ -61,9 +61,8 @@ def logits_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
 def weights_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
     """Weights are 8-bit integers with a scale for each row."""
     for _, module in _linears(model):
-        weight = module.weight
-        scale = weight.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127  # type: ignore[operator, union-attr]
-        weight.copy_((weight / scale).round() * scale)  # type: ignore[operator, union-attr]
+        weight: Any = module.weight
+        weight.copy_(_in_8_bits(weight))
     return model
 
 

@@ -129,7 +129,7 @@ def _with(model: PreTrainedModel, **fields: object) -> PreTrainedModel:
         if getattr(config, name, None) is not None:
             setattr(config, name, value)
     with torch.random.fork_rng(devices=[]):
-        changed = type(model)(config).to(model.dtype)  # type: ignore[arg-type]
+        changed = type(model)(config).to(model.dtype)
     changed.load_state_dict(model.state_dict())
     changed.set_attn_implementation(model.config._attn_implementation)
     return changed.eval().requires_grad_(False)

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, TypeVar
 
 from batchproof.findings.causes import Cause
-from batchproof.places import CHECKOUT
+from batchproof.places import ROOT
 from batchproof.records.kills import KILL_TABLE, FaultRow
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, Verdict
 from batchproof.run.registry import coarse_engines, faults, oddities, set_engines
@@ -101,7 +100,7 @@ def _exact(rng: random.Random, count: int) -> list[Blinded]:
 
 def eligible_faults() -> list[str]:
     """Returns the faults that can take part, in an order fixed by their names."""
-    rows = KILL_TABLE.read(CHECKOUT / "results" / "faults.json").faults
+    rows = KILL_TABLE.read(ROOT / "results" / "faults.json").faults
     found = [name for name, row in rows.items() if name in faults() and _is_eligible(name, row)]
     return sorted(found, key=lambda name: sha256(f"triage 0 {name}".encode()).hexdigest())
 
@@ -118,7 +117,7 @@ def _is_eligible(name: str, row: FaultRow) -> bool:
 def _goes_beyond_generate(test: str) -> bool:
     """Returns whether the marks of a test function name a capability beyond `generate`."""
     file, _, name = test.partition("::")
-    source = Path(CHECKOUT / file).read_text(encoding="utf-8")
+    source = (ROOT / file).read_text(encoding="utf-8")
     before = source[: source.index(f"def {name}(")].splitlines()
     start = next((i for i in range(len(before) - 1, -1, -1) if not before[i].strip()), 0)
     marks = "\n".join(before[start:])

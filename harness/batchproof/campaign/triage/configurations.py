@@ -6,6 +6,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import add, itemgetter
 from typing import Any
 
 from batchproof.api import Completion, Request, SamplingParams
@@ -17,6 +19,9 @@ THETAS = (1e4, 5e5, 1e6)
 FACTORS = (2.0, 4.0, 8.0)
 PENALTIES = tuple(round(1 + 0.01 * each, 2) for each in range(1, 51))
 SUBTRACTED = tuple(round(0.1 * each, 1) for each in range(1, 21))
+
+
+Asked = Callable[[Request], Request]
 
 
 def _same(request: Request) -> Request:
@@ -33,7 +38,7 @@ class Configuration:
     contract, `changes` fields of the model's configuration."""
 
     name: str
-    asked: Callable[[Request], Request] = _same
+    asked: Asked = _same
     read: Callable[[Request, Completion], Completion] = _as_given
     changes: Mapping[str, Any] = field(default_factory=dict)
     is_drawn: bool = False  # no token is the right one
@@ -74,15 +79,21 @@ def _ends(asked: Sequence[Request], answers: Sequence[Completion]) -> Iterator[C
     ]
     for token in dict.fromkeys(each.token_ids[-1] for each in cut):
         name = f"every answer also stops at token {token}, an EOS of the engine's own"
-        yield Configuration(name, lambda r, t=token: replace(r, eos_token_ids=r.eos_token_ids | {t}))
+        yield Configuration(name, _ending_at(token))
     for length in dict.fromkeys(len(each.token_ids) for each in cut):
         name = f"every answer is cut at {length} tokens, a limit of the engine's own"
-        yield Configuration(
-            name, lambda r, n=length: replace(r, max_new_tokens=min(n, r.max_new_tokens))
-        )
+        yield Configuration(name, _cut_at(length))
     yield Configuration(
         "EOS ids are ignored (ignore_eos)", lambda r: replace(r, eos_token_ids=frozenset())
     )
+
+
+def _ending_at(token: int) -> Asked:
+    return lambda r: replace(r, eos_token_ids=r.eos_token_ids | {token})
+
+
+def _cut_at(length: int) -> Asked:
+    return lambda r: replace(r, max_new_tokens=min(length, r.max_new_tokens))
 
 
 def _without_echo(request: Request, completion: Completion) -> Completion:
@@ -93,13 +104,19 @@ def _without_echo(request: Request, completion: Completion) -> Completion:
 
 def _prompts(subject: ModelUnderTest, shortest_wrong: int) -> Iterator[Configuration]:
     for token in _special_tokens(subject):
-        yield _fed(f"token {token} stands before each prompt (BOS)", lambda p, t=token: (t, *p))
-        yield _fed(f"token {token} stands behind each prompt (EOS)", lambda p, t=token: (*p, t))
+        yield _fed(f"token {token} stands before each prompt (BOS)", partial(add, (token,)))
+        yield _fed(f"token {token} stands behind each prompt (EOS)", _with_behind(token))
     for length in range(1, shortest_wrong):
-        yield _fed(f"only the last {length} tokens of a prompt are read", lambda p, n=length: p[-n:])
-        yield _fed(f"only the first {length} tokens of a prompt are read", lambda p, n=length: p[:n])
+        yield _fed(
+            f"only the last {length} tokens of a prompt are read", itemgetter(slice(-length, None))
+        )
+        yield _fed(f"only the first {length} tokens of a prompt are read", itemgetter(slice(length)))
     yield _fed("the first token of each prompt is left out", lambda p: p[1:] or p)
     yield from _templates(subject)
+
+
+def _with_behind(token: int) -> Callable[[Prompt], Prompt]:
+    return lambda prompt: (*prompt, token)
 
 
 def _fed(name: str, feed: Callable[[Prompt], Prompt]) -> Configuration:

@@ -40,8 +40,8 @@ def _smaller(scene: Scene) -> Iterator[Scene]:
     size = len(scene) // 2
     while size:
         for start in range(0, len(scene), size):
-            if rest := scene[:start] + scene[start + size :]:
-                yield rest
+            if calls := scene[:start] + scene[start + size :]:
+                yield calls
         size //= 2
     for place, call in enumerate(scene):
         size = len(call.requests) // 2

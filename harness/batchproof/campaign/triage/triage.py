@@ -90,11 +90,9 @@ class Triage:
     def record(self, decision: Decision, seconds: float, failure: str | None) -> ModelTriage:
         """Returns the decision with what it rests on."""
         noise, subject, judging = self._known.noise, self._known.scorer.subject, self._judging
-        regrets = [
-            judging.worst[key][0].worst if key in judging.worst else 0.0 for key in (True, False)
-        ]
         is_measured = noise.unit is not None and decision.verdict != CORRUPTION
-        in_units = [each / (noise.unit or 1.0) if is_measured else None for each in regrets]
+        regrets = {key: reading.worst for key, (reading, _) in judging.worst.items()}
+        in_units = {key: each / (noise.unit or 1.0) for key, each in regrets.items() if is_measured}
         return ModelTriage(
             subject.name,
             subject.dtype_name,
@@ -102,8 +100,9 @@ class Triage:
             decision.why,
             decision.lines,
             noise.unit,
-            *in_units,
-            noise.precision_of(max(regrets)) if is_measured else "",
+            in_units.get(True),
+            in_units.get(False),
+            noise.precision_of(max(regrets.values(), default=0.0)) if is_measured else "",
             judging.configuration.name,
             judging.num_requests,
             judging.num_tokens,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from batchproof import places
 from batchproof.campaign.triage.confusion import confusion
 from batchproof.campaign.triage.engine_triage import triage_engine
 from batchproof.campaign.triage.triage_page import confusion_page, engine_lines, triage_page
@@ -114,6 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _judge_itself(arguments: argparse.Namespace) -> int:
+    if places.ROOT != places.CHECKOUT:
+        raise UsageError("--confusion judges triage itself: run it in a checkout of Batchproof")
     output = choices.writable(arguments.output or choices.DEFAULT_OUTPUT)
     record = confusion(
         arguments.seed, not arguments.seen, arguments.jobs, arguments.time_limit, output / "journals"
