@@ -69,16 +69,20 @@ class Triage:
         self._asker, self._known, self._deadline = asker, known, deadline
         self._judging = Judging(asker, known.scorer, known.noise, deadline if shrinks else 0.0)
         self._alone: list[Answered] = []
+        self._token_s = 0.0  # seconds for a token of single requests
 
     def decide(self) -> Decision:
         """Returns the decision. Raises `NoAnswerError` if not even one request alone is answered, or if
         the time is up before any were served together."""
         probes = self._known.probes.alone
         self._asker.answers(alone(probes[:1]))
+        began = time.monotonic()
         try:
             self._alone = self._asker.answers(alone(probes))
         except NoAnswerError as error:
             return self._unanswered(alone(probes), error)
+        num_tokens = sum(len(each.completion.token_ids) for each in self._alone)
+        self._token_s = (time.monotonic() - began) / max(1, num_tokens)
         for _ in range(1 + MOST_RESTARTS):
             if not self._is_explained():
                 return self._unexplained()
@@ -143,8 +147,8 @@ class Triage:
         answers = {each.request.prompt_token_ids: each.completion.token_ids for each in self._alone}
         known, can = self._known, self._asker.capabilities
         for scene in scenes(known.probes, answers, can, known.seed):
-            if time.monotonic() > self._deadline:
-                break
+            if self._is_too_long(scene):
+                continue
             try:
                 wrong = self._judging.first_wrong(self._asker.answers(scene), scene)
             except NoAnswerError as error:
@@ -156,6 +160,11 @@ class Triage:
                 shown = self._judging.shown(small)
                 return Decision(CORRUPTION, BY_OTHERS, shown, small), False
         return None, False
+
+    def _is_too_long(self, scene: Scene) -> bool:
+        """Returns whether less time is left than the scene takes at the speed of single requests."""
+        num_tokens = sum(each.max_new_tokens for call in scene for each in call.requests)
+        return time.monotonic() + num_tokens * self._token_s > self._deadline
 
     def _is_as_wrong_alone(self, wrong: Answered) -> bool:
         """Returns whether a fresh engine answers the request alone in the same way, and notes that."""
