@@ -13,11 +13,10 @@ what is held out.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 from batchproof.findings.causes import Cause
 from batchproof.places import ROOT
@@ -36,10 +35,8 @@ SEEN_ARITHMETIC = {
     *("weights_in_8_bits", "cache_in_8_bits", "noise_by_chance"),
 }
 SEEN_SETTINGS = {"bos_0", "last_40", "repetition_1_1", "temperature_1", "without_window"}
-NUM_SEEN_FAULTS = 34
+SEEN_BELOW = "74"  # of the digest of a fault's name: 34 of the first 84
 EXACT_KINDS = ("admission", "blocks", "computing", "delivery", "waves")  # of oddities
-
-Each = TypeVar("Each")
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,8 @@ def blinded(seed: int, is_held_out: bool) -> list[Blinded]:
     """Returns the engines in an order that tells nothing."""
     faulty = [
         Blinded(f"fault:{name}", (CORRUPTION,), faults()[name].summary)
-        for name in _divided(eligible_faults(), is_held_out)
+        for name in eligible_faults()
+        if (_digest(name) >= SEEN_BELOW) is is_held_out
     ]
     coarse = _coarse(is_held_out)
     room = NUM_HONEST - len(coarse)
@@ -102,7 +100,11 @@ def eligible_faults() -> list[str]:
     """Returns the faults that can take part, in an order fixed by their names."""
     rows = KILL_TABLE.read(ROOT / "results" / "faults.json").faults
     found = [name for name, row in rows.items() if name in faults() and _is_eligible(name, row)]
-    return sorted(found, key=lambda name: sha256(f"triage 0 {name}".encode()).hexdigest())
+    return sorted(found, key=_digest)
+
+
+def _digest(name: str) -> str:
+    return sha256(f"triage 0 {name}".encode()).hexdigest()
 
 
 def _is_eligible(name: str, row: FaultRow) -> bool:
@@ -122,7 +124,3 @@ def _goes_beyond_generate(test: str) -> bool:
     start = next((i for i in range(len(before) - 1, -1, -1) if not before[i].strip()), 0)
     marks = "\n".join(before[start:])
     return any(each in marks for each in BEYOND_GENERATE)
-
-
-def _divided(names: Sequence[Each], is_held_out: bool) -> Sequence[Each]:
-    return names[NUM_SEEN_FAULTS:] if is_held_out else names[:NUM_SEEN_FAULTS]
