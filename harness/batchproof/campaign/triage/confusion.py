@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.checks.switches import compute_exactly
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
+from batchproof.errors import Interrupt
 from batchproof.records.decode import encode
 from batchproof.records.made import made_now
 from batchproof.records.triage import (
@@ -44,8 +46,9 @@ class Task:
 def confusion(
     seed: int, is_held_out: bool, num_jobs: int, time_limit_s: float, folder: Path
 ) -> ConfusionRecord:
-    """Returns what triage says of every blinded engine. A journal in the folder keeps each verdict, and
-    the same question of the same code is continued. Raises `UsageError` for a journal of another."""
+    """Returns what triage says of every blinded engine, or of those until Ctrl-C. A journal in the
+    folder keeps each verdict, and the same question of the same code is continued. Raises `UsageError`
+    for a journal of another."""
     engines, made = blinded(seed, is_held_out), made_now()
     question = ConfusionQuestion(code_digest(), seed, is_held_out, time_limit_s)
     path = choices.writable(folder) / "triage.jsonl"
@@ -57,6 +60,7 @@ def confusion(
     ]
     progress = Progress("triage", "engine", len(tasks))
     with (
+        suppress(Interrupt),
         SAID.append_to(path, question) as journal,
         WorkerPool(num_jobs, GRACE_S + time_limit_s) as pool,
     ):
@@ -67,7 +71,9 @@ def confusion(
             progress.step(note=str(said[task.number].verdict))
     progress.close()
     judged = tuple(
-        Judged(each.target, each.truth, each.what, said[number]) for number, each in enumerate(engines)
+        Judged(each.target, each.truth, each.what, said[number])
+        for number, each in enumerate(engines)
+        if number in said
     )
     return ConfusionRecord(made, seed, is_held_out, judged)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from batchproof import places
+from batchproof.campaign.triage.blinded import NUM_FAULTY, NUM_HONEST
 from batchproof.campaign.triage.confusion import confusion
 from batchproof.campaign.triage.engine_triage import triage_engine
 from batchproof.campaign.triage.triage_page import confusion_page, engine_lines, triage_page
@@ -120,7 +121,8 @@ def _judge_itself(arguments: argparse.Namespace) -> int:
     record = confusion(
         arguments.seed, not arguments.seen, arguments.jobs, arguments.time_limit, output / "journals"
     )
-    write_result(CONFUSION, record, confusion_page, output, "triage", is_whole=record.is_held_out)
+    is_whole = record.is_held_out and len(record.engines) == NUM_FAULTY + NUM_HONEST
+    write_result(CONFUSION, record, confusion_page, output, "triage", is_whole)
     num_right = sum(each.is_right for each in record.engines)
     print(f"{num_right} of {len(record.engines)} right")
     return int(num_right < len(record.engines))
