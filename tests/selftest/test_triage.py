@@ -40,6 +40,7 @@ PAIR_MARGIN = 2.4
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks few and short prompts."""
     monkeypatch.setattr(probes, "LENGTHS", (1, 3, 7, 16))
+    monkeypatch.setattr(probes, "LONG_CAP", 10)
     monkeypatch.setattr(probes, "SHARED", (8,))
     monkeypatch.setattr(probes, "LONGEST_FILLED", 0)
     monkeypatch.setattr(probes, "LADDER_LENGTHS", (5,))

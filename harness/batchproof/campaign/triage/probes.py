@@ -17,6 +17,7 @@ from batchproof.oracle.oracle import Prompt
 LENGTHS = (1, 2, 3, 5, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 130)
 SHARED = (8, 16, 24, 32)  # tokens of prompts that begin alike
 CAP = 8  # new tokens at most
+LONG_CAP = 100  # of one answer
 LONGEST_FILLED = 512  # positions of a model whose context is filled to the end
 
 LADDER_LENGTHS = (5, 13, 22, 37)  # of the prompts among which near-ties are looked for
@@ -37,7 +38,8 @@ class Probes:
     def alone(self) -> list[Request]:
         """What is asked first, one request at a time."""
         plain = [Request(f"plain-{i}", each, CAP) for i, each in enumerate(self.prompts)]
-        return [*plain, *self.ladder]
+        longest = Request("long-answer", self.prompts[2], LONG_CAP)
+        return [*plain, longest, *self.ladder]
 
 
 def probes(scorer: Scorer, error_unit: float | None, seed: int) -> Probes:

@@ -1,5 +1,5 @@
 """Scenes: calls to one engine in which requests meet neighbours, queues, chunks, preemption and cached
-prefixes."""
+prefixes. Every field of `EngineConfig` and of a greedy `Request` is varied."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Drawing:
         rng = self._rng
         longest = rng.choice((20, 40, 300, 10**6))
         sizes = rng.choices((1, 2, 3, 5, 8, 16, 33), k=rng.choice((1, 1, 2, 3)))
-        calls = [tuple(self._request(f"r{i}", longest) for i in range(size)) for size in sizes]
+        calls = [tuple(self._request(_name(i), longest) for i in range(size)) for size in sizes]
         config = self._limits([request for call in calls for request in call])
         return tuple(Workload(call, config) for call in calls)
 
@@ -92,7 +92,14 @@ class _Drawing:
             needs = [ceil((len(r.prompt_token_ids) + r.max_new_tokens) / block) for r in requests]
             pool = max(needs) + rng.randint(0, max(needs))
         has_cache = Capability.PREFIX_CACHING in can and rng.random() < 0.5
-        return EngineConfig(slots, budget, block, pool, prefix_caching=has_cache)
+        longest = max(len(r.prompt_token_ids) + r.max_new_tokens for r in requests)
+        context = rng.choice((None, longest))  # which the longest then fills to its end
+        return EngineConfig(slots, budget, block, pool, context, prefix_caching=has_cache)
+
+
+def _name(place: int) -> str:
+    """Returns ids of which four at a time differ in a blank or a case alone."""
+    return ("r{}", " r{}", "r{} ", "R{}")[place % 4].format(place // 4)
 
 
 def rewritten(probes: Probes, seed: int) -> Iterator[tuple[Workload, Workload]]:
