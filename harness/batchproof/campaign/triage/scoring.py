@@ -69,8 +69,13 @@ class Scorer:
         ]
         pairs = [(r.prompt_token_ids, c.token_ids) for r, c in read if self._is_scorable(r, c)]
         scores = self.logits(pairs, configuration)
-        found = [self._reading(request, answer, scores) for request, answer in read]
-        return [replace(each, request=request) for each, request in zip(found, asked, strict=True)]
+        found = []
+        for given, (request, answer) in zip(asked, read, strict=True):
+            is_longer = len(request.prompt_token_ids) > len(given.prompt_token_ids)
+            is_refused = is_longer and answer.finish_reason is FinishReason.ERROR
+            reading = Reading(request, answer) if is_refused else self._reading(request, answer, scores)
+            found.append(replace(reading, request=given))  # refused: it may not fit any more
+        return found
 
     def _is_scorable(self, request: Request, completion: Completion) -> bool:
         known = range(self.subject.vocab_size)
@@ -81,9 +86,6 @@ class Scorer:
         self, request: Request, answer: Completion, scores: Mapping[object, Tensor]
     ) -> Reading:
         logits = scores.get((request.prompt_token_ids, answer.token_ids))
-        length = len(request.prompt_token_ids) + request.max_new_tokens
-        if answer.finish_reason is FinishReason.ERROR and length > self.subject.context_len:
-            return Reading(request, answer)  # what was asked in truth does not fit
         try:
             check_structure(request, answer)
         except BrokenPromise as error:
