@@ -120,7 +120,7 @@ def test_an_abort_amid_drafts_changes_no_one_elses_tokens(trial: Trial, data: st
 @given(data=st.data())
 def test_parameters_beside_drafts_stay_with_their_request(trial: Trial, data: st.DataObject) -> None:
     are_drawn = Capability.SAMPLING in trial.capabilities and data.draw(st.booleans(), label="drawn")
-    drawn = mixed_workloads(trial.oracle, trial.capabilities, are_drawn=are_drawn)
+    drawn = mixed_workloads(trial.oracle, *trial.offer, are_drawn=are_drawn)
     trial.check(data.draw(speculated(trial.oracle, data.draw(drawn))))
 
 
