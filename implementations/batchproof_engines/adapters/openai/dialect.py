@@ -63,6 +63,6 @@ class Dialect:
         if "logit_bias" in asked:
             asked["logit_bias"] = {str(token): bias for token, bias in asked["logit_bias"]}
         if "logprobs" in asked:  # the likeliest at least: it shows whether the chosen one is that
-            asked |= {"logprobs": max(asked["logprobs"], 1), "return_tokens_as_token_ids": True}
+            asked |= {"logprobs": asked["logprobs"] or 1, "return_tokens_as_token_ids": True}
         body |= asked
         return {key: value for key, value in (body | self.extra).items() if value is not None}

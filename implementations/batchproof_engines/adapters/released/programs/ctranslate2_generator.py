@@ -142,7 +142,7 @@ class GeneratorEngine:
         answers: dict[int, Answer] = {
             index: ValueError(why)
             for index, request in enumerate(requests)
-            if (why := self._length.refusal(request))
+            if (why := self._length.refusal(request) or _refusal(request))
         }
         asked = [
             index for index, each in enumerate(ids) if each not in ids[:index] and index not in answers
@@ -231,6 +231,12 @@ def _stop_each(requests: Sequence[Request], fed: Sequence[int]) -> Any:
 
 def _asked(request: Request) -> Sampling:
     return request.get("sampling", {})
+
+
+def _refusal(request: Request) -> str | None:
+    """Returns why the logprobs that are computed here are refused, or None."""
+    num_top = _asked(request).get("logprobs", 0)
+    return f"logprobs is {num_top}, but must be at least 0" if num_top < 0 else None
 
 
 def _drawing(request: Request) -> dict[str, float]:
