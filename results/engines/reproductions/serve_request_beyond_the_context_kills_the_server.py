@@ -12,9 +12,9 @@ import sys
 
 import torch
 
-from harness.api import EngineConfig, Request
-from harness.models.catalogue import load_model
-from harness.registry import resolve_engine
+from batchproof.api import EngineConfig, Request
+from batchproof.models.catalogue import load_model
+from batchproof.run.registry import resolve_engine
 
 model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
 engine = resolve_engine("transformers-serve").factory(model, EngineConfig())
