@@ -209,3 +209,13 @@ class LogitsOfRejectedDraftsAreReturned(Speculator):
             return done
         logits = flight.logits[: len(done.flight.sampled)]
         return done._replace(flight=replace(done.flight, logits=logits))
+
+
+@planted(Promise.P17, Cause.SPECULATION, "vllm-project/vllm-ascend#2280", shows_on="llama-hash")
+class DraftsFromNgramsAreTrusted(Speculator):
+    """What n-grams find is kept whatever the model would have chosen; a draft model's is verified."""
+
+    def num_right(self, sequence: Sequence, choices: list[int]) -> int:
+        if isinstance(self._drafter, NgramDrafter):
+            return len(choices)
+        return super().num_right(sequence, choices)
