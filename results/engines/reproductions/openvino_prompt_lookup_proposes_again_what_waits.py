@@ -1,0 +1,63 @@
+r"""openvino-genai 2026.4.1: prompt lookup answers -1, and wrong tokens, where a request waits for a step.
+
+    python -m batchproof install openvino
+    python -m batchproof checkpoint gpt2-random toy
+    .engines/openvino/bin/optimum-cli export openvino -m toy \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_prompt_lookup_proposes_again_what_waits.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source:
+`generate_candidates_for_prompt_lookup` appends candidates, filled up with -1, to every request after
+every step. One that had no place in the step still has its last ones, so these count as answered. With
+the default SchedulerConfig, enough requests at once end in an assertion that fails, for all of them.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+CASES = {  # requests, max_num_batched_tokens, dynamic_split_fuse; 256 and True are the defaults
+    "room for all": (3, 256, True),
+    "small budget": (8, 8, True),
+    "prompts first": (2, 256, False),
+    "many requests": (60, 256, True),
+}
+
+
+def answers(case: str, lookup: bool) -> list[list[int]]:
+    """The answers to prompts of 3 tokens; the last one comes after the first step."""
+    count, budget, split_fuse = CASES[case]
+    limits = genai.SchedulerConfig()
+    limits.max_num_batched_tokens, limits.dynamic_split_fuse = budget, split_fuse
+    properties = F32 | ({"prompt_lookup": True} if lookup else {})
+    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU", properties)
+    settings = genai.GenerationConfig(max_new_tokens=12, ignore_eos=True, eos_token_id=0)
+    if lookup:
+        settings.num_assistant_tokens, settings.max_ngram_size = 6, 3
+    handles = []
+    for i, prompt in enumerate(np.random.RandomState(0).randint(1, 256, (count, 1, 3))):
+        if i == count - 1:
+            pipe.step()
+        handles.append(pipe.add_request(i, ov.Tensor(prompt), settings))
+    while pipe.has_non_finished_requests():
+        pipe.step()
+    return [handle.read_all()[0].generated_ids for handle in handles]
+
+
+wrong = False
+for case in CASES:
+    right = answers(case, lookup=False)
+    try:
+        bad = [pair for pair in zip(answers(case, lookup=True), right, strict=True) if pair[0] != pair[1]]
+        print(f"{case}: {len(bad)} of {len(right)} answers are wrong")
+        for got, should_be in bad[:1]:
+            print(f"    {got}\n    should be\n    {should_be}")
+    except RuntimeError as error:
+        bad = [error]
+        print(f"{case}: no answer at all: {error}")
+    wrong |= bool(bad)
+sys.exit(wrong)

@@ -1,0 +1,48 @@
+r"""openvino-genai 2026.4.1: with speculation, answers end before min_new_tokens.
+
+    python -m batchproof install openvino
+    python -m batchproof checkpoint gpt2-random toy
+    .engines/openvino/bin/optimum-cli export openvino -m toy \
+        --task text-generation-with-past --weight-format fp32 FOLDER
+    .engines/openvino/bin/python \
+        results/engines/reproductions/openvino_speculation_forgets_min_new_tokens.py FOLDER
+
+It exits with 1 if the failure is still there, with 0 if not. The EOS is the third token of each answer.
+Likely cause, read in the source: when a proposal is rejected, `Sampler::sample` gives the logit processor
+for the number of generated tokens that of the prompt as well, so that a longer prompt reaches any minimum
+at once. A draft model, which calls the same code, shows it too.
+"""
+
+import sys
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+MINIMUM = 9
+
+
+def answer(prompt: np.ndarray, lookup: bool, eos: int | None = None) -> list[int]:
+    properties = F32 | ({"prompt_lookup": True} if lookup else {})
+    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], genai.SchedulerConfig(), "CPU", properties)
+    settings = genai.GenerationConfig(max_new_tokens=16, ignore_eos=eos is None, eos_token_id=eos or 0)
+    if eos is not None:
+        settings.min_new_tokens = MINIMUM
+    if lookup:
+        settings.num_assistant_tokens, settings.max_ngram_size = 4, 2
+    handle = pipe.add_request(0, ov.Tensor(prompt), settings)
+    while pipe.has_non_finished_requests():
+        pipe.step()
+    return handle.read_all()[0].generated_ids
+
+
+wrong = False
+for seed in range(8):
+    prompt = np.random.RandomState(seed).randint(1, 256, (1, 20))
+    eos = answer(prompt, lookup=False)[2]
+    got, right = answer(prompt, lookup=True, eos=eos), answer(prompt, lookup=False, eos=eos)
+    if got != right:
+        print(f"prompt {seed}, EOS {eos}: {len(got)} tokens of at least {MINIMUM}: {got}, should be {right}")
+    wrong |= got != right
+sys.exit(wrong)
