@@ -76,6 +76,11 @@ def _case(item: YamlNode) -> Case:
         raise item.place.error(f"case {name!r} must have either the key 'requests' or the key 'calls'")
     if "abort_unknown" in found and "calls" in found:
         raise found["abort_unknown"].place.error("abort_unknown goes with 'requests', not with 'calls'")
+    config = _config(found["config"]) if "config" in found else EngineConfig()
+    expect = _case_expectation(found["expect"]) if "expect" in found else CaseExpectation()
+    if (expect.acceptance or expect.rejection) and config.num_speculative_tokens is None:
+        rule = "acceptance and rejection need config: {num_speculative_tokens: ...}"
+        raise found["expect"].place.error(rule)
     return Case(
         place=item.place,
         name=name,
@@ -87,9 +92,9 @@ def _case(item: YamlNode) -> Case:
             Capability(each.choice(list(Capability))) for each in _list(found, "needs", "capability")
         ),
         models=tuple(each.choice(list(EMBEDDED)) for each in _list(found, "models", "model")),
-        config=_config(found["config"]) if "config" in found else EngineConfig(),
+        config=config,
         abort_unknown=_abort_unknown(found),
-        expect=_case_expectation(found["expect"]) if "expect" in found else CaseExpectation(),
+        expect=expect,
     )
 
 

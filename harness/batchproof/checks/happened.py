@@ -71,11 +71,5 @@ def has_rejection(trace: Sequence[StepRecord]) -> bool:
     return any(row.num_accepted < row.num_drafted for record in trace for row in record.rows)
 
 
-def has_uneven_acceptance(trace: Sequence[StepRecord]) -> bool:
-    """Returns whether rows of one step accepted different numbers of drafts."""
-    counts = [{row.num_accepted for row in record.rows if row.num_drafted} for record in trace]
-    return any(len(each) > 1 for each in counts)
-
-
 def _is_decode(row: RowRecord) -> bool:
     return row.is_sampled and row.query_len - row.num_drafted == 1

@@ -52,7 +52,7 @@ def _check_row(
     if row.context_len != cached:
         raise broken(Rule.POSITIONS, name, step, context_len=row.context_len, num_fed=cached)
     asked = replay.workload.config.num_speculative_tokens
-    most = row.query_len - 1 if asked is None else asked  # an engine may speculate unasked
+    most = max(0, row.query_len - 1) if asked is None else asked  # an engine may speculate unasked
     most = most if row.is_sampled else 0
     if not 0 <= row.num_accepted <= row.num_drafted <= most:
         drafts: Facts = {"num_drafted": row.num_drafted, "num_accepted": row.num_accepted}

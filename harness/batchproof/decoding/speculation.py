@@ -57,6 +57,12 @@ def disagreeing_tokens(vocab_size: int, agreement: float) -> list[int]:
     return tokens if len(tokens) != 1 else []
 
 
+def proposed_instead(token: int, vocab_size: int, agreement: float) -> int:
+    """Returns what a draft proposes where the model chooses this token."""
+    tokens = disagreeing_tokens(vocab_size, agreement)
+    return tokens[tokens.index(token) - 1] if token in tokens else token
+
+
 def _dialled(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     import torch  # noqa: PLC0415 - see above
 

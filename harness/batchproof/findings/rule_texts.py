@@ -273,7 +273,7 @@ RUNS: dict[Rule, tuple[str, ...]] = {
     Rule.HANG: ("{what}", "*evidence"),
     Rule.DIED: ("{what}", "*evidence"),
     Rule.NEVER_HAPPENED: (
-        "no example of this test shows a {what} in its trace, which an engine that declares the "
+        "no example of this test shows this in its trace: {what}, which an engine that declares the "
         "capability would show",
     ),
     Rule.CASE_EVENT: ("{what} did not happen in {num_steps} steps: this case proves nothing",),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request
-from batchproof.decoding.speculation import disagreeing_tokens
+from batchproof.decoding.speculation import disagreeing_tokens, proposed_instead
 from batchproof.generators.strategies import text_tokens
 from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
-MOST_DRAFTS = 5
+MOST_DRAFTS = 7
 AGREEMENTS = (0.25, 0.5, 0.75, 0.9)
 OWN_TEXT = 13
 
@@ -37,16 +39,29 @@ def speculated(
 
 @st.composite
 def unevenly_accepted(draw: st.DrawFn, oracle: Oracle, return_logits: bool) -> Workload:
-    """Draws sequences that decode side by side for a while, so that some row of a step accepts more
-    drafts than another."""
+    """Draws sequences that decode side by side for a while, of which some row of a step accepts more
+    drafts than another, and then one by itself, for engines that draft for no other."""
     vocab_size = oracle.subject.vocab_size
     texts = draw(st.lists(st.integers(0, 12), min_size=3, max_size=4, unique=True), label="texts")
     wanted = tuple(
-        Request(f"r{i}", text_tokens(text, vocab_size)[: 3 + 2 * i], 12 + i)
+        Request(f"r{i}", text_tokens(text, vocab_size)[: 3 + 2 * i], 12 + i if i else 32)
         for i, text in enumerate(texts)
     )
     config = EngineConfig(max_num_seqs=len(wanted), return_logits=return_logits)
     return draw(speculated(oracle, Workload(wanted, config)))
+
+
+@st.composite
+def ending_on_a_draft(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Workload:
+    """Draws the workload with a draft model that is never right, and requests whose EOS it proposes in
+    place of one of their right tokens."""
+    vocab_size = oracle.subject.vocab_size
+    ending = []
+    for request in workload.requests:
+        said = oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)
+        wrong = proposed_instead(draw(st.sampled_from(said)), vocab_size, 0.0)
+        ending.append(replace(request, eos_token_ids=frozenset({wrong} - {*said})))
+    return draw(speculated(oracle, workload.with_requests(ending), 0.0))
 
 
 @st.composite

@@ -110,7 +110,8 @@ def paged(
     if num_speculative_tokens and Capability.SPECULATION not in engine.capabilities:
         raise ConfigError(
             f"engine 'paged': num_speculative_tokens is {num_speculative_tokens}, but needs "
-            f"overlap=false and a model that is fed packed, not {options.feed}"
+            f"overlap=false (it is {str(bool(options.overlap)).lower()}) and feed=packed (it is "
+            f"{options.feed})"
         )
     engine.notes = tuple(notes)
     return engine

@@ -155,7 +155,9 @@ def test_poison_fills_the_blocks_it_is_given_and_no_others() -> None:
 
 
 def test_unknown_kernels_are_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="kernels 'cuda' are unknown: choose 'torch' or 'triton'"):
+    with pytest.raises(
+        ValueError, match="kernels 'cuda' are unknown: choose 'torch', 'triton' or 'tile'"
+    ):
         load_kernels("cuda")
 
 
