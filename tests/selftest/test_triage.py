@@ -19,20 +19,19 @@ from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
 from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
-from batchproof.places import ROOT
+from batchproof.records.made import made_now
 from batchproof.records.triage import (
     CLEAN,
     CONFIG,
-    CONFUSION,
     CORRUPTION,
     ROUNDING,
     TRIAGE,
+    ConfusionRecord,
     EngineTriage,
+    Judged,
 )
-from batchproof.run.registry import resolve_engine
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 
-RESULTS = ROOT / "results" / "triage.json"
 PAIR_MARGIN = 2.4
 
 
@@ -161,11 +160,9 @@ def test_the_blinded_are_half_honest_and_what_was_seen_is_not_held_out() -> None
     assert not {e.target for e in held if e.truth[0] != CLEAN} & {e.target for e in seen}
 
 
-def test_the_kept_table_is_of_engines_that_exist_and_good_enough() -> None:
-    record = CONFUSION.read(RESULTS)
-    assert record.is_held_out
-    assert len(record.engines) == 100
-    assert sum(each.is_right for each in record.engines) >= 95
-    assert confusion_page(record) == RESULTS.with_suffix(".md").read_text(encoding="utf-8")
-    for each in record.engines:
-        resolve_engine(each.engine)
+def test_the_confusion_table_counts_what_is_right() -> None:
+    said = EngineTriage("engine-0", None, refusals=("it answers nothing",))
+    judged = Judged("fault:off_by_one", (CORRUPTION,), "a lie", said)
+    page = confusion_page(ConfusionRecord(made_now(), 1, True, (judged,)))
+    assert "0 of 1 verdicts are right." in page
+    assert "| `fault:off_by_one`: a lie | CORRUPTION | no answer | it answers nothing |" in page

@@ -26,7 +26,7 @@ to P8, by a test that neither steps the engine nor reads its logits, and if its 
 returned logits while "the tokens are right": these can change an answer of `generate`. Those whose
 cause is PRECISION count as coarse: they change near-ties alone. Faults, kinds of arithmetic and kinds
 of settings that the rules were made on are not among the engines held out
-(`harness/batchproof/campaign/triage/blinded.py`; which of them were seen in earlier sittings is told in
+(`harness/batchproof/campaign/triage/blinded.py`; what earlier sittings have seen of these is told in
 `docs/triage.md`). An exact engine is judged rightly as CLEAN or
 ROUNDING: its near-ties may fall otherwise than the reference's."""
 
