@@ -141,6 +141,7 @@ class EngineConfig:
     def draft_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """Returns the draft for speculation with this model; None if drafts come from n-grams.
 
+        It is the same object each time, and shares parameters with the model: an engine alters neither.
         With n-grams, what followed an earlier occurrence of a sequence's last tokens is proposed, as in
         vLLM's method "ngram". The lengths of the n-grams are the engine's choice.
         """
@@ -286,7 +287,8 @@ class RowRecord:
 
     A row that verifies drafts is fed the last known token and `num_drafted` proposals, and produces
     `num_accepted` + 1 tokens: proposals that the model chose itself, and its choice behind them. An EOS
-    or the cap among them ends the answer, and so counts as that last choice.
+    or the cap among them ends the answer, and so counts as that last choice. A pass of a draft model is
+    no row.
     """
 
     request_id: str

@@ -103,7 +103,9 @@ def seconds(value: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number <= 3600:
-        raise argparse.ArgumentTypeError(f"{value!r} must be a number of seconds, at most 3600")
+        raise argparse.ArgumentTypeError(
+            f"{value!r} must be a number of seconds, above 0 and up to 3600"
+        )
     return number
 
 

@@ -96,8 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns the exit status. Raises `UsageError` for an unknown engine, model, dtype or device."""
+    if arguments.confusion and arguments.engines:
+        raise UsageError(f"--confusion takes no ENGINE, but {arguments.engines[0]!r} is given")
     if arguments.confusion:
         return _judge_itself(arguments)
+    if arguments.seen:
+        raise UsageError("--seen goes with --confusion")
     if not arguments.engines:
         raise UsageError("triage needs an ENGINE, or --confusion")
     output = choices.writable(arguments.output or Path("triage"))
@@ -129,6 +133,9 @@ def _judge_itself(arguments: argparse.Namespace) -> int:
 
 
 def _with_server(text: str) -> str:
+    scheme, separator, _ = text.partition("://")
+    if separator and "?" not in scheme and scheme not in ("http", "https"):
+        raise UsageError(f"{text!r} begins with {scheme}://, but a server is http:// or https://")
     return server_engine(text) if text.startswith(("http://", "https://")) else text
 
 

@@ -16,8 +16,13 @@ INTERFACE = "/v1"
 def engine_at(url: str) -> str:
     """Returns `openai?base_url=...&model=...` with the first model that the server lists; without a
     path in the URL, `/v1` is added. Raises `UsageError` if it does not answer, or lists none."""
+    parts = urlsplit(url)
+    if not parts.netloc or parts.query or parts.fragment:
+        raise UsageError(
+            f"{url!r} must be http://HOST:PORT, or with a path; for other options: openai?base_url=..."
+        )
     base = url.rstrip("/")
-    if not urlsplit(base).path:
+    if not parts.path.rstrip("/"):
         base += INTERFACE
     try:
         with closing(Server(base, TIMEOUT_S).exchange("GET", "/models")) as exchange:
