@@ -106,7 +106,9 @@ def test_what_a_test_is_about_must_happen_in_one_of_its_examples(
     (tmp_path / "test_hollow.py").write_text(HEAD + shown + never)
     session = run_suite()
     assert "1 failed, 1 passed" in session.output
-    assert "P1 parity is broken: no example of this test shows a preemption" in session.output
+    assert "P1 parity is broken: no example of this test shows this in its trace: preemption" in (
+        session.output
+    )
 
 
 @pytest.mark.parametrize(
