@@ -16,11 +16,13 @@ This module imports no torch at run time before a draft is made.
 from __future__ import annotations
 
 import copy
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 _DRAFTS: WeakKeyDictionary[PreTrainedModel, dict[float, PreTrainedModel]] = WeakKeyDictionary()
@@ -72,11 +74,7 @@ def _dialled(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
     tokens = disagreeing_tokens(head.weight.shape[0], agreement)
     order = torch.arange(head.weight.shape[0], device=head.weight.device)
     order[tokens] = order[tokens[1:] + tokens[:1]]
-    for name in ("weight", "bias"):
-        values = getattr(head, name, None)
-        if values is not None:
-            rows = values.detach()[order].clone()
-            setattr(head, name, torch.nn.Parameter(rows, requires_grad=False))
+    _replace(head, lambda values: values[order])
     draft.config.tie_word_embeddings = False
     for module in draft.modules():
         _turn_keys(module)
@@ -85,14 +83,26 @@ def _dialled(model: PreTrainedModel, agreement: float) -> PreTrainedModel:
 
 def _turn_keys(module: nn.Module) -> None:
     """Changes the sign of queries and keys, if the module projects them in one of the usual ways."""
-    import torch  # noqa: PLC0415
-
     fused = getattr(module, "c_attn", None)  # queries, keys, values side by side, as in GPT-2
     pair = [getattr(module, name, None) for name in ("q_proj", "k_proj")]
-    for layer in [fused] if fused is not None else pair if None not in pair else []:
-        for name in ("weight", "bias"):
-            values = getattr(layer, name, None)
-            if values is not None:
-                turned = values.detach().clone()
-                turned[..., : 2 * values.shape[-1] // 3 if layer is fused else None] *= -1
-                setattr(layer, name, torch.nn.Parameter(turned, requires_grad=False))
+    if fused is not None:
+        _replace(fused, _with_two_thirds_turned)
+    elif all(pair):
+        for layer in filter(None, pair):
+            _replace(layer, operator.neg)
+
+
+def _with_two_thirds_turned(values: Tensor) -> Tensor:
+    turned = values.clone()
+    turned[..., : 2 * values.shape[-1] // 3] *= -1
+    return turned
+
+
+def _replace(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+    """Gives the layer changed parameters in place of those that it shares with the model."""
+    import torch  # noqa: PLC0415
+
+    for name in ("weight", "bias"):
+        values = getattr(layer, name, None)
+        if values is not None:
+            setattr(layer, name, torch.nn.Parameter(change(values.detach()), requires_grad=False))

@@ -57,13 +57,12 @@ class ModelDrafter:
     def propose(self, rows: Rows, room: Seq[int]) -> Drafts:
         """Returns up to `room` tokens (R,) for each row. Feeds chunks of prompts, too."""
         ends = rows.seq_lens
-        triples = zip(rows.sequences, rows.context_lens, rows.are_sampled, strict=True)
-        shadows = [_shadow(sequence, context_len) for sequence, context_len, _ in triples]
+        shadows = list(map(_shadow, rows.sequences, rows.context_lens))
         fed = [
             Scheduled(shadow, shadow.num_computed_tokens, end - shadow.num_computed_tokens, num > 0)
             for shadow, end, num in zip(shadows, ends, room, strict=True)
         ]
-        if len(rows.sequences) == sum(not each for each in rows.context_lens):
+        if not any(rows.context_lens):
             self._runner.begin_run()
         self._feed(Rows.of(fed))
         for index in range(1, max(room, default=0)):
