@@ -12,13 +12,15 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
 from batchproof_engines.paged import build_unprobed
-from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.feeding import REFUSALS
+from batchproof_engines.paged.options import PACKED, PagedOptions
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.reference import ReferenceEngine
 from batchproof_engines.static import StaticEngine
 
 
 def _paged(model: PreTrainedModel, config: EngineConfig) -> Engine:
+    REFUSALS[PACKED](model)  # no trial batch would find another way for it
     return build_unprobed(
         model, config, PagedOptions(graphs=False, overlap=False).resolved(model.device)
     )
