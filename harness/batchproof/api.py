@@ -107,16 +107,16 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if each.name == "draft_agreement":
-                continue
             value = getattr(self, each.name)
+            if each.type == "float | None" or (value is None and each.default is None):
+                continue
             kind = bool if isinstance(each.default, bool) else int
-            if type(value) is not kind and not (value is None and each.default is None):
+            if type(value) is not kind:
                 raise ConfigError(
                     f"EngineConfig.{each.name} is {value!r}, but must be "
                     f"{'True or False' if kind is bool else 'a whole number'}"
                 )
-            if kind is int and value is not None and value < 1:
+            if kind is int and value < 1:
                 raise ConfigError(f"EngineConfig.{each.name} is {value}, but must be at least 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(

@@ -176,7 +176,7 @@ def check_choices(request: Request, completion: Completion, oracle: Oracle, ledg
     prompt, tokens = request.prompt_token_ids, completion.token_ids
     num_near_ties = _explained_steps(prompt, tokens, oracle, is_flipped=False)
     if num_near_ties is None:
-        bound = 2 * oracle.kappa * oracle.error.max_abs
+        bound = 2 * oracle.logit_bound
         raise broken(Rule.CHOICE, request.request_id, got=tokens, bound=bound)
     ledger.num_near_ties += num_near_ties
 
@@ -194,7 +194,7 @@ def _explained_steps(
     exact = oracle.score(prompt, tokens)
     chosen = exact.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
     regret = exact.max(dim=-1).values - chosen
-    if regret.max().item() > 2 * oracle.kappa * oracle.error.max_abs:
+    if regret.max().item() > 2 * oracle.logit_bound:
         return None
     return max(int(is_flipped), int((regret > 0).sum()))
 
@@ -211,7 +211,7 @@ def _wrong_token(
         got=completion.token_ids,
         should_be=should_be[: len(completion.token_ids)],
         margin=float(oracle.answer(request.prompt_token_ids, request.max_new_tokens).margin(step)),
-        bound=2 * oracle.kappa * oracle.error.max_abs,
+        bound=2 * oracle.logit_bound,
         kappa=oracle.kappa,
     )
 

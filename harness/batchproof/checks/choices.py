@@ -10,6 +10,7 @@ The frequencies of drawn tokens are judged over many requests: `checks.draws`.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from batchproof.api import Completion, Request
 from batchproof.checks.broken import broken
@@ -17,17 +18,18 @@ from batchproof.findings.finding import Facts, Rule
 from batchproof.oracle.choosing import amplification, kept, processed, sampling_of
 from batchproof.oracle.oracle import Oracle
 
+Tokens = tuple[int, ...]
+
 
 def check_processed(request: Request, completion: Completion, oracle: Oracle) -> None:
     """Checks greedy choices from processed logits. Raises `BrokenPromise`."""
-    tokens, asked = completion.token_ids, sampling_of(request)
-    exact = processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
-    chosen = exact.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    tokens = completion.token_ids
+    exact = _processed(request, tokens, oracle)
+    chosen = _of_each(exact, tokens)
+    _require_allowed(request, tokens, chosen > -torch.inf)
     best = exact.max(dim=-1)
-    facts: Facts = {"got": tokens, "sampling": str(asked)}
-    _require_allowed(request, tokens, chosen > -torch.inf, facts)
     regret = best.values - chosen
-    bound = 2 * amplification(asked) * oracle.kappa * oracle.error.max_abs
+    bound = 2 * _slack(request, oracle)
     is_wrong = regret > bound
     if bool(is_wrong.any()):
         step = int(is_wrong.nonzero()[0])
@@ -40,22 +42,39 @@ def check_processed(request: Request, completion: Completion, oracle: Oracle) ->
             should_be=oracle.choices(request)[: len(tokens)],
             margin=float(regret[step]),
             bound=bound,
-            **facts,
+            **_facts(request, tokens),
         )
 
 
 def check_drawn(request: Request, completion: Completion, oracle: Oracle) -> None:
     """Checks that each drawn token is one that may be drawn. Raises `BrokenPromise`."""
-    tokens, asked = completion.token_ids, sampling_of(request)
-    exact = processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
-    slack = amplification(asked) * oracle.kappa * oracle.error.max_abs
-    may_be = kept(exact, asked, slack).gather(-1, torch.tensor(tokens)[:, None])[:, 0]
-    _require_allowed(request, tokens, may_be, {"got": tokens, "sampling": str(asked)})
+    tokens = completion.token_ids
+    exact = _processed(request, tokens, oracle)
+    may_be = kept(exact, sampling_of(request), _slack(request, oracle))
+    _require_allowed(request, tokens, _of_each(may_be, tokens))
 
 
-def _require_allowed(
-    request: Request, tokens: tuple[int, ...], is_allowed: torch.Tensor, facts: Facts
-) -> None:
+def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
+    """Returns the float64 logits `(len(tokens), vocab)` that tokens are chosen from."""
+    return processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
+
+
+def _of_each(values: Tensor, tokens: Tokens) -> Tensor:
+    """Returns each token's own value in its row, `(len(tokens),)`."""
+    return values.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+
+
+def _slack(request: Request, oracle: Oracle) -> float:
+    """Returns by how much rounding may move a processed logit."""
+    return amplification(sampling_of(request)) * oracle.logit_bound
+
+
+def _facts(request: Request, tokens: Tokens) -> Facts:
+    return {"got": tokens, "sampling": str(sampling_of(request))}
+
+
+def _require_allowed(request: Request, tokens: Tokens, is_allowed: Tensor) -> None:
     if not bool(is_allowed.all()):
         step = int((~is_allowed).nonzero()[0])
+        facts = _facts(request, tokens)
         raise broken(Rule.FORBIDDEN, request.request_id, step, token=tokens[step], **facts)

@@ -88,7 +88,7 @@ def check_seeds(
     pairs = [*zip(requests, before, after, strict=True)]
     changed = [each for each in pairs if each[1].token_ids != each[2].token_ids]
     coldest = min((sampling_of(each).temperature for each in requests), default=1.0)
-    share = min(1.0, 4 * oracle.kappa * oracle.error.max_abs / coldest)
+    share = min(1.0, 4 * oracle.logit_bound / coldest)
     num_tokens = sum(len(each.token_ids) for each in before)
     budget = binomial_bound(num_tokens, share, RISK)
     if len(changed) > budget:

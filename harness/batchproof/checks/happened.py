@@ -8,6 +8,11 @@ from math import ceil
 from batchproof.api import RowRecord, StepRecord
 
 
+def is_decode(row: RowRecord) -> bool:
+    """Returns whether the row feeds the last token, and drafts behind it, to get the next."""
+    return row.is_sampled and row.context_len > 0 and row.query_len - row.num_drafted == 1
+
+
 def has_preemption(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a request was preempted."""
     return any(record.preempted for record in trace)
@@ -21,8 +26,7 @@ def has_chunk(trace: Sequence[StepRecord]) -> bool:
 def has_mixed_step(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a prompt was fed in one step with a decode."""
     return any(
-        any(row.context_len == 0 for row in record.rows)
-        and any(row.context_len > 0 and _is_decode(row) for row in record.rows)
+        any(row.context_len == 0 for row in record.rows) and any(is_decode(row) for row in record.rows)
         for record in trace
     )
 
@@ -69,7 +73,3 @@ def has_acceptance(trace: Sequence[StepRecord]) -> bool:
 def has_rejection(trace: Sequence[StepRecord]) -> bool:
     """Returns whether a draft was rejected."""
     return any(row.num_accepted < row.num_drafted for record in trace for row in record.rows)
-
-
-def _is_decode(row: RowRecord) -> bool:
-    return row.is_sampled and row.query_len - row.num_drafted == 1

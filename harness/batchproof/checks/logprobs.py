@@ -65,7 +65,7 @@ def _check_all(
     num_top: int,
 ) -> None:
     """Checks n tokens. `exact`: float64 logits `(n, vocab)`; `places`: what a finding says of where."""
-    bound = 2 * oracle.kappa * oracle.error.max_abs
+    bound = 2 * oracle.logit_bound
     logprobs = exact.log_softmax(dim=-1)
     for place, token, found, row in zip(places, tokens, given, logprobs, strict=True):
         _check_own(name, place, token, found, row, bound)

@@ -107,7 +107,7 @@ def _evidence(
         tokens,
         _believed(given, tokens, exact),
         exact,
-        1.5 * trial.oracle.kappa * trial.oracle.error.max_abs,
+        1.5 * trial.oracle.logit_bound,
     )
     config = calls[symptom.call].workload.config
     is_continuous = Capability.SCHEDULING in trial.capabilities

@@ -85,5 +85,5 @@ def _first_off(request: Request, completion: Completion, oracle: Oracle) -> int 
         return None
     exact = oracle.score(request.prompt_token_ids, tokens)
     moved = (centred(logits) - centred(exact)).abs().amax(dim=-1)
-    is_off = ~(moved <= oracle.kappa * oracle.error.max_abs)
+    is_off = ~(moved <= oracle.logit_bound)
     return int(is_off.nonzero()[0]) if bool(is_off.any()) else None

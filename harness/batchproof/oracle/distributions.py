@@ -22,7 +22,7 @@ def flat_enough(oracle: Oracle, prompt: Prompt, num_draws: int) -> tuple[float, 
     logits by kappa E moves a share by no more than a tenth of what chance does among `num_draws`. Which
     tokens are the k likeliest is beyond rounding; k is 0, all of them, if no k is.
     """
-    ordered, off = _ordered_logits(oracle, prompt), _rounding(oracle)
+    ordered, off = _ordered_logits(oracle, prompt), 2 * oracle.logit_bound
     leads = ordered[:-1] - ordered[1:]
     # Of two tokens, wrong draws may have the right shares.
     clear = [k for k in range(3, MOST_LIKELIEST) if leads[k - 1] > 2 * off]
@@ -34,7 +34,7 @@ def top_p_of(oracle: Oracle, prompt: Prompt, temperature: float) -> float:
     """Returns the highest top_p that cuts the distribution of the first token in the middle of one of
     the likeliest tokens' shares, where rounding cannot exchange it for the next; 1 if there is no
     such place."""
-    ordered, off = _ordered_logits(oracle, prompt), _rounding(oracle)
+    ordered, off = _ordered_logits(oracle, prompt), 2 * oracle.logit_bound
     shares = (ordered / temperature).softmax(dim=-1)
     for k in range(MOST_LIKELIEST, 0, -1):
         if ordered[k] - ordered[k + 1] > 2 * off:
@@ -99,10 +99,5 @@ def _ordered_logits(oracle: Oracle, prompt: Prompt) -> Tensor:
     return _first_logits(oracle, prompt).sort(descending=True).values
 
 
-def _rounding(oracle: Oracle) -> float:
-    """Returns by how much rounding may move the difference of two logits."""
-    return 2 * oracle.kappa * oracle.error.max_abs
-
-
 def _least_temperature(oracle: Oracle, num_draws: int) -> float:
-    return _rounding(oracle) * sqrt(num_draws) / BLUR
+    return 2 * oracle.logit_bound * sqrt(num_draws) / BLUR

@@ -211,6 +211,11 @@ class Oracle:
         """E of this model, dtype and device, measured on generated prompts with a fixed seed."""
         return ErrorUnit.measured(self._calibrations, self.kappa)
 
+    @property
+    def logit_bound(self) -> float:
+        """The most that rounding explains of a logit, kappa E; of the difference of two, twice that."""
+        return self.kappa * self.error.max_abs
+
     def errors(self, prompt: Prompt, token_ids: tuple[int, ...]) -> Iterator[ErrorUnit]:
         """Yields ever better measures of E, none smaller than the one before: `least_error`, `error`,
         and that with this answer added, if the reference gives it too. Some inputs amplify rounding

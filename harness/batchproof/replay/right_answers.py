@@ -53,5 +53,5 @@ def may_tie(trial: Trial, request: Request) -> bool:
         return False
     answer = oracle.answer(request.prompt_token_ids, request.max_new_tokens)
     num_steps = len(oracle.expected(request)[0])
-    bound = 2 * oracle.kappa * oracle.error.max_abs
+    bound = 2 * oracle.logit_bound
     return any(answer.margin(step) <= bound for step in range(num_steps))

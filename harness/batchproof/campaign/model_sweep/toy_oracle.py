@@ -91,7 +91,7 @@ def _require_adequacy(oracle: Oracle, seed: int) -> None:
     right, *scores = teacher_forced(
         oracle.subject, [(tuple(each), (0,)) for each in (prompt, *changed.values())]
     )
-    bound = oracle.kappa * oracle.error.max_abs
+    bound = oracle.logit_bound
     for what, score in zip(changed, scores, strict=True):
         if not float((centred(score) - centred(right)).abs().max()) > bound:
             raise UnprovenError(f"{what} of {CONTEXT_LEN} does not move the last logits")

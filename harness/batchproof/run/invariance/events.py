@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from batchproof.api import RowRecord, StepRecord
+from batchproof.checks.happened import is_decode
 from batchproof.run.invariance.settings import KEPT
 
 Trace = Sequence[StepRecord]
@@ -43,7 +44,7 @@ def joins_decodes(trace: Trace) -> bool:
     """Returns whether the kept request begins in a step in which another decodes."""
     for row, others in steps_of_kept(trace):
         if row.context_len == 0:
-            return any(each.context_len > 0 and each.query_len == 1 for each in others)
+            return any(map(is_decode, others))
     return False
 
 
@@ -74,7 +75,7 @@ def hits(base: Trace, changed: Trace) -> bool:
 
 def is_prefilled(base: Trace, changed: Trace) -> bool:
     """Returns whether its tokens come from decodes in the base and all from prefills in the other."""
-    has_decoded = any(row.context_len > 0 and row.query_len == 1 for row, _ in steps_of_kept(base))
+    has_decoded = any(is_decode(row) for row, _ in steps_of_kept(base))
     return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
 
 

@@ -84,7 +84,7 @@ def difference(oracle: Oracle, base: Answer, changed: Answer) -> float | None:
     num_rows = _num_comparable(base.token_ids, changed.token_ids)
     moved = centred(base.logits[:num_rows]) - centred(changed.logits[:num_rows])
     worst = moved.abs().max().item()
-    if worst == 0.0 or not isfinite(worst) or worst <= oracle.kappa * oracle.error.max_abs:
+    if worst == 0.0 or not isfinite(worst) or worst <= oracle.logit_bound:
         return worst / (oracle.error.max_abs or 1.0)
     *_, unit = oracle.errors(base.prompt, base.token_ids)  # this input may amplify rounding
     return worst / unit.max_abs if unit.max_abs else float("inf")
