@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.errors import UnsupportedModelError
@@ -55,6 +56,23 @@ def test_parameters_go_there_and_logprobs_come_back(model: Any) -> None:
     (event,) = read_events({"events": json.loads(json.dumps(engine.step()))})
     assert event.logprobs is not None
     assert len(event.logprobs.top) == 2
+
+
+def test_the_draft_goes_there_as_a_checkpoint(model: Any) -> None:
+    """The far end makes its own from the same dial; other programs load this one."""
+    asked = replace(CONFIG, num_speculative_tokens=3, draft_agreement=0.5)
+    hosted = engine_host().Hosted("p", resolve_engine("paged").factory, ["speculation"], [], "cpu")
+    draft = asked.draft_model(model)
+    assert draft is not None
+    loaded = AutoModelForCausalLM.from_pretrained(saved(draft))
+    for name, value in draft.state_dict().items():
+        assert loaded.state_dict()[name].equal(value), name
+    engine = hosted.build(str(saved(model)), "float32", asdict(asked), 1, draft=str(saved(draft)))
+    here = resolve_engine("reference").factory(model, CONFIG).generate(REQUESTS)
+    answer = engine.generate(list(map(request_to_json, REQUESTS)))
+    assert [each.token_ids for each in read_completions({"completions": answer})] == [
+        each.token_ids for each in here
+    ]
 
 
 def test_requests_are_added_stepped_and_cancelled(model: Any) -> None:

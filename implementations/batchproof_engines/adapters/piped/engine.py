@@ -41,7 +41,7 @@ def factory_of(program: Program) -> EngineFactory:
         running, number = program.running(), next(program.engine_numbers)
         while running.process.abandoned:
             _close(running, running.process.abandoned.pop())
-        build = {
+        build: dict[str, object] = {
             "op": "build",
             "engine": number,
             "model": str(saved(model)),
@@ -49,6 +49,9 @@ def factory_of(program: Program) -> EngineFactory:
             "config": messages.config_to_json(config),
             "threads": torch.get_num_threads(),
         }
+        if protocol.SPECULATION in running.hello.capabilities:
+            draft = config.draft_model(model)
+            build["draft"] = None if draft is None else str(saved(draft))
         refusal = running.process.ask(build, messages.read_build)
         if refusal is not None:
             raise UnsupportedModelError(

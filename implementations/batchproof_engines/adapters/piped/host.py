@@ -54,7 +54,14 @@ class Hosted:
         self._factory = factory
         self._device = device
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> HostedEngine:
+    def build(
+        self,
+        folder: str,
+        dtype: str,
+        config: dict[str, Any],
+        num_threads: int,
+        draft: str | None = None,  # noqa: ARG002 - the engine makes it of the model, as `config` says
+    ) -> HostedEngine:
         """Returns an engine. Raises `Unsupported` for a model that it refuses."""
         import torch  # noqa: PLC0415 - the near end imports this package, and needs none of it
 

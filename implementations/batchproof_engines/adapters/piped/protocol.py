@@ -14,7 +14,10 @@ STEPPING = "stepping"  # the one capability that has operations of its own
 CHOOSING = (  # need `Request.sampling`
     *("logprobs", "prompt_logprobs", "logit_processing", "sampling", "seeded_sampling"),
 )
-CAPABILITIES = (STEPPING, "chunked_prefill", "preemption", *CHOOSING)  # what a program can declare
+SPECULATION = "speculation"  # `build` names the draft
+CAPABILITIES = (  # what a program can declare
+    *(STEPPING, "chunked_prefill", "preemption", SPECULATION, *CHOOSING),
+)
 
 Operation = Literal[
     "hello",

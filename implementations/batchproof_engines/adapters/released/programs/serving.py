@@ -66,7 +66,8 @@ class Library(Protocol):
 
     def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> Any:
         """Returns an engine for the checkpoint in `folder`; `config` has the fields of `EngineConfig`.
-        The engine computes with `num_threads` threads.
+        The engine computes with `num_threads` threads. A library that says "speculation" takes the
+        keyword `draft`, too: the folder of the draft's checkpoint, or None.
 
         Raises `Unsupported`.
         """
@@ -173,9 +174,9 @@ class _Dispatcher:
 
     def _build(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
         try:
-            self._engines[number] = self._library.build(
-                question["model"], question["dtype"], question["config"], question["threads"]
-            )
+            given = [question[each] for each in ("model", "dtype", "config", "threads")]
+            told = {"draft": question["draft"]} if "draft" in question else {}
+            self._engines[number] = self._library.build(*given, **told)
         except Unsupported as why:
             return {"unsupported": str(why)}
         return {}
