@@ -8,6 +8,7 @@ Conventions of the library and their sources; they are translated here, and noth
 * A pool is counted in blocks of 32 tokens; with 0 of them it grows (scheduler_config.hpp).
 * Requests without a seed share one there, 0, so each gets a random one. It has no biases and no allowed
   tokens, its stop strings are texts, and of logprobs it gives that of the chosen token alone.
+* A pipeline with a draft compares the tokenizers of both models, so both get one (`_with_tokenizer`).
 * Requests are numbers to the library. An id that is used again keeps its number, even while it is live.
 
 A model is converted by optimum's documented export: stateful, its weights in float32.
@@ -29,6 +30,7 @@ import openvino as ov
 import openvino_genai as genai
 from serving import Completion, Event, Length, Live, Request, Unsupported, refused, serve
 
+NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
 PRECISIONS = {"float32": "f32", "default": None}  # None: the library's own choice
 PARAMETERS = {  # the protocol's name and the library's
@@ -78,7 +80,7 @@ class OpenVinoGenAI:
         self._abort = abort
         self.version = version("openvino-genai")
         self.capabilities = ["stepping", "preemption", *["chunked_prefill"] * dynamic_split_fuse]
-        self.capabilities += ["sampling", "seeded_sampling", "logit_processing"]
+        self.capabilities += ["sampling", "seeded_sampling", "logit_processing", "speculation"]
         self.sampling_fields = list(PARAMETERS)
         given = [f"{name} is {value}" for name, value in self._overrides.items() if value is not None]
         self.notes = [
@@ -94,14 +96,23 @@ class OpenVinoGenAI:
             "all of them before the first step",
             "a request that the library ends as IGNORED, out of cache, is told as refused",
             "an id is a number to the library, the same one when it is used again",
+            "drafts come from a draft_model, or without one from prompt_lookup, with n-grams of up to "
+            f"{NGRAM_SIZE} tokens; a draft has the library's default scheduler",
             f"an abort is the handle's {abort}"
             if abort != "drop"
             else "an abort lets go of the handle",
         ]
 
-    def build(self, folder: str, dtype: str, config: dict[str, Any], num_threads: int) -> Pipeline:
-        """Returns an engine for the checkpoint, which is converted if necessary. Raises
-        `Unsupported`."""
+    def build(
+        self,
+        folder: str,
+        dtype: str,
+        config: dict[str, Any],
+        num_threads: int,
+        draft: str | None = None,
+    ) -> Pipeline:
+        """Returns an engine for the checkpoint, which is converted if necessary, and so is the draft's.
+        Raises `Unsupported`."""
         if dtype != "float32":
             raise Unsupported(f"models in {dtype} are not converted here, only those in float32")
         limits = genai.SchedulerConfig()
@@ -113,17 +124,30 @@ class OpenVinoGenAI:
         for name, value in self._overrides.items():
             if value is not None:
                 setattr(limits, name, value)
-        model = str(_converted(folder))
+        model, num_drafts = _converted(folder), config["num_speculative_tokens"]
         properties = self._properties | {"INFERENCE_NUM_THREADS": num_threads}
-        pipeline = genai.ContinuousBatchingPipeline(model, limits, "CPU", properties)
-        return Pipeline(pipeline, self._abort, Length(folder, config))
+        drafting: dict[str, Any] = {}
+        if draft is not None:
+            model, other = _with_tokenizer(model), _with_tokenizer(_converted(draft))
+            drafting = {"draft_model": genai.draft_model(str(other), "CPU", **properties)}
+        elif num_drafts:
+            drafting = {"prompt_lookup": True}
+        pipeline = genai.ContinuousBatchingPipeline(str(model), limits, "CPU", properties | drafting)
+        return Pipeline(pipeline, self._abort, Length(folder, config), num_drafts)
 
 
 class Pipeline:
     """An engine; `_live` are the requests whose end has not been reported yet."""
 
-    def __init__(self, pipeline: genai.ContinuousBatchingPipeline, abort: str, length: Length) -> None:
+    def __init__(
+        self,
+        pipeline: genai.ContinuousBatchingPipeline,
+        abort: str,
+        length: Length,
+        num_drafts: int | None,
+    ) -> None:
         self._pipeline = pipeline
+        self._num_drafts = num_drafts
         self._length = length
         self._abort = abort
         self._numbers: dict[str, int] = {}
@@ -187,25 +211,27 @@ class Pipeline:
         number = self._numbers.setdefault(request["request_id"], len(self._numbers))
         try:
             prompt = np.array([request["prompt_token_ids"]], dtype=np.int64)
-            return self._pipeline.add_request(number, ov.Tensor(prompt), _settings(request))
+            return self._pipeline.add_request(number, ov.Tensor(prompt), self._settings(request))
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             return error
 
-
-def _settings(request: Request) -> genai.GenerationConfig:
-    settings = genai.GenerationConfig()
-    settings.max_new_tokens = request["max_new_tokens"]
-    settings.ignore_eos = not request["eos_token_ids"]
-    settings.stop_token_ids = set(request["eos_token_ids"]) or {0}
-    settings.eos_token_id = min(settings.stop_token_ids)
-    asked = request.get("sampling", {})
-    settings.do_sample = "temperature" in asked
-    settings.rng_seed = secrets.randbits(32)
-    for name, value in asked.items():
-        # Without EOS ids a least length means nothing, and would ban the token that stands for none.
-        if name != "min_tokens" or request["eos_token_ids"] or value > request["max_new_tokens"]:
-            setattr(settings, PARAMETERS[name] or name, value)
-    return settings
+    def _settings(self, request: Request) -> genai.GenerationConfig:
+        settings = genai.GenerationConfig()
+        settings.max_new_tokens = request["max_new_tokens"]
+        settings.ignore_eos = not request["eos_token_ids"]
+        settings.stop_token_ids = set(request["eos_token_ids"]) or {0}
+        settings.eos_token_id = min(settings.stop_token_ids)
+        if self._num_drafts:
+            settings.num_assistant_tokens = self._num_drafts
+            settings.max_ngram_size = NGRAM_SIZE
+        asked = request.get("sampling", {})
+        settings.do_sample = "temperature" in asked
+        settings.rng_seed = secrets.randbits(32)
+        for name, value in asked.items():
+            # Without EOS ids a least length means nothing, and would ban the one that stands for none.
+            if name != "min_tokens" or request["eos_token_ids"] or value > request["max_new_tokens"]:
+                setattr(settings, PARAMETERS[name] or name, value)
+        return settings
 
 
 def _completion(request: Request, handle: genai.GenerationHandle | Exception) -> Completion:
@@ -255,6 +281,34 @@ def _converted(folder: str) -> Path:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return target
+
+
+def _with_tokenizer(converted: Path) -> Path:
+    """Returns a folder with the converted model and a tokenizer that nobody asks; without a draft there
+    is none, as the library may take settings from it."""
+    target = converted.with_name("openvino-genai-drafting")
+    if not target.exists():
+        unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=converted.parent))
+        try:
+            for each in converted.iterdir():
+                (unfinished / each.name).symlink_to(each)
+            ov.save_model(_any_tokenizer(), unfinished / "openvino_tokenizer.xml")
+            os.rename(unfinished, target)
+        except OSError:
+            if not target.exists():
+                raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return target
+
+
+def _any_tokenizer() -> ov.Model:
+    from openvino_tokenizers import convert_tokenizer  # noqa: PLC0415 - seconds, as below
+    from tokenizers import Tokenizer, models  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    words = Tokenizer(models.BPE({"a": 0, "aa": 1, "?": 2}, [("a", "a")], unk_token="?"))
+    return convert_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?"))
 
 
 def _convert(folder: str, target: Path) -> None:
