@@ -19,10 +19,12 @@ from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
 from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
+from batchproof.places import ROOT
 from batchproof.records.made import made_now
 from batchproof.records.triage import (
     CLEAN,
     CONFIG,
+    CONFUSION,
     CORRUPTION,
     ROUNDING,
     TRIAGE,
@@ -158,6 +160,17 @@ def test_the_blinded_are_half_honest_and_what_was_seen_is_not_held_out() -> None
         each.target for each in held if each.truth == (CORRUPTION,)
     }
     assert not {e.target for e in held if e.truth[0] != CLEAN} & {e.target for e in seen}
+
+
+def test_the_kept_table_is_of_a_hundred_engines_and_blames_no_honest_one() -> None:
+    kept = CONFUSION.read(ROOT / "results" / "triage.json")
+    page = (ROOT / "results" / "triage.md").read_text(encoding="utf-8")
+    assert page == confusion_page(kept)
+    honest = [each for each in kept.engines if each.truth != (CORRUPTION,)]
+    assert (len(kept.engines), len(honest)) == (100, 50)
+    assert not [each.target for each in honest if each.said.verdict == CORRUPTION]
+    num_right = sum(each.said.verdict in each.truth for each in kept.engines)
+    assert f"right about **{num_right} of 100**" in (ROOT / "docs" / "triage.md").read_text()
 
 
 def test_the_confusion_table_counts_what_is_right() -> None:
