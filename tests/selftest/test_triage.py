@@ -97,10 +97,31 @@ def server() -> Iterator[StandIn]:
         running.shutdown()
 
 
-def test_a_server_is_found_by_its_url(server: StandIn, tmp_path: Path) -> None:
+def test_a_server_is_found_by_its_url_and_given_words_if_it_takes_text_alone(
+    server: StandIn, tmp_path: Path
+) -> None:
+    """As transformers serve."""
+
+    def text_alone(handler: Handler, body: dict[str, object]) -> None:
+        if isinstance(body["prompt"], str):
+            answer(handler, body)
+        else:
+            handler.say(422, {"detail": "prompt must be a string."})
+
+    server.behaviour = text_alone
     code, found = triage(tmp_path, server.base_url.removesuffix("/v1"))
     assert (code, found.verdict) == (0, CLEAN)
     assert [each.model for each in found.models] == ["gpt2-hash"]
+    assert found.engine.endswith("&prompts=words")
+
+
+def test_a_server_that_lists_no_model_is_told_how_to_name_it(
+    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.listed = ()
+    assert main(["triage", "--output", str(tmp_path), server.base_url]) == 2
+    told = f"'openai?base_url={server.base_url}&model=NAME&listed=false'"
+    assert told in capsys.readouterr().err
 
 
 def test_a_server_whose_answers_follow_its_load_is_corrupt(server: StandIn, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ INTERFACE = "/v1"
 
 
 def engine_at(url: str) -> str:
-    """Returns `openai?base_url=...&model=...` with the first model that the server lists; without a
-    path in the URL, `/v1` is added. Raises `UsageError` if it does not answer, or lists none."""
+    """Returns `openai?base_url=...&model=...` with the first model that the server lists, and with
+    `prompts=words` if that refuses token ids; without a path in the URL, `/v1` is added. Raises
+    `UsageError` if it does not answer, or lists none."""
     parts = urlsplit(url)
     if not parts.netloc or parts.query or parts.fragment:
         raise UsageError(
@@ -24,14 +25,27 @@ def engine_at(url: str) -> str:
     base = url.rstrip("/")
     if not parts.path.rstrip("/"):
         base += INTERFACE
+    server = Server(base, TIMEOUT_S)
+    named = f"name it: 'openai?base_url={base}&model=NAME&listed=false'"
     try:
-        with closing(Server(base, TIMEOUT_S).exchange("GET", "/models")) as exchange:
-            answer = exchange.read()
-        name = str(answer["data"][0]["id"])
+        with closing(server.exchange("GET", "/models")) as exchange:
+            name = str(exchange.read()["data"][0]["id"])
     except (EngineFailed, Refused) as error:
-        raise UsageError(f"no such engine there: {error}") from None
+        raise UsageError(f"no model is listed there: {error}; if there is one, {named}") from None
     except (TypeError, KeyError, IndexError):
-        raise UsageError(
-            f"{base}/models lists no model, so it must be named: openai?base_url=..."
-        ) from None
-    return f"openai?base_url={base}&model={name}"
+        raise UsageError(f"{base}/models lists no model; {named}") from None
+    prompts = "" if _takes_token_ids(server, name) else "&prompts=words"
+    return f"openai?base_url={base}&model={name}{prompts}"
+
+
+def _takes_token_ids(server: Server, model: str) -> bool:
+    """Returns whether a prompt of token ids is answered. A server that fails at it is judged later."""
+    body = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0}
+    try:
+        with closing(server.exchange("POST", "/completions", body)) as exchange:
+            exchange.read()
+    except Refused:
+        return False
+    except EngineFailed:
+        pass
+    return True
