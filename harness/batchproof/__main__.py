@@ -132,7 +132,11 @@ def _dispatch(argv: list[str]) -> int:
         )
         if argv[:1] == [name]:
             _module(name).add_arguments(subparser)
-    arguments = parser.parse_args(argv)
+    arguments, first = parser.parse_known_args(argv)
+    if first and "arguments" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(first)}")
+    if first:  # what comes before the first argument that is no option
+        arguments.arguments = [*first, *arguments.arguments]
     exit_code: int = _module(arguments.command).run(arguments)
     return exit_code
 

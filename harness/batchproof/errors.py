@@ -2,7 +2,7 @@
 
 BatchproofError
 ├── UsageError            the user: a flag, a file, a path, an option
-│   └── CaseError         the author of a YAML case; the message names file and line
+│   └── CaseError         the author of a case or a configuration; the message names file and line
 ├── OracleError           this project: it has no right answer to compare with
 ├── ConfigError           the caller that built an `EngineConfig` out of range
 └── UnsupportedModelError the author of the engine, which cannot serve this model
@@ -36,7 +36,8 @@ class UsageError(BatchproofError):
 
 
 class CaseError(UsageError):
-    """Raised for a case file that breaks the schema; the message starts with `file:line`."""
+    """Raised for a case, a workload or a configuration that breaks its schema; the message starts with
+    `file:line`."""
 
 
 class OracleError(BatchproofError):

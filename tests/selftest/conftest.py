@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.run.laboratory import Laboratory
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
+DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,18 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
 def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
     """`run_suite(*arguments)` runs the tests in `tmp_path` in this process, on `static` and a small
     model unless others are named, and without workers, whose start takes seconds, unless they are
-    asked for."""
+    asked for. Without `defaults`, no argument is added."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     outer_profile = settings.get_current_profile_name()
 
-    def run(*arguments: str) -> Session:
+    def run(*arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:
         loaded = set(sys.modules)
         command = [*ARGUMENTS, *arguments]
-        for default in ("--engine=static", "--model=gpt2-random"):
-            if not any(each.startswith(default.partition("=")[0]) for each in arguments):
+        for default in defaults:
+            option = default.partition("=")[0].replace("--no-", "--")
+            if not any(each.startswith(option) for each in arguments):
                 command.append(default)
-        if "--isolate" not in arguments:
-            command.append("--no-isolate")
         with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
             try:
                 exit_status = int(pytest.main(command))

@@ -202,7 +202,8 @@ def test_a_name_that_two_engines_have_is_refused(install) -> None:
     ("arguments", "words"),
     [
         (["test"], "no ENGINE is given"),
-        (["bench", "-k", "parity"], "unrecognized arguments: -k"),
+        (["bench", "-k", "parity"], "no ENGINE is given"),
+        (["demo", "-k", "parity"], "unrecognized arguments: -k"),
         (["nonesuch"], "invalid choice: 'nonesuch'"),
         (["faults"], "`batchproof faults` checks the suite itself: run it in a checkout"),
         (["honest"], "`batchproof honest` checks the suite itself: run it in a checkout"),

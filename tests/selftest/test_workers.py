@@ -63,14 +63,15 @@ def test_what_workers_find_is_what_is_kept_and_shown(run_suite: RunSuite, tmp_pa
     both cost one worker, and each test has its entry."""
     (tmp_path / "test_mini.py").write_text(SUITE)
     (tmp_path / "mine.py").write_text(ENGINES)
-    (tmp_path / "known.txt").write_text(
+    (tmp_path / "known.toml").write_text(
         "".join(
-            f"test_mini.py::test_wrong[{engine}-gpt2-random] # slow fix # http://x/#1\n"
+            f'[[expected_failures]]\ntest = "test_mini.py::test_wrong[{engine}-gpt2-random]"\n'
+            'reason = "slow fix"\nlink = "http://x/#1"\n'
             for engine in (DEAF, "static")
         )
     )
     journal = tmp_path / "journal.jsonl"
-    files = [f"--journal={journal}", "--xfails=known.txt", "--table=table.json"]
+    files = [f"--journal={journal}", "--xfails=known.toml", "--table=table.json"]
     engines = (f"--engine={DEAF}", f"--engine={LEAVING}", "--engine=static")
     session = run_suite(*engines, *files, "--isolate", "--engine-time-limit=4", "--diagnose-for=0")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output

@@ -1,4 +1,4 @@
-"""`--xfails`: known failures are run, shown and strict; a list excuses nothing else."""
+"""Expected failures are run, shown and strict; a list excuses nothing else."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ WRONG = [f"test_mini.py::test_wrong[{PAIR}-{number}]" for number in (1, 2)]
 HANG = f"test_mini.py::test_hang[{PAIR}]"
 RIGHT = f"test_mini.py::test_right[{PAIR}]"
 ORACLE = f"test_mini.py::test_oracle[{PAIR}]"
+REQUIREMENTS = [f"test_mini::test_wrong[gpt2-random-{number}]" for number in (1, 2)]
+ENTRY = """
+[[expected_failures]]
+test = "{}"
+reason = "slow fix"
+link = "http://x/#1"
+"""
 EXPECTED = "right or wrong or hang"
 
 
@@ -64,11 +71,9 @@ def listed(tmp_path: Path) -> List:
     """Writes the suite and a list of these ids; the flag that names it."""
     (tmp_path / "test_mini.py").write_text(SUITE)
 
-    def write(*ids: str) -> str:
-        path = tmp_path / "known.txt"
-        path.write_text(
-            "# what is open\n\n" + "".join(f"{i}  # slow fix  # http://x/#1\n" for i in ids)
-        )
+    def write(*ids: str, head: str = "") -> str:
+        path = tmp_path / "known.toml"
+        path.write_text(f"{head}\n" + "".join(map(ENTRY.format, ids)))
         return f"--xfails={path.name}"
 
     return write
@@ -79,7 +84,7 @@ def test_known_failures_are_shown_and_do_not_fail_the_run(run_suite: RunSuite, l
     assert session.exit_status == pytest.ExitCode.OK, session.output
     assert session.cell("P1 parity") == "1 known 2"
     assert session.cell("P10 liveness") == "known 1"
-    assert "known n: failed as --xfails says" in session.output
+    assert "known n: failed as expected" in session.output
     assert f"XFAIL {HANG} - slow fix (http://x/#1)" in session.output
     assert "1 passed, 2 deselected, 3 xfailed" in session.output
 
@@ -93,7 +98,7 @@ def test_what_is_not_listed_still_fails(run_suite: RunSuite, listed: List) -> No
 def test_a_known_failure_that_passes_fails_the_run(run_suite: RunSuite, listed: List) -> None:
     session = run_suite(listed(RIGHT), "-k", "right")
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED
-    assert "known.txt:3: this known failure passes now, so take the line out" in session.output
+    assert "known.toml:4: this known failure passes now, so take the entry out" in session.output
 
 
 def test_known_failures_alone_prove_nothing(run_suite: RunSuite, listed: List) -> None:
@@ -114,7 +119,8 @@ def test_a_failure_of_the_harness_itself_is_never_known(run_suite: RunSuite, lis
     [
         (f"test_mini.py::test_wong[{PAIR}-1]", f"; did you mean '{WRONG[0]}'?"),
         (f"test_mini.py::test_wrong[{PAIR}-3]", "no test has the id"),
-        (f"test_nini.py::test_hang[{PAIR}]", "there is no file 'test_nini.py'"),
+        (f"test_nini.py::test_hang[{PAIR}]", "there is no file or module 'test_nini.py'"),
+        ("test_mini::test_wong[gpt2-random-1]", f"; did you mean '{REQUIREMENTS[0]}'?"),
         ("test_mini.py::test_self", "is no conformance test, so must pass"),
     ],
 )
@@ -123,7 +129,7 @@ def test_an_id_of_no_test_is_an_error(
 ) -> None:
     session = run_suite(listed(test_id), "-k", "right")
     assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
-    assert "ERROR: known.txt:3: " in session.output
+    assert "ERROR: known.toml:4: " in session.output
     assert words in session.output
     assert repr(test_id) in session.output
 
@@ -133,38 +139,72 @@ def test_ids_that_belong_to_another_run_are_left_alone(
 ) -> None:
     (tmp_path / "test_other.py").write_text(SUITE)
     others = ["test_other.py::test_gone", "test_mini.py::test_wrong[ragged-gpt2-random-1]"]
+    others += ["test_order::test_gone[gpt2-hash]", "test_mini::test_wrong[gpt2-hash-1]"]
     flag = listed(*others, RIGHT.replace("gpt2-random", "llama-hash"))
     assert run_suite(flag, "test_mini.py", "-k", "right").exit_status == pytest.ExitCode.OK
     narrow = run_suite(listed("test_mini.py::test_gone"), RIGHT)
     assert narrow.exit_status == pytest.ExitCode.OK, narrow.output
 
 
-def test_an_id_may_hold_spaces(tmp_path: Path) -> None:
-    path = tmp_path / "known.txt"
-    path.write_text("a.py::t[my x.py:f?a=b #c-m] #  see issue #7 #\thttp://x#y\n", encoding="utf-8")
-    (known,) = read_known_failures(str(path))
-    assert known.test_id == "a.py::t[my x.py:f?a=b #c-m]"
-    assert known.reason == "see issue #7 (http://x#y)"
+@pytest.mark.parametrize(
+    ("head", "is_expected"),
+    [("", True), ('engine = "static"', True), ('engine = ["ragged"]', False)],
+)
+def test_a_requirement_is_about_the_engines_of_the_file(
+    run_suite: RunSuite, listed: List, head: str, is_expected: bool
+) -> None:
+    session = run_suite(listed(*REQUIREMENTS, head=head), "-k", "right or wrong")
+    known = "1 known 2" if is_expected else "FAIL 2"
+    assert (session.exit_status, session.cell("P1 parity")) == (not is_expected, known), session.output
+
+
+def test_an_entry_may_be_about_some_dtypes(run_suite: RunSuite, listed: List, tmp_path: Path) -> None:
+    flag = listed(REQUIREMENTS[0], REQUIREMENTS[1])
+    with (tmp_path / "known.toml").open("a") as file:
+        file.write('dtype = ["bfloat16", "float16"]\n')  # of the second
+    session = run_suite(flag, "-k", "right or wrong")
+    assert (session.exit_status, session.cell("P1 parity")) == (1, "FAIL 1 known 1"), session.output
+
+
+def test_one_test_listed_under_both_its_names_is_an_error(run_suite: RunSuite, listed: List) -> None:
+    session = run_suite(listed(WRONG[0], REQUIREMENTS[0]), "-k", "right")
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR
+    words = f"known.toml:9: {REQUIREMENTS[0]!r} is listed already, in known.toml:4"
+    assert f"ERROR: {words}" in session.output
+
+
+X = ENTRY.format("a::t")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a.py::t\n", "known.txt:1: the line has 1 parts, but must read 'test id # reason # link'"),
-        ("\na.py::t # why\n", "known.txt:2: the line has 2 parts"),
-        ("a.py::t # why # x # y\n", "known.txt:1: the line has 4 parts"),
-        ("a.py::t # why #\n", "known.txt:1: the line has 2 parts"),
-        ("a.py::t # w # x\na.py::t # v # y\n", "known.txt:2: 'a.py::t' is listed already, in "),
+        (X.replace("link", "lnk"), ":5: an expected failure has no key 'lnk'; do you mean link?"),
+        (X.replace("link =", "# "), ":2: an expected failure lacks the key 'link'"),
+        (X.replace('"slow fix"', "3"), ":4: reason is 3, but must be a text"),
+        (X.replace("slow fix", ""), ":4: reason is '', but must be a text that is not blank"),
+        (X + X, ":8: 'a::t' is listed already, in "),
+        (X + 'dtype = "float9"', ":6: dtype 'float9' is unknown; do you mean"),
+        (X + 'device = "cpu"', ":6: device is a key of the file: it must stand above the first [["),
+        (
+            X.replace("[[", "[").replace("]]", "]"),
+            ":2: expected_failures is a table, but must be a list of tables: begin each with [[expected_",
+        ),
+        (
+            "\na.py::t # why # x\n",
+            ":2: a known failure is no line 'test # reason # link' any more: write",
+        ),
+        ("a = 'b::c # d # e\n", ":1: this is no valid TOML: a text is not closed on its line"),
     ],
 )
-def test_a_wrong_line_is_told_with_its_place(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "known.txt"
+def test_a_wrong_entry_is_told_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "known.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         read_known_failures(str(path))
-    assert words in str(caught.value)
+    assert f"known.toml{words}" in str(caught.value)
 
 
 def test_a_list_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(UsageError, match="--xfails 'nonesuch' cannot be read"):
+    with pytest.raises(UsageError, match="--xfails 'nonesuch' is no file"):
         read_known_failures("nonesuch")

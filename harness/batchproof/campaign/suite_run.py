@@ -32,7 +32,8 @@ BROKEN_OFF = (
 )
 SUITE_PROFILE = "suite-run"  # the nested session loads it; registered anew for each run
 PYTEST_OPTIONS = (
-    *("-o", "addopts=", "--disable-plugin-autoload"),  # those of others cost more than many a run
+    *("-o", "addopts=", "--no-config"),
+    "--disable-plugin-autoload",  # those of others cost more than many a run
     *("--import-mode=importlib", "-p", "no:cacheprovider"),
     *("-p", "no:unraisableexception"),  # collects garbage twice a session, longer than many a run
     *("-p", "no:logging"),  # puts handlers on each of torch's loggers at each test

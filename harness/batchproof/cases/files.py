@@ -29,7 +29,8 @@ from batchproof.errors import ConfigError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import CASES
 from batchproof.promises import Promise
-from batchproof.validation.yaml_nodes import SourceLine, YamlNode, read_yaml, yaml_files
+from batchproof.validation.source_lines import SourceLine
+from batchproof.validation.yaml_nodes import YamlNode, read_yaml, yaml_files
 from batchproof.workload.sampling_values import DEFAULTS, sampling_params
 
 CASE_KEYS = (

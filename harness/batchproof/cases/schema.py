@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
 from batchproof.promises import Promise
-from batchproof.validation.yaml_nodes import SourceLine
+from batchproof.validation.source_lines import SourceLine
 
 
 @dataclass(frozen=True, slots=True)

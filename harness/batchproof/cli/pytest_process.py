@@ -1,7 +1,7 @@
 """Runs pytest as a process of its own, on tests of this package and apart from the current project's.
 
-It reads neither that project's configuration nor its conftest.py: the verdict on an engine does not
-depend on the folder that the command is typed in.
+It reads neither that project's configuration of pytest nor its conftest.py: the verdict on an engine
+depends on the flags and on Batchproof's own configuration alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,23 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.errors import UsageError
-from batchproof.records.made import ENDED, TYPED, command_line
+from batchproof.cli.config_file import (
+    DEST,
+    NONE,
+    OWN,
+    chosen,
+    dtypes_in,
+    required_engines,
+)
+from batchproof.cli.option_names import CONFIG, NO_CONFIG
+from batchproof.places import SUITE
+from batchproof.records.made import ENDED, PART, TYPED, command_line
 
+WRONG_INPUT = 2
 EXIT_CODES = {  # of pytest -> of a command; the others are the same
-    int(pytest.ExitCode.INTERRUPTED): 2,  # by an error while tests were collected
-    int(pytest.ExitCode.USAGE_ERROR): 2,
-    int(pytest.ExitCode.NO_TESTS_COLLECTED): 2,  # -k or -m selects none
+    int(pytest.ExitCode.INTERRUPTED): WRONG_INPUT,  # by an error while tests were collected
+    int(pytest.ExitCode.USAGE_ERROR): WRONG_INPUT,
+    int(pytest.ExitCode.NO_TESTS_COLLECTED): WRONG_INPUT,  # -k or -m selects none
 }
 TERMINATED = 128 + signal.SIGTERM
 FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit interrupts
@@ -32,36 +42,61 @@ FAULTHANDLER_TIMEOUT_S = 300  # shows a hang in native code, which no time limit
 
 def add_engines(parser: argparse.ArgumentParser) -> None:
     """Adds the engines and, after them, any options of pytest, as `arguments`."""
-    parser.usage = f"{parser.prog} ENGINE... [PYTEST OPTIONS]"
+    parser.usage = f"{parser.prog} [ENGINE...] [PYTEST OPTIONS]"
     parser.add_argument(
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="ENGINE",
-        help="engines, as for pytest --engine, such as mine.py:Engine; options of pytest may follow",
+        help=f"engines, as for pytest --engine, such as mine.py:Engine (default: those of {OWN}); "
+        "options of pytest may follow",
     )
 
 
 def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) -> int:
-    """Runs the tests in a folder on the engines that `arguments` begin with, with further options of
-    pytest.
+    """Runs the tests in a folder on the engines that `arguments` begin with, else on those of the
+    configuration, with further options of pytest. The suite runs once for each dtype of the
+    configuration, unless one is given; files that it writes then have the dtype in their names.
 
-    Returns the exit code of a command. Raises `UsageError` without an engine.
+    Returns the exit code of a command, the worst of several. Raises `UsageError` without an engine.
     """
     engines = list(takewhile(lambda each: not each.startswith("-"), arguments))
-    if not engines:
-        raise UsageError("no ENGINE is given: name one, such as mine.py:Engine or paged")
+    typed = [*(f"--engine={engine}" for engine in engines), *arguments[len(engines) :]]
+    known = _known(typed)
+    config = chosen(getattr(known, DEST))
+    if not known.engine:
+        required_engines(config)
+    dtypes = dtypes_in(config.table) if config and tests == SUITE and not known.dtype else []
+    if len(dtypes) < 2:
+        return _run(tests, [*options, *typed])
+    codes: dict[str, int] = {}
+    for dtype in dtypes:
+        codes[dtype] = _run(tests, [*options, *typed, f"--dtype={dtype}"], dtype)
+        if codes[dtype] == WRONG_INPUT:
+            break
+    print("batchproof: " + ", ".join(f"{dtype}: exit status {code}" for dtype, code in codes.items()))
+    return max(codes.values())
+
+
+def _known(typed: Sequence[str]) -> argparse.Namespace:
+    """Returns the options of pytest that the command itself has to know."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--engine", "--dtype", CONFIG):  # pytest says what is wrong with them
+        parser.add_argument(option, nargs="?", dest=DEST if option == CONFIG else None)
+    parser.add_argument(NO_CONFIG, dest=DEST, action="store_const", const=NONE)
+    return parser.parse_known_args(typed)[0]
+
+
+def _run(tests: Path, arguments: Sequence[str], part: str | None = None) -> int:
     command = [
         *(sys.executable, "-m", "pytest", str(tests)),
         *("-c", os.devnull, f"--rootdir={Path.cwd()}", f"--confcutdir={tests}"),
         *("-p", "batchproof.plugin", "--import-mode=importlib", "-ra"),
         *("-o", f"faulthandler_timeout={FAULTHANDLER_TIMEOUT_S}"),
-        *options,
-        *(f"--engine={engine}" for engine in engines),
-        *arguments[len(engines) :],
+        *arguments,
     ]
     with tempfile.TemporaryDirectory() as folder:
         ended = Path(folder) / "ended"
-        told = {TYPED: command_line("batchproof"), ENDED: str(ended)}
+        told = {TYPED: command_line("batchproof"), ENDED: str(ended)} | ({PART: part} if part else {})
         status = _status(command, os.environ | told)
         has_ended = ended.exists()
     if status < 0:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from batchproof.cli import choices
+from batchproof.cli.config_file import OWN, find, required_engines
+from batchproof.cli.option_names import NO_CONFIG
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.judgement.index import write_index
@@ -33,7 +35,10 @@ ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: noth
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof judge`."""
     parser.add_argument(
-        "engines", nargs="+", metavar="ENGINE", help="engines to judge, as for pytest --engine"
+        "engines",
+        nargs="*",
+        metavar="ENGINE",
+        help=f"engines to judge, as for pytest --engine (default: those of {OWN})",
     )
     parser.add_argument(
         "--resume",
@@ -63,11 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if every engine keeps what it was tested on, else 1. Ctrl-C keeps what is done.
     Raises `UsageError`.
     """
-    if len(set(arguments.engines)) < len(arguments.engines):
-        twice = next(e for e in arguments.engines if arguments.engines.count(e) > 1)
+    engines = arguments.engines or required_engines(find())
+    if len(set(engines)) < len(engines):
+        twice = next(e for e in engines if engines.count(e) > 1)
         raise UsageError(f"{twice!r} is named twice")
     output, issues = choices.writable(arguments.output).resolve(), read_issues(arguments.findings)
-    verdicts = [_judge(engine, arguments, output, issues) for engine in arguments.engines]
+    verdicts = [_judge(engine, arguments, output, issues) for engine in engines]
     return 0 if all(each.is_complete and not each.defects for each in verdicts) else 1
 
 
@@ -78,6 +84,8 @@ def _judge(
     options = _words(arguments.pytest)
     if not any(each.startswith("--model") for each in options):
         options.append("--model=all")
+    if find():  # a page is about the whole suite, and expects no failure
+        options.insert(0, NO_CONFIG)
     session = Session(engine, options, arguments.jobs, folder, arguments.shard)
     num_tests = session.count()  # first of all: what is refused costs no journal
     shards = shard_folders(output, engine) if arguments.shard.number == 1 else []

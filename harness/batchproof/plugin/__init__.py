@@ -1,7 +1,7 @@
 """pytest as the interface. Asleep until a run has something to do with it.
 
 pytest imports this module in every run on a machine where the package is installed. It imports neither
-torch nor any other part of the package, adds no option and prints nothing. `batchproof.plugin.active`
+torch nor the rest of the package, adds no option and prints nothing. `batchproof.plugin.active`
 is registered, and with it everything else, when
 
 * one of its options is given that no other plugin or conftest.py has taken,
@@ -20,20 +20,11 @@ from pathlib import Path
 
 import pytest
 
+from batchproof.cli.option_names import OPTIONS
 from batchproof.places import BENCHMARKS, SUITE
 
-ACTIVE = "batchproof.plugin.active"
+ACTIVE, CONFIGURING = "batchproof.plugin.active", "batchproof.plugin.configuring"
 PACKAGES = ("batchproof.suite", "batchproof.benchmarks")
-OPTIONS = frozenset(
-    (
-        *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
-        *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
-        *("--isolate", "--no-isolate", "--shard"),
-        *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
-        *("--laps", "--verify", "--goodput", "--load", "--burstiness", "--growth-for"),
-        *("--threads", "--pin", "--results"),
-    )
-)
 MARKERS = (
     "promise(id): the promise a conformance test checks, P1 to P20",
     "needs(*capabilities): skipped, by name, for engines without them",
@@ -60,7 +51,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     """Activates the plugin if the command line concerns it, once every conftest.py has added its
-    options.
+    options, and adds what the configuration file says.
     """
     result = yield
     known, unknown = parser.parse_known_and_unknown_args(args)
@@ -69,6 +60,8 @@ def pytest_load_initial_conftests(
     is_worker = hasattr(early_config.option, "engine_time_limit")
     if is_asked or is_worker or _names_suite(known.file_or_dir):
         _awaken(early_config, parser)
+        if not is_worker:
+            import_module(CONFIGURING).configure(early_config, parser, args)
     return result
 
 
@@ -82,6 +75,8 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
             raise collector.CollectError(
                 f"{name} asks for a `trial`: with -n, name the engine under test with --engine"
             )
+        if problem := import_module(CONFIGURING).problem_of_late():
+            raise collector.CollectError(f"{name} asks for a `trial`: {problem}")
         config.stash[WOKEN_LATE] = True
         _awaken(config)
 

@@ -1,5 +1,5 @@
-"""Names a test as a person types it on pytest's command line. `again:` prints it and `--xfails` reads
-it.
+"""Names a test as a person types it on pytest's command line, which `again:` prints, and without its
+engine, as requirements have it. A list of expected failures may use both.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 INSTALLED_SUITE = "batchproof.suite."
 AGAIN_OPTIONS = (
+    "--config",
     "--engine",
     "--model",
     "--device",
@@ -35,6 +36,22 @@ def name_of(item: pytest.Item) -> str:
     if not item.path.is_relative_to(item.config.rootpath):
         return f"{item.path}{separator}{function}"
     return item.nodeid
+
+
+def trial_of(item: pytest.Item) -> tuple[str, str] | None:
+    """Returns engine and model of a conformance test; None if it is another test."""
+    trial = getattr(getattr(item, "callspec", None), "params", {}).get("trial")
+    return (trial[0].name, trial[1]) if isinstance(trial, tuple) else None
+
+
+def requirement_id(item: pytest.Item) -> str:
+    """Returns `module::function[model-...]`, which is the same for all engines; of a test that is no
+    conformance test, the name."""
+    trial = trial_of(item)
+    if trial is None:
+        return name_of(item)
+    _, separator, function = item.nodeid.partition("::")
+    return f"{item.path.stem}{separator}{function.replace('-'.join(trial), trial[1], 1)}"
 
 
 def again(item: pytest.Item) -> str:

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from batchproof.cli.config_file import DEST, NONE, OWN, SHARED
+from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import bench_options, isolation, journal_file, problems, spread, table_file
+from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import SELECTION, Selection, select
-from batchproof.plugin.xfails import FORM, KnownFailures, read_known_failures
+from batchproof.plugin.xfails import KnownFailures, read_known_failures
 from batchproof.run.registry import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
@@ -66,8 +69,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xfails",
         metavar="FILE",
-        help=f"known failures of an engine, a line each: {FORM!r}. They are run; one that passes fails "
-        "the run. An id must be that of a test, before -k and -m, unless its file, or its engine and "
+        help="take [[expected_failures]] (test, reason, link) from FILE. They are run; one that passes "
+        "fails the run. A test must be there, before -k and -m, unless its file, or its engine and "
         "model, were not asked for",
     )
     group.addoption(
@@ -85,6 +88,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
     journal_file.add_options(group)
+    text = f"the configuration (default: {OWN} or [tool.batchproof] in {SHARED}, here or above)"
+    group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
+    group.addoption(
+        NO_CONFIG, dest=DEST, action="store_const", const=NONE, help="read no configuration"
+    )
     group.addoption(
         "--engine-time-limit",
         type=seconds("--engine-time-limit"),
@@ -102,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(problems.Problems(), "batchproof-problems")
     try:
         _configure(config)
-    except UsageError as error:
+    except (UsageError, pytest.UsageError) as error:
         problems.report(config, str(error))
 
 
@@ -117,7 +125,8 @@ def _configure(config: pytest.Config) -> None:
         import_module(TESTING).begin(config, selection)
         if selection.bench is not None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
-    config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
+    of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
+    config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
     table_file.register(config)
     journal_file.register(config)
 
@@ -155,8 +164,9 @@ def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Returns the lines that name engines, models, device, dtype and known failures."""
     selection = config.stash[SELECTION]
-    xfails = config.getoption("--xfails")
+    xfails, configured = config.getoption("--xfails"), config.stash.get(CONFIGURED, None)
     return [
+        *([f"batchproof: configured in {configured}"] if configured else []),
         *spread.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import pytest
 
+from batchproof.plugin.configuring import located
+
 NAME = "batchproof_problem"
 
 
 def report(config: pytest.Config, problem: str) -> None:
-    """Raises `pytest.UsageError`; a worker of xdist passes the problem to the controller instead, and
-    runs no test."""
+    """Raises `pytest.UsageError`, with the place if the value is that of a configuration file; a worker
+    of xdist passes the problem to the controller instead, and runs no test."""
     if not hasattr(config, "workeroutput"):
-        raise pytest.UsageError(problem)
+        raise pytest.UsageError(located(config, problem))
     config.workeroutput[NAME] = problem
 
 
@@ -54,4 +56,5 @@ class Problems:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the problem."""
         if self._problem:
-            terminalreporter.write_line(f"ERROR: {self._problem}", red=True)
+            problem = located(terminalreporter.config, self._problem)
+            terminalreporter.write_line(f"ERROR: {problem}", red=True)

@@ -17,7 +17,7 @@ RECORD = "batchproof"  # the name of the record among the properties of a report
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
 
 LEGEND = (
-    "n: tests passed   ~n: with n near-ties   FAIL n: tests failed   known n: failed as --xfails says",
+    "n: tests passed   ~n: with n near-ties   FAIL n: tests failed   known n: failed as expected",
     "no cap: the engine lacks a capability   refused: it does not serve the model   -: not run",
 )
 

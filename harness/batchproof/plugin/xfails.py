@@ -1,75 +1,95 @@
-"""`--xfails FILE`: known failures of an engine. Each is run all the same, and is strict: one that
-passes fails the run, so that no line outlives the bug it stands for.
+"""Expected failures: `[[expected_failures]]` in the configuration or in the file that `--xfails` names.
+Each is run all the same, and is strict: one that passes fails the run, so that no entry outlives the
+bug it stands for.
 
-A line reads `test id # reason # link`. A hash between white space separates the parts and may stand
-nowhere else. Empty lines and lines that start with a hash are comments. An id is written as the line
-`again:` of a failure report prints it.
+A test is named as the line `again:` of a failure report prints it; or by its requirement id, which has
+no engine: then the entry is about the engines that the file names, or about all if it names none. With
+`dtype`, it is about runs in these alone.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from batchproof.errors import UsageError
+from batchproof.cli.config_file import ConfigFile, dtypes_in, read
+from batchproof.cli.option_names import EXPECTED, KEYS
+from batchproof.errors import CaseError, UsageError
+from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.item_names import INSTALLED_SUITE, name_of
+from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, requirement_id, trial_of
+from batchproof.validation.source_lines import SourceLine, shown_path
 
-FORM = "test id # reason # link"
-SEPARATOR = re.compile(r"\s+#\s+")
+REQUIRED = ("test", "reason", "link")
+# Before this was TOML, a line read `test id # reason # link`.
+OLD_LINE = re.compile(r"(?!\s*(#|\w+\s*=)).*::.*\s#\s.*\s#\s")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """One line of the file: a test that is expected to fail, and why."""
+    """An entry of the list: a test that is expected to fail, and why."""
 
     test_id: str
     reason: str
     place: str  # file:line
+    engines: list[str]  # of the file
+    dtypes: tuple[str, ...]  # that it is about; none: all
 
     @property
     def is_no_more(self) -> str:
         """Returns the message for a known failure that passes."""
-        return f"{self.place}: this known failure passes now, so take the line out ({self.reason})"
+        return f"{self.place}: this known failure passes now, so take the entry out ({self.reason})"
 
 
 KNOWN = pytest.StashKey[KnownFailure]()
 
 
-def read_known_failures(file: str | None) -> list[KnownFailure]:
+def read_known_failures(name: str | None) -> list[KnownFailure]:
     """Returns the known failures; none if no file is named.
 
-    Raises `UsageError` naming the file and the line that is wrong.
+    Raises `CaseError` naming the file and the line that is wrong.
     """
-    if file is None:
+    if name is None:
         return []
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--xfails {file!r} cannot be read: {error}") from error
-    found: dict[str, KnownFailure] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        known = _parse(line, f"{file}:{number}")
-        if known.test_id in found:
-            first = found[known.test_id].place
-            raise UsageError(f"{known.place}: {known.test_id!r} is listed already, in {first}")
-        found[known.test_id] = known
+    if not Path(name).is_file():
+        raise UsageError(f"--xfails {name!r} is no file")
+    file = _read(Path(name))
+    if EXPECTED not in file.table.values:
+        return []
+    found: dict[object, KnownFailure] = {}
+    for table in file.table.tables(EXPECTED, "an expected failure"):
+        for key in table.values.keys() & KEYS - {"dtype"}:
+            words = f"{key} is a key of the file: it must stand above the first [[{EXPECTED}]]"
+            raise table.place(key).error(words)
+        table.require_keys((*REQUIRED, "dtype"), REQUIRED)
+        test_id, reason, link = map(table.text, REQUIRED)
+        place = table.place("test")
+        dtypes = tuple(dtypes_in(table))
+        known = KnownFailure(test_id, f"{reason} ({link})", str(place), file.engines, dtypes)
+        first = found.setdefault((test_id, dtypes), known)
+        if first is not known:
+            raise place.error(f"{test_id!r} is listed already, in {first.place}")
     return list(found.values())
 
 
-def _parse(line: str, place: str) -> KnownFailure:
-    parts = SEPARATOR.split(line.strip())
-    if len(parts) != 3 or not all(parts):
-        raise UsageError(f"{place}: the line has {len(parts)} parts, but must read {FORM!r}")
-    test_id, reason, link = parts
-    return KnownFailure(test_id, f"{reason} ({link})", place)
+def _read(path: Path) -> ConfigFile:
+    """Returns the file. Raises `CaseError`, in words of their own for a list of the old form."""
+    try:
+        return read(path)
+    except CaseError:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        old = next((n for n, line in enumerate(lines, start=1) if OLD_LINE.match(line)), None)
+        if old is None:
+            raise
+        raise SourceLine(shown_path(path), old).error(
+            f"a known failure is no line 'test # reason # link' any more: write [[{EXPECTED}]] and "
+            f"below it the keys {', '.join(REQUIRED)} (docs/configuration.md)"
+        ) from None
 
 
 class KnownFailures:
@@ -80,54 +100,67 @@ class KnownFailures:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Marks the listed tests and reports a line that names none."""
+        """Marks the listed tests and reports an entry that names none."""
         problem = next(self._mark(config, items), None)
         if problem is not None:
             problems.report(config, problem)
 
     def _mark(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
-        """Marks the listed tests; yields a sentence for each line that should name a test and names
+        """Marks the listed tests; yields a sentence for each entry that should name a test and names
         none.
         """
-        by_id = {name_of(item): item for item in items}
+        by_id: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            for name in _ids(item):
+                by_id.setdefault(name, []).append(item)
         for known in self._listed:
-            item = by_id.get(known.test_id)
-            if item is not None and "trial" in getattr(item, "fixturenames", ()):
-                item.stash[KNOWN] = known
-                item.add_marker(pytest.mark.xfail(reason=known.reason, strict=True))
-            elif item is not None:
-                yield f"{known.place}: {known.test_id!r} is no conformance test, so must pass"
-            elif what := _missing(known, config, items):
-                yield f"{known.place}: {what}"
+            place, test_id = known.place, known.test_id
+            if test_id not in by_id and (what := _missing(known, config, by_id)):
+                yield f"{place}: {what}"
+            for item in by_id.get(test_id, ()):
+                trial = trial_of(item)
+                if trial is None:
+                    yield f"{place}: {test_id!r} is no conformance test, so must pass"
+                elif KNOWN in item.stash:
+                    yield f"{place}: {test_id!r} is listed already, in {item.stash[KNOWN].place}"
+                elif test_id == name_of(item) or not known.engines or trial[0] in known.engines:
+                    item.stash[KNOWN] = known
+                    item.add_marker(pytest.mark.xfail(reason=known.reason, strict=True))
 
 
-def _missing(known: KnownFailure, config: pytest.Config, items: Sequence[pytest.Item]) -> str | None:
+def _missing(
+    known: KnownFailure, config: pytest.Config, by_id: Mapping[str, Sequence[pytest.Item]]
+) -> str | None:
     """Returns what is wrong with an id that matches no collected test, or None if it may belong to
     another run.
 
     That is so if its file, its test within the file, or its engine and model were not asked for.
     """
     file, _, _ = known.test_id.partition("::")
-    if not (file.startswith(INSTALLED_SUITE) or (config.rootpath / file).is_file()):
-        return f"there is no file {file!r} for the test id {known.test_id!r}"
-    named = {name_of(item): item for item in items}
-    same_file = {name: item for name, item in named.items() if name.startswith(f"{file}::")}
+    same_file = [each for each in by_id if each.startswith(f"{file}::")]
+    is_there = (SUITE / f"{file}.py").is_file() or (config.rootpath / file).is_file()
+    if not (same_file or is_there or file.startswith(INSTALLED_SUITE)):
+        what = f"there is no file or module {file!r} for the test id {known.test_id!r}"
+        return f"{what}{_hint(known, by_id)}"
     is_part = config.getoption("lf", False) or any("::" in argument for argument in config.args)
     if not same_file or is_part:
         return None
     function, _, parameters = known.test_id.partition("[")
-    pairs = {_pair(item) for name, item in same_file.items() if name.startswith(f"{function}[")}
-    if pairs and not any(pair in parameters for pair in pairs):
+    same_test = [each for each in same_file if each.startswith(f"{function}[")]
+    trials = [(trial_of(item), each == name_of(item)) for each in same_test for item in by_id[each]]
+    parts = {"-".join(trial) if is_name else trial[1] for trial, is_name in trials if trial}
+    if parts and not any(part in parameters for part in parts):
         return None
-    close = difflib.get_close_matches(known.test_id, same_file, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"no test has the id {known.test_id!r}{hint}"
+    return f"no test has the id {known.test_id!r}{_hint(known, same_file)}"
 
 
-def _pair(item: pytest.Item) -> str:
-    """Returns engine and model of a test, as its id holds them."""
-    spec, model_name = item.callspec.params["trial"]  # type: ignore[attr-defined]
-    return f"{spec.name}-{model_name}"
+def _hint(known: KnownFailure, choices: Iterable[str]) -> str:
+    close = difflib.get_close_matches(known.test_id, list(choices), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _ids(item: pytest.Item) -> set[str]:
+    return {name_of(item), requirement_id(item)}
 
 
 def known_failure_of(item: pytest.Item) -> KnownFailure | None:

@@ -17,9 +17,11 @@ from batchproof.places import CHECKOUT
 from batchproof.records.decode import encode
 from batchproof.records.provenance import Machine, Provenance
 
-# For the pytest that a command starts: what was typed, and the file to touch when all tests have ended.
+# For the pytest that a command starts: what was typed, the file to touch when all tests have ended, and
+# the dtype of this run if there is one for each of several.
 TYPED = "BATCHPROOF_COMMAND"
 ENDED = "BATCHPROOF_ENDED"
+PART = "BATCHPROOF_PART"
 PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 

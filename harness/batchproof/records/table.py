@@ -17,7 +17,7 @@ class PromiseCell:
     passed: int = 0
     failed: int = 0
     near_ties: int = 0  # tokens, not tests
-    known: int = 0  # failed, as --xfails says
+    known: int = 0  # failed, as expected
     no_cap: int = 0  # the engine lacks a capability
     refused: int = 0  # it does not serve the model
     inadequate: int = 0  # passed on a model that could not show a fault

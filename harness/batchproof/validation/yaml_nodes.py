@@ -5,8 +5,7 @@ missing one, a key given twice (plain loaders silently keep the last) or a wrong
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,32 +13,9 @@ import yaml
 
 from batchproof.errors import CaseError
 from batchproof.validation import values
-from batchproof.validation.values import InvalidValueError
+from batchproof.validation.source_lines import SourceLine, shown_path
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has it
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of a file; every complaint about its content begins with it."""
-
-    path: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
-
-    def error(self, message: str) -> CaseError:
-        """Returns the error to raise about this line."""
-        return CaseError(f"{self}: {message}")
-
-    @contextmanager
-    def located(self) -> Iterator[None]:
-        """Turns an `InvalidValueError` of the block into a `CaseError` about this line."""
-        try:
-            yield
-        except InvalidValueError as error:
-            raise self.error(str(error)) from None
 
 
 KINDS = {"str": "a text", "int": "a number", "float": "a decimal number", "bool": "true or false"}
@@ -174,9 +150,3 @@ def read_yaml(path: Path, what: str, content: str) -> YamlNode:
     if root is None:
         raise SourceLine(shown, 1).error(f"the file is empty, but must hold {content}")
     return YamlNode(root, what, shown)
-
-
-def shown_path(path: Path) -> str:
-    """Returns the path relative to the working directory, if it is below that."""
-    resolved, here = path.resolve(), Path.cwd()
-    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)

@@ -11,6 +11,7 @@ import torch
 from batchproof.campaign.invariance.invariance_page import invariance_page, tables
 from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.cli import choices
+from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import ConfigError, EngineHang, Interrupt, UsageError
@@ -34,7 +35,12 @@ TIME_LIMIT_S = 60.0  # of an engine call
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof invariance`."""
-    parser.add_argument("engines", nargs="+", metavar="ENGINE", help="as for pytest --engine")
+    parser.add_argument(
+        "engines",
+        nargs="*",
+        metavar="ENGINE",
+        help=f"as for pytest --engine (default: those of {OWN})",
+    )
     parser.add_argument(
         "--model",
         action="append",
@@ -69,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `UsageError` for an unknown engine, model, dtype, axis or device.
     """
     axes = choices.chosen(arguments.axis, AXES, "axis of invariance")
-    specs = [resolve_engine(text) for text in dict.fromkeys(arguments.engines)]
+    engines = arguments.engines or required_engines(find())
+    specs = [resolve_engine(text) for text in dict.fromkeys(engines)]
     models = list(dict.fromkeys(arguments.model or DEFAULT_MODELS))
     with _exact(arguments.device) as device:
         labs = _laboratories(device, arguments.dtype or DEFAULT_DTYPES, models)

@@ -21,6 +21,7 @@ from batchproof.campaign.triage.engine_triage import triage_engine
 from batchproof.campaign.triage.triage_page import confusion_page, engine_lines, triage_page
 from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.cli import choices
+from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import resolve_device, resolve_dtype
@@ -52,7 +53,10 @@ SEED = 0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof triage`."""
     parser.add_argument(
-        "engines", nargs="*", metavar="ENGINE", help="as for pytest --engine, or the URL of a server"
+        "engines",
+        nargs="*",
+        metavar="ENGINE",
+        help=f"as for pytest --engine, or the URL of a server (default: those of {OWN})",
     )
     parser.add_argument(
         "--model",
@@ -102,12 +106,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _judge_itself(arguments)
     if arguments.seen:
         raise UsageError("--seen goes with --confusion")
-    if not arguments.engines:
-        raise UsageError("triage needs an ENGINE, or --confusion")
+    engines = arguments.engines or required_engines(find())
     output = choices.writable(arguments.output or Path("triage"))
     found: list[EngineTriage] = []
     with _laboratory(arguments.device, arguments.dtype, arguments.time_limit) as lab:
-        texts = [_with_server(each) for each in dict.fromkeys(arguments.engines)]
+        texts = [_with_server(each) for each in dict.fromkeys(engines)]
         specs = [resolve_engine(each) for each in texts]
         for spec in specs:
             models = arguments.model or _models_of(spec.name)

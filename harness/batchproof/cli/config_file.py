@@ -1,0 +1,125 @@
+"""`batchproof.toml`, or `[tool.batchproof]` in `pyproject.toml`: what a run would be told by flags.
+
+The nearest one counts, from the current folder up to the root of the repository; outside a repository,
+that of the current folder. Its paths are relative to the folder that it lies in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from batchproof.cli.option_names import CONFIG, KEYS
+from batchproof.errors import UsageError
+from batchproof.models.embedded import DTYPES
+from batchproof.run.registry import COMMAND_PREFIX
+from batchproof.validation.toml_tables import TomlTable, read_toml
+from batchproof.validation.values import near
+
+OWN, SHARED = "batchproof.toml", "pyproject.toml"
+SECTION = ("tool", "batchproof")
+WHAT = "the configuration"
+DEST, NONE = "batchproof_config", ""  # where pytest keeps the file named, and what means: none at all
+
+
+def dtypes_in(table: TomlTable) -> list[str]:
+    """Returns the dtypes of a table: of the file, which the suite runs with in turn, or of one expected
+    failure. Raises `CaseError` for an unknown one."""
+    names = table.texts("dtype") if "dtype" in table.values else []
+    for name in names:
+        if name not in DTYPES:
+            raise table.place("dtype").error(f"dtype {name!r} is unknown; {near(name, DTYPES)}")
+    return names
+
+
+class ConfigFile:
+    """A configuration: the table with its keys, and the folder that it lies in."""
+
+    def __init__(self, table: TomlTable, folder: Path) -> None:
+        self.table = table
+        self._folder = folder
+
+    @property
+    def engines(self) -> list[str]:
+        """Returns the engines that the file names, as they are named from the current folder."""
+        return self.named_from_here(self.table.texts("engine")) if "engine" in self.table.values else []
+
+    def from_here(self, path: str) -> str:
+        """Returns a path of the file as it is named from the current folder."""
+        is_same = self._folder == Path.cwd() or Path(path).is_absolute()
+        return path if is_same else os.path.relpath(self._folder / path)
+
+    def named_from_here(self, names: Sequence[str]) -> list[str]:
+        """Returns names of engines, models or workloads. One is a path if it reads `path.py:factory`,
+        or if it has a slash and such a file is there."""
+        return [self._named_from_here(name) for name in names]
+
+    def _named_from_here(self, name: str) -> str:
+        module, ending, factory = name.partition(".py:")
+        if name.startswith(COMMAND_PREFIX):
+            return name
+        if ending:
+            return f"{self.from_here(f'{module}.py')}:{factory}"
+        return self.from_here(name) if "/" in name and (self._folder / name).exists() else name
+
+
+def read(path: Path) -> ConfigFile:
+    """Returns a configuration. Raises `CaseError` if the file cannot be read, has an unknown key, or is
+    a `pyproject.toml` without `[tool.batchproof]`."""
+    table = read_toml(path, WHAT)
+    if path.name == SHARED:
+        section = _section(table)
+        if section is None:
+            raise table.place().error("there is no [tool.batchproof] in this file")
+        table = section
+    elif SECTION[0] in table.values:
+        raise table.place(SECTION[0]).error(f"[tool.batchproof] is for {SHARED}: leave the header out")
+    table.require_keys(KEYS)
+    return ConfigFile(table, path.resolve().parent)
+
+
+def find() -> ConfigFile | None:
+    """Returns the configuration of the current folder. Raises `UsageError` if there are two."""
+    here = Path.cwd()
+    folders = [here, *here.parents]
+    root = next((each for each in folders if (each / ".git").exists()), here)
+    for folder in folders[: folders.index(root) + 1]:
+        own, shared = folder / OWN, folder / SHARED
+        has_section = shared.is_file() and _section(read_toml(shared, SHARED)) is not None
+        if own.is_file() and has_section:
+            raise UsageError(f"{own} and [tool.batchproof] in {SHARED} beside it: keep one of the two")
+        if own.is_file() or has_section:
+            return read(own if own.is_file() else shared)
+    return None
+
+
+def chosen(asked: str | None) -> ConfigFile | None:
+    """Returns the configuration of `--config`, none with `--no-config`, else the one that is found."""
+    if asked is None:
+        return find()
+    if asked == NONE:
+        return None
+    if not Path(asked).is_file():
+        raise UsageError(f"{CONFIG} {asked!r} is no file")
+    return read(Path(asked))
+
+
+def required_engines(config: ConfigFile | None) -> list[str]:
+    """Returns the engines of the configuration, for a command that was given none. Raises `UsageError`
+    if there are none."""
+    if config is None or not config.engines:
+        raise UsageError(
+            "no ENGINE is given: name one, such as mine.py:Engine or paged, or write "
+            f'engine = "mine.py:Engine" into {config.table.file if config else OWN}'
+        )
+    return config.engines
+
+
+def _section(table: TomlTable) -> TomlTable | None:
+    """Returns `[tool.batchproof]`, or None if there is none."""
+    tool, name = SECTION
+    tools = table.values.get(tool)
+    if not isinstance(tools, dict) or name not in tools:
+        return None
+    return table.table(tool, "tool").table(name, WHAT)

@@ -1,0 +1,24 @@
+"""The options of the pytest plugin, which it adds where one of them awakens it (`batchproof.plugin`),
+and the keys of a configuration, which are their long names with underscores.
+
+This module imports nothing: pytest imports it in every run on a machine where the package is installed.
+"""
+
+from __future__ import annotations
+
+CONFIG, NO_CONFIG = "--config", "--no-config"
+OPTIONS = frozenset(
+    (
+        *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
+        *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
+        *("--isolate", "--no-isolate", "--shard", CONFIG, NO_CONFIG),
+        *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
+        *("--laps", "--verify", "--goodput", "--load", "--burstiness", "--growth-for"),
+        *("--threads", "--pin", "--results"),
+    )
+)
+OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
+NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate"}
+FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
+EXPECTED, ADDOPTS = "expected_failures", "addopts"
+KEYS = frozenset((*FLAGS, EXPECTED, ADDOPTS))

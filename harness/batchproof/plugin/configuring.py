@@ -1,0 +1,180 @@
+"""The configuration file becomes arguments of pytest: one code reads and checks both. A flag that was
+typed wins over the file's key.
+
+A key is the long name of an option, with underscores. The file is read where the suite or an option
+awakens the plugin, and in the process that was started: its workers are given values.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from batchproof.cli.config_file import DEST, ConfigFile, chosen
+from batchproof.cli.option_names import ADDOPTS, CONFIG, EXPECTED, FLAGS, NO_CONFIG
+from batchproof.errors import UsageError
+from batchproof.plugin import bench_options
+from batchproof.records.made import PART
+from batchproof.validation.source_lines import SourceLine
+from batchproof.validation.toml_tables import TomlTable
+
+KEY_OF = {flag: key for key, flag in FLAGS.items()}
+OF_BENCHMARKS = frozenset(each.replace("-", "_") for each in bench_options.OPTIONS)
+IN_BENCHMARKS = OF_BENCHMARKS | {"engine", "device"}  # the others are about the suite
+READ = {"--xfails", CONFIG}  # FILEs that are read, not written
+# pytest has read these when it loads its plugins.
+TOO_LATE = re.compile(r"-[pco]|--(config-file|override-ini|rootdir|confcutdir|noconftest)\b")
+REASON = re.compile(r"error: argument [^:]*: (.*)")  # of argparse
+
+
+@dataclass(frozen=True)
+class Configured:
+    """What a file has told this run: the places of its keys, by their flags."""
+
+    file: str
+    places: dict[str, SourceLine] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {', '.join(KEY_OF[flag] for flag in self.places) or 'no key of this run'}"
+
+
+CONFIGURED = pytest.StashKey[Configured]()
+
+
+def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Puts the arguments of the configuration before those typed. Raises `pytest.UsageError`."""
+    typed = Namespace(**dict.fromkeys(map(_dest, FLAGS.values())))  # None: not typed
+    parser.parse_known_and_unknown_args(args, typed)
+    try:
+        file = chosen(getattr(typed, DEST))
+        if file is not None:
+            config.stash[CONFIGURED] = configured = Configured(file.table.place().path)
+            args[:] = [*_arguments(file, configured, parser, typed), *args]
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    if PART in os.environ:
+        args += _told_apart(parser, args, os.environ[PART])
+
+
+def problem_of_late() -> str | None:
+    """Returns what to tell a run that awakens the plugin when tests are collected, too late for the
+    configuration; None if there is none."""
+    try:
+        file = chosen(None)
+    except UsageError as error:
+        return str(error)
+    if file is None:
+        return None
+    path = file.table.place().path
+    return f"pytest comes to it too late for {path}: add {CONFIG}={path}, or {NO_CONFIG}"
+
+
+def located(config: pytest.Config, problem: str) -> str:
+    """Returns the problem; with place and key instead of the flag if the value is that of the file."""
+    configured = config.stash.get(CONFIGURED, None)
+    flag = re.match(r"--[a-z-]+", problem)
+    if configured is None or flag is None or flag[0] not in configured.places:
+        return problem
+    return str(configured.places[flag[0]].error(KEY_OF[flag[0]] + problem[flag.end() :]))
+
+
+def _arguments(
+    file: ConfigFile, configured: Configured, parser: pytest.Parser, typed: Namespace
+) -> Iterator[str]:
+    table, is_benchmark = file.table, getattr(typed, "benchmark_only", False)
+    for key in filter(FLAGS.__contains__, table.values):
+        flag = FLAGS[key]
+        is_of_run = key in IN_BENCHMARKS if is_benchmark else key not in OF_BENCHMARKS
+        if is_of_run and getattr(typed, _dest(flag)) is None:
+            configured.places[flag] = table.place(key)
+            yield from _words(file, key, parser)
+    if is_benchmark:
+        return
+    if EXPECTED in table.values and "xfails" in table.values:
+        raise table.place("xfails").error(f"xfails names a file beside {EXPECTED}: keep one of the two")
+    if EXPECTED in table.values and typed.xfails is None:
+        yield f"--xfails={configured.file}"
+    if ADDOPTS in table.values:
+        yield from _addopts(table, parser)
+
+
+def _words(file: ConfigFile, key: str, parser: pytest.Parser) -> list[str]:
+    """Returns the arguments that a key stands for. Raises `CaseError` for what the option refuses."""
+    table, flag, value = file.table, FLAGS[key], file.table.values[key]
+    if _is_switch(parser, flag):
+        if not isinstance(value, bool):
+            raise table.wrong(key, "true or false")
+        return [flag if value else f"--no-{flag[2:]}"]
+    texts = table.texts(key)
+    is_file = flag in _files(parser)
+    texts = [file.from_here(each) for each in texts] if is_file else file.named_from_here(texts)
+    words = [f"{flag}={each}" for each in texts]
+    try:
+        parsed, unknown = parser.parse_known_and_unknown_args(words)
+    except pytest.UsageError as error:
+        if key == "jobs":  # argparse has no words for its rule
+            raise table.wrong(key, "a whole number, 'auto' or 'logical'") from None
+        reason = REASON.search(str(error))
+        problem = f": {reason[1]}" if reason else str(error).removeprefix(flag)
+        raise table.place(key).error(f"{key}{problem}") from None
+    if unknown:
+        raise table.place(key).error(f"{key} has no effect: the plugin that has {flag} is switched off")
+    if isinstance(value, list) and not isinstance(getattr(parsed, _dest(flag)), list):
+        runs = "; `batchproof test` alone makes a run for each of several" if key == "dtype" else ""
+        raise table.wrong(key, f"one value{runs}")
+    return words
+
+
+def _is_switch(parser: pytest.Parser, flag: str) -> bool:
+    try:
+        return not parser.parse_known_and_unknown_args([flag])[1]
+    except pytest.UsageError:  # it takes a value
+        return False
+
+
+def _addopts(table: TomlTable, parser: pytest.Parser) -> list[str]:
+    """Returns arguments that have no key. Raises `CaseError` for those that have one, or no effect."""
+    text, place = table.text(ADDOPTS), table.place(ADDOPTS)
+    try:
+        words = shlex.split(text)
+        unknown = parser.parse_known_and_unknown_args(words)[1]
+    except (ValueError, pytest.UsageError) as error:
+        reason = REASON.search(str(error))
+        raise place.error(f"{ADDOPTS} {text!r} is wrong: {reason[1] if reason else error}") from None
+    for word in words:
+        flag = word.partition("=")[0]
+        key = "jobs" if word.startswith("-n") else KEY_OF.get(flag)
+        if key is not None:
+            raise place.error(f"{ADDOPTS} holds {word!r}, which has a key of its own: {key}")
+        if TOO_LATE.match(word):
+            raise place.error(f"{ADDOPTS} holds {word!r}, which pytest reads before this file: type it")
+    if unknown:
+        raise place.error(f"{ADDOPTS} holds {unknown[0]!r}, which is no option of pytest here")
+    return words
+
+
+def _told_apart(parser: pytest.Parser, args: list[str], part: str) -> Iterator[str]:
+    """Yields the options for files that this run writes, with its part in their names."""
+    found = parser.parse_known_and_unknown_args(args)[0]
+    for flag, dest in {**_files(parser), "--junit-xml": "xmlpath"}.items():
+        if flag not in READ and (value := getattr(found, dest, None)):
+            path = Path(value)
+            yield f"{flag}={path.with_name(f'{path.stem}-{part}{path.suffix}')}"
+
+
+def _files(parser: pytest.Parser) -> dict[str, str]:
+    """Returns the options that take a file or a folder, and where pytest keeps their values."""
+    groups = (parser.getgroup(name) for name in ("batchproof", "batchproof-benchmarks"))
+    options = [option for group in groups for option in group.options]
+    return {o.names()[0]: o.dest for o in options if o.attrs().get("metavar") in ("FILE", "DIR")}
+
+
+def _dest(flag: str) -> str:
+    return flag[2:].replace("-", "_")

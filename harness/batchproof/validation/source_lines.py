@@ -1,0 +1,40 @@
+"""Lines of files that people write, for complaints about what stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchproof.errors import CaseError
+from batchproof.validation.values import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of a file; every complaint about its content begins with it."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    def error(self, message: str) -> CaseError:
+        """Returns the error to raise about this line."""
+        return CaseError(f"{self}: {message}")
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Turns an `InvalidValueError` of the block into a `CaseError` about this line."""
+        try:
+            yield
+        except InvalidValueError as error:
+            raise self.error(str(error)) from None
+
+
+def shown_path(path: Path) -> str:
+    """Returns the path relative to the working directory, if it is below that."""
+    resolved, here = path.resolve(), Path.cwd()
+    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)

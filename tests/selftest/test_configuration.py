@@ -1,0 +1,250 @@
+"""`batchproof.toml` and `[tool.batchproof]`: what flags say, with a place for each mistake."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchproof.__main__ import main
+from batchproof.cli import config_file, pytest_process
+from batchproof.errors import UsageError
+from batchproof.places import SUITE
+from batchproof.validation.toml_tables import KeyPath, key_lines, read_toml
+
+RunSuite = Callable[..., Any]
+TEST = """
+import pytest
+from batchproof.api import Request
+from batchproof.workload.workloads import Workload
+
+@pytest.mark.promise(id="P1")
+def test_mine(trial):
+    trial.check(Workload((Request("a", (1, 2), 2),)))
+"""
+TRICKY = '''
+# a = 1
+"quoted key" = 1 # [not.a.table]
+dotted."with = sign".'#' = """
+x = 1
+[[fake]]
+"""
+[ table . inner ]  # a comment
+inline = {a = 1, "b]" = {c = [2]}}
+list = [ # a comment
+    "[x]",
+    {y = 1}, # ]
+]
+literal = \'\'\'
+y = 2\'\'\'
+[[entry]]
+x = 1
+[entry.sub]
+x = 2
+[[entry]]
+x = 3
+[[entry.sub.deep]]
+x = 4
+[[entry.sub.deep]]
+x = 5
+'''
+
+
+def test_each_key_has_its_line() -> None:
+    expected: dict[KeyPath, int] = {
+        ("quoted key",): 3,
+        ("dotted",): 4,
+        ("dotted", "with = sign", "#"): 4,
+        ("table",): 8,
+        ("table", "inner"): 8,
+        ("table", "inner", "inline"): 9,
+        ("table", "inner", "inline", "b]", "c"): 9,
+        ("table", "inner", "list"): 10,
+        ("table", "inner", "list", 1, "y"): 10,
+        ("table", "inner", "literal"): 14,
+        ("entry",): 16,
+        ("entry", 0): 16,
+        ("entry", 0, "x"): 17,
+        ("entry", 0, "sub", "x"): 19,
+        ("entry", 1): 20,
+        ("entry", 1, "x"): 21,
+        ("entry", 1, "sub", "deep", 0, "x"): 23,
+        ("entry", 1, "sub", "deep", 1, "x"): 25,
+    }
+    for text in (TRICKY, TRICKY.replace("\n", "\r\n"), TRICKY.rstrip()):
+        found = key_lines(text)
+        assert {path: found[path] for path in expected} == expected
+        assert all(_value(tomllib.loads(text), path) is not None for path in found)
+    assert ("fake",) not in key_lines(TRICKY)
+
+
+def _value(content: Any, path: KeyPath) -> Any:
+    for part in path:
+        content = content[part]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = 1\na = 2\n", ":2: this is no valid TOML: this key is there already"),
+        ("a = 1\nb = \n", ":2: this is no valid TOML: Invalid value"),
+        ("a = 1\nb = [1,\n\n", ":3: this is no valid TOML: Invalid value"),
+        ("a = '\xe9'", ":1: this file cannot be read: 'utf-8' codec can't decode"),
+    ],
+)
+def test_a_file_that_is_no_toml(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(text, encoding="latin-1")
+    with pytest.raises(UsageError) as caught:
+        read_toml(tmp_path / "x.toml", "x")
+    assert f"x.toml{words}" in str(caught.value)
+
+
+HEAD = 'engine = "static"\nmodel = "gpt2-random"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("modle = 1", ":3: the configuration has no key 'modle'; do you mean model"),
+        ("[tool.batchproof]", ":3: [tool.batchproof] is for pyproject.toml: leave the header out"),
+        ('dtype = "float8"', ":3: dtype 'float8' is unknown; choose one of float32"),
+        (
+            'dtype = ["float32", "bfloat16"]',
+            ":3: dtype is a list, but must be one value; `batchproof te",
+        ),
+        ("device = true", ":3: device is true, but must be a text or a number, or a list of these"),
+        ("compute_dtype = []", ":3: compute_dtype is an empty list, but must hold one or more"),
+        ('isolate = "no"', ":3: isolate is 'no', but must be true or false"),
+        ("\nengine_time_limit = 0", ":4: engine_time_limit is 0, but must be above 0"),
+        ('diagnose_for = "soon"', ":3: diagnose_for is 'soon', but must be a number of seconds"),
+        ('hypothesis_profile = "slow"', ":3: hypothesis_profile 'slow' is unknown; choose quick"),
+        ('shard = "5/2"', ":3: shard: '5/2' must be I/N with I from 1 to N"),
+        ('jobs = "many"', ":3: jobs is 'many', but must be a whole number, 'auto' or 'logical'"),
+        ('table = "x.txt"', ":3: table 'x.txt' must name a file that ends in .json"),
+        ('xfails = "none.toml"', ":3: xfails 'none.toml' is no file"),
+        ('xfails = "x"\n[[expected_failures]]', ":3: xfails names a file beside expected_failures"),
+        ('addopts = "-k \'x"', ':3: addopts "-k \'x" is wrong: No closing quotation'),
+        (
+            'addopts = "--engine=paged"',
+            ":3: addopts holds '--engine=paged', which has a key of its own",
+        ),
+        ('addopts = "-n4"', ":3: addopts holds '-n4', which has a key of its own: jobs"),
+        ('addopts = "-p no:x"', ":3: addopts holds '-p', which pytest reads before this file"),
+        ('addopts = "--nonesuch"', ":3: addopts holds '--nonesuch', which is no option of pytest here"),
+    ],
+)
+def test_a_wrong_key_is_one_sentence_with_its_place(
+    text: str, words: str, run_suite: RunSuite, tmp_path: Path
+) -> None:
+    (tmp_path / "batchproof.toml").write_text(HEAD + text)
+    session = run_suite("--device=cpu", defaults=())
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
+    assert f"ERROR: batchproof.toml{words}" in session.output
+    assert "Traceback" not in session.output
+
+
+def test_a_flag_wins_over_its_key_alone(run_suite: RunSuite, tmp_path: Path) -> None:
+    (tmp_path / "test_mini.py").write_text(TEST)
+    (tmp_path / "batchproof.toml").write_text(
+        HEAD + 'dtype = "float9"\nlaps = 3\naddopts = "--quiet"\n'
+    )
+    session = run_suite("--engine=ragged", "--dtype=float64", defaults=())
+    assert session.exit_status == pytest.ExitCode.OK, session.output
+    assert "ragged: 1 workload, 1 answer" in session.output
+    assert "static" not in session.output
+    wrong = run_suite("--dtype=float7", defaults=())
+    assert "ERROR: --dtype 'float7' is unknown" in wrong.output
+    assert run_suite("--no-config", "-k", "static", defaults=("--model=gpt2-random",)).exit_status == 0
+
+
+def test_pyproject_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_path: Path) -> None:
+    (tmp_path / "test_mini.py").write_text(TEST)
+    (tmp_path / "pyproject.toml").write_text(
+        f"[tool.batchproof]\n{HEAD}[[tool.batchproof.expected_failures]]\n"
+        'test = "test_mini::test_mine[gpt2-random]"\nreason = "slow"\nlink = "x"\n'
+    )
+    session = run_suite("--device=cpu", defaults=())
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
+    assert "batchproof: configured in pyproject.toml: engine, model\n" in session.output
+    assert "pyproject.toml:5: this known failure passes now, so take the entry out" in session.output
+
+
+def test_a_run_that_awakens_late_says_so(run_suite: RunSuite, tmp_path: Path) -> None:
+    (tmp_path / "test_mini.py").write_text(TEST)
+    (tmp_path / "batchproof.toml").write_text(HEAD)
+    session = run_suite(defaults=())
+    assert (
+        "pytest comes to it too late for batchproof.toml: add --config=batchproof.toml"
+        in session.output
+    )
+    assert run_suite("--config=batchproof.toml", defaults=()).exit_status == pytest.ExitCode.OK
+
+
+def test_the_nearest_file_of_the_repository_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "repo" / "inner"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    (tmp_path / "batchproof.toml").write_text("engine = 3")  # above the repository
+    (inner.parent / "pyproject.toml").write_text('[tool.batchproof]\nengine = ["a.py:E?x=1", "paged"]')
+    (inner / "pyproject.toml").write_text("[tool.black]\n")
+    assert config_file.find() is None, "outside a repository, the current folder counts alone"
+    (inner.parent / ".git").mkdir()
+    found = config_file.find()
+    assert found is not None
+    assert found.engines == ["../a.py:E?x=1", "paged"]
+    assert (found.from_here("t.json"), found.from_here("/t.json")) == ("../t.json", "/t.json")
+    assert found.named_from_here(["cmd:./x.py:y", "a/b"]) == ["cmd:./x.py:y", "a/b"]
+    (inner.parent / "batchproof.toml").write_text("")
+    with pytest.raises(
+        UsageError, match=r"batchproof\.toml and \[tool\.batchproof\] in pyproject\.toml"
+    ):
+        config_file.find()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "statuses", "exit_code", "dtypes"),
+    [
+        ("", (1, 0), 1, ["float32", "bfloat16"]),
+        ("-k smoke", (4,), 2, ["float32"]),  # wrong input is told once
+        ("--dtype float64", (0,), 0, [None]),
+        ("paged --no-config", (0,), 0, [None]),
+    ],
+)
+def test_the_suite_runs_once_for_each_dtype(
+    arguments: str,
+    statuses: tuple[int, ...],
+    exit_code: int,
+    dtypes: list[str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "batchproof.toml").write_text('engine = "static"\ndtype = ["float32", "bfloat16"]')
+    parts: list[str | None] = []
+    codes = iter(statuses)
+
+    def status(command: list[str], environment: dict[str, str]) -> int:
+        assert str(SUITE) in command
+        parts.append(environment.get(pytest_process.PART))
+        Path(environment[pytest_process.ENDED]).touch()
+        return next(codes)
+
+    monkeypatch.setattr(pytest_process, "_status", status)
+    assert main(["test", *arguments.split()]) == exit_code
+    assert parts == dtypes
+
+
+def test_files_of_several_runs_are_told_apart(
+    run_suite: RunSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_mini.py").write_text(TEST)
+    (tmp_path / "batchproof.toml").write_text(f'{HEAD}table = "t.json"\naddopts = "--junitxml=j.xml"')
+    monkeypatch.setenv(pytest_process.PART, "float32")
+    assert run_suite("--dtype=float32", defaults=()).exit_status == pytest.ExitCode.OK
+    assert sorted(path.name for path in tmp_path.glob("*.[jx]*")) == ["j-float32.xml", "t-float32.json"]
