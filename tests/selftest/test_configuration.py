@@ -11,8 +11,10 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.cli import config_file, pytest_process
+from batchproof.cli.option_names import KEYS
 from batchproof.errors import UsageError
-from batchproof.places import SUITE
+from batchproof.places import ROOT, SUITE
+from batchproof.plugin.xfails import read_known_failures
 from batchproof.validation.toml_tables import KeyPath, key_lines, read_toml
 
 RunSuite = Callable[..., Any]
@@ -114,9 +116,9 @@ HEAD = 'engine = "static"\nmodel = "gpt2-random"\n'
         ('dtype = "float8"', ":3: dtype 'float8' is unknown; choose one of float32"),
         (
             'dtype = ["float32", "bfloat16"]',
-            ":3: dtype is a list, but must be one value; `batchproof te",
+            ":3: dtype is a list, but must be one value; `batchproof",
         ),
-        ("device = true", ":3: device is true, but must be a text or a number, or a list of these"),
+        ("table = true", ":3: table is true, but must be a text or a number, or a list of these"),
         ("compute_dtype = []", ":3: compute_dtype is an empty list, but must hold one or more"),
         ('isolate = "no"', ":3: isolate is 'no', but must be true or false"),
         ("\nengine_time_limit = 0", ":4: engine_time_limit is 0, but must be above 0"),
@@ -169,7 +171,9 @@ def test_pyproject_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_
     )
     session = run_suite("--device=cpu", defaults=())
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    assert "batchproof: configured in pyproject.toml: engine, model\n" in session.output
+    assert (
+        "batchproof: configured in pyproject.toml: engine, model, expected_failures\n" in session.output
+    )
     assert "pyproject.toml:5: this known failure passes now, so take the entry out" in session.output
 
 
@@ -238,6 +242,18 @@ def test_the_suite_runs_once_for_each_dtype(
     monkeypatch.setattr(pytest_process, "_status", status)
     assert main(["test", *arguments.split()]) == exit_code
     assert parts == dtypes
+
+
+def test_the_page_names_every_key_and_its_example_is_right(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert not [key for key in KEYS if f"`{key}`" not in page]
+    example = tmp_path / "batchproof.toml"
+    example.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    listed = read_known_failures(str(example))
+    assert [each.dtypes for each in listed] == [(), ("bfloat16",)]
+    for each in listed:
+        module, _, function = each.test_id.partition("::")
+        assert f"def {function.partition('[')[0]}(" in (SUITE / f"{module}.py").read_text()
 
 
 def test_files_of_several_runs_are_told_apart(

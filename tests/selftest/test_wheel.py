@@ -202,6 +202,8 @@ def test_a_name_that_two_engines_have_is_refused(install) -> None:
     ("arguments", "words"),
     [
         (["test"], "no ENGINE is given"),
+        (["judge"], "no ENGINE is given"),
+        (["triage"], "no ENGINE is given"),
         (["bench", "-k", "parity"], "no ENGINE is given"),
         (["demo", "-k", "parity"], "unrecognized arguments: -k"),
         (["nonesuch"], "invalid choice: 'nonesuch'"),

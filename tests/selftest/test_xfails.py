@@ -188,7 +188,7 @@ X = ENTRY.format("a::t")
         (X + 'device = "cpu"', ":6: device is a key of the file: it must stand above the first [["),
         (
             X.replace("[[", "[").replace("]]", "]"),
-            ":2: expected_failures is a table, but must be a list of tables: begin each with [[expected_",
+            ":2: expected_failures is a table, but must be a list of tables: begin each with [[ex",
         ),
         (
             "\na.py::t # why # x\n",

@@ -36,13 +36,14 @@ REASON = re.compile(r"error: argument [^:]*: (.*)")  # of argparse
 
 @dataclass(frozen=True)
 class Configured:
-    """What a file has told this run: the places of its keys, by their flags."""
+    """What a file has told this run: the places of its keys, by their flags if they have one."""
 
     file: str
     places: dict[str, SourceLine] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.file}: {', '.join(KEY_OF[flag] for flag in self.places) or 'no key of this run'}"
+        keys = ", ".join(KEY_OF.get(flag, flag) for flag in self.places)
+        return f"{self.file}: {keys or 'no key of this run'}"
 
 
 CONFIGURED = pytest.StashKey[Configured]()
@@ -100,8 +101,10 @@ def _arguments(
     if EXPECTED in table.values and "xfails" in table.values:
         raise table.place("xfails").error(f"xfails names a file beside {EXPECTED}: keep one of the two")
     if EXPECTED in table.values and typed.xfails is None:
+        configured.places[EXPECTED] = table.place(EXPECTED)
         yield f"--xfails={configured.file}"
     if ADDOPTS in table.values:
+        configured.places[ADDOPTS] = table.place(ADDOPTS)
         yield from _addopts(table, parser)
 
 
