@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 
 from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
@@ -116,10 +117,11 @@ def required_engines(config: ConfigFile | None) -> list[str]:
     return config.engines
 
 
-def _section(table: TomlTable) -> TomlTable | None:
+def _section(root: TomlTable) -> TomlTable | None:
     """Returns `[tool.batchproof]`, or None if there is none."""
     tool, name = SECTION
-    tools = table.values.get(tool)
-    if not isinstance(tools, dict) or name not in tools:
-        return None
-    return table.table(tool, "tool").table(name, WHAT)
+    tools = root.values.get(tool)
+    found = tools.get(name) if isinstance(tools, dict) else None
+    if not isinstance(found, dict | NoneType):
+        raise root.place(*SECTION).error("tool.batchproof is no table: write [tool.batchproof]")
+    return None if found is None else TomlTable(found, WHAT, root.file, SECTION, root.lines)

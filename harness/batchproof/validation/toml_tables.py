@@ -65,12 +65,6 @@ class TomlTable:
             raise self.place(key).error(f"{key} {problem}, but must hold one or more different values")
         return texts
 
-    def table(self, key: str, what: str) -> TomlTable:
-        """The table of a key."""
-        if not isinstance(self.values[key], dict):
-            raise self.wrong(key, f"a table: write [{key}]")
-        return TomlTable(self.values[key], what, self.file, (*self.path, key), self.lines)
-
     def tables(self, key: str, what: str) -> Iterator[TomlTable]:
         """The tables of a list, each called `what`."""
         found = self.values[key]
