@@ -20,13 +20,14 @@ from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.judgement import judge_command, output, replays, session
 from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
-from batchproof.judgement.output import passed_on, slug, written
+from batchproof.judgement.output import passed_on, written
 from batchproof.judgement.session import Session
 from batchproof.judgement.verdict_of_journal import verdict_of
 from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
 from batchproof.records.provenance import Machine, Provenance
+from batchproof.records.slug import slug
 from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.run.registry import resolve_engine

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -19,11 +17,11 @@ from batchproof.judgement.verdict_page import verdict_page
 from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.machine_paths import without_machine_paths
+from batchproof.records.slug import slug
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
 
 RUNNING = ".running"
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
-MOST_CHARACTERS = 100  # of a folder's name
 
 
 def running_folder(output: Path, engine: str, shard: Shard = WHOLE) -> Path:
@@ -94,15 +92,3 @@ def _clean(value: object) -> object:
     if isinstance(value, list):
         return [_clean(each) for each in value]
     return without_machine_paths(value) if isinstance(value, str) else value
-
-
-def slug(name: str) -> str:
-    """Returns a name for a folder: `openvino-genai 2026.4.1` becomes `openvino-genai-2026.4.1`.
-
-    A name that is cut off, or has no usable character left, gets a few digits of its hash.
-    """
-    found = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
-    if 0 < len(found) <= MOST_CHARACTERS and found != "README":
-        return found
-    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{found[:MOST_CHARACTERS]}-{digits}".strip("-")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from batchproof.promises import Promise
 from batchproof.records.markdown import header, line
 from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
+from batchproof.report.engine_verdicts import Paragraph, summary
 
 NUM_TESTS_NAMED = 3
 MOST_LINES_SHOWN = 40
@@ -14,7 +15,9 @@ MOST_LINES_SHOWN = 40
 
 def verdict_page(verdict: EngineVerdict) -> str:
     """Returns the page. Its links start in a folder below that of all verdicts."""
-    lines = [f"# {verdict.title}", "", *_summary(verdict), ""]
+    lines = [f"# {verdict.title}", ""]
+    for each in summary(verdict):
+        lines += [_paragraph(each), ""]
     lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`", ""]
     if verdict.conventions:
         lines += ["## Conventions and settings", "", *(f"* {each}" for each in verdict.conventions), ""]
@@ -33,48 +36,9 @@ def verdict_page(verdict: EngineVerdict) -> str:
     return "\n".join(lines)
 
 
-def _summary(verdict: EngineVerdict) -> Iterator[str]:
-    if not verdict.is_complete:
-        yield "**INCOMPLETE**: it was stopped before all tests had run."
-        yield ""
-    if not verdict.totals.num_requests:
-        yield "**Nothing was compared**: this proves nothing about the engine."
-        return
-    yield _in_a_sentence(verdict)
-    num_silent = sum(group.num_tests for group in verdict.groups if not group.promises)
-    if num_silent:
-        yield ""
-        names = "failure names" if num_silent == 1 else "failures name"
-        yield f"**{num_silent} more {names} no promise**: the process ended, or gave no answer."
-    if verdict.precision:
-        yield ""
-        yield (
-            f"It was judged as computing in {verdict.precision}, which was declared for it: tolerances "
-            f"are measured at that precision; tokens of constructed models must be right all the same."
-        )
-    if verdict.untested:
-        yield ""
-        reasons = "; the reasons are below" if verdict.skips else ""
-        yield f"Not tested: {', '.join(verdict.untested)}{reasons}."
-
-
-def _in_a_sentence(verdict: EngineVerdict) -> str:
-    total = verdict.totals
-    held, broken, differing = map(len, (verdict.held, verdict.broken, verdict.differing))
-    words = f"holds {held} of the {held + broken + differing} promises it was tested on"
-    if broken:
-        words += f", breaks {_named(verdict.broken)}"
-    if differing:
-        words += f", and differs by documented conventions in {_named(verdict.differing)}"
-    return (
-        f"`{verdict.engine}` {words}. {total.num_requests:,} answers with {total.num_steps:,} "
-        f"tokens were compared in {total.num_workloads:,} workloads; {total.num_near_ties:,} "
-        f"tokens were proven near-ties, {total.num_logits:,} answers came with logits."
-    )
-
-
-def _named(promises: Iterable[str]) -> str:
-    return ", ".join(f"{p} ({Promise[p].title})" for p in promises)
+def _paragraph(each: Paragraph) -> str:
+    mark = "`" if each.is_code else "**" if each.lead else ""
+    return f"{mark}{each.lead}{mark}{each.text}"
 
 
 def _table(verdict: EngineVerdict) -> Iterator[str]:

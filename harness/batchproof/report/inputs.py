@@ -90,11 +90,11 @@ def _default_sources() -> list[Source]:
     found = []
     for path in sorted(RESULTS.glob("*.json")):
         document = parsed(path)
-        kind = _kind(document)
+        kind = kind_of(document)
         if kind is None:
             print(f"left out: {path} is of another schema", file=sys.stderr)
         else:
-            found.append(_source(path, kind, document))
+            found.append(source_of(path, kind, document))
     if not found:
         raise UsageError(f"there is no result file in '{RESULTS}': name some, of {KNOWN}")
     return found
@@ -102,18 +102,19 @@ def _default_sources() -> list[Source]:
 
 def _read(path: Path) -> Source:
     document = parsed(path)
-    kind = _kind(document)
+    kind = kind_of(document)
     if kind is None:
         raise UsageError(f"'{path}' is no result file that a report is made of: {KNOWN}")
-    return _source(path, kind, document)
+    return source_of(path, kind, document)
 
 
-def _source(path: Path, kind: Kind, document: object) -> Source:
+def source_of(path: Path, kind: Kind, document: object) -> Source:
+    """Returns a document that `parsed` has read, checked. Raises `UsageError` as its reader does."""
     FILES[kind].of(path, document)
     return Source(path, kind, cast(Data, document))
 
 
-def _kind(document: object) -> Kind | None:
+def kind_of(document: object) -> Kind | None:
     """Returns the kind by the schema, in whatever version: one that is too new is refused by its
     reader.
     """

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.bench.ratios import Ratio
-from batchproof.bench.reading import clock_of, exceeds_slots
+from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.records.markdown import header, line
 from batchproof.report import words
+from batchproof.report.comparison_cells import FIGURES, THROUGHPUT, row_cells
 from batchproof.report.field_chart import field_chart
 from batchproof.report.file_origins import origin
 from batchproof.report.inputs import Source
 from batchproof.report.loads import load_sweeps
-from batchproof.report.metrics_table import latency, pair, roofline
 from batchproof.report.page import engine_colours
 from batchproof.report.pictures import LOADS, note_of
-from batchproof.report.rows import Data, is_shown, throughput
+from batchproof.report.rows import Data, is_shown
 from batchproof.report.table_values import Table
 
-THROUGHPUT = "output tok/s"
-COLUMNS = ("engine", "verdict", THROUGHPUT, "TTFT ms", "ITL ms", "cores", "at once", "roofline")
+COLUMNS = ("engine", "verdict", *FIGURES)
 
 
 def markdown_page(source: Source, stem: str) -> tuple[str, dict[str, str]]:
@@ -80,28 +78,11 @@ def _comparison(comparison: Data, clock: str) -> Iterator[str]:
         f"{totals['num_prompt_tokens']:,} prompt and {totals['max_output_tokens']:,} output tokens "
         f"(`{workload['hash']}`); throughput and ratios by {words.clock_words(clock)}.\n"
     )
-    first = rows[0]["engine"]
     columns = [f"{each} ({clock} time)" if each == THROUGHPUT else each for each in COLUMNS]
-    yield from header(*columns, f"over {first}")
-    over = {each["engine"]: each for each in comparison["ratios"] if each["over"] == first}
+    yield from header(*columns, f"over {rows[0]['engine']}")
     for row in rows:
-        cells, compared = ["-"] * (len(COLUMNS) - 2), "-"
-        if is_shown(row):
-            cells = _cells(row, clock)
-            compared = Ratio.of(over[row["engine"]]).figures() if row["engine"] in over else "-"
-            compared = "more slots than asked" if exceeds_slots(row, slots) else compared
-        yield line(row["engine"], row["verdict"], *cells, compared)
+        cells = row_cells(row, comparison, clock) if is_shown(row) else ["-"] * (len(COLUMNS) - 1)
+        yield line(row["engine"], row["verdict"], *cells)
     reasons = [f"* {row['engine']}: {row['reason']}" for row in rows if row["reason"]]
     if reasons:
         yield from ("", *reasons)
-
-
-def _cells(row: Data, clock: str) -> list[str]:
-    found = throughput(row, clock)
-    return [
-        words.number(found.typical if found else None),
-        *(pair(latency(name)(row)) for name in ("ttft", "itl")),
-        words.number(row.get("cores")),
-        words.count(row.get("num_at_once")),
-        words.share(roofline("share")(row)),
-    ]

@@ -15,8 +15,8 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One cell. `note` is the number of a note below the table; `bar` is a share drawn as a bar, in
-    percent.
+    """One cell. `under` is a smaller line below the text; `note` is the number of a note below the
+    table; `bar` is a share drawn as a bar, in percent.
     """
 
     text: str
@@ -25,6 +25,8 @@ class TableCell:
     note: int | None = None
     chip: Chip | None = None
     bar: float | None = None
+    href: str = ""
+    under: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Row:
 
     head: str
     cells: tuple[TableCell, ...] = ()
+    href: str = ""  # of the head
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""The verdict on an engine in sentences, for its page in Markdown and for that of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from batchproof.promises import Promise
+from batchproof.records.verdict import EngineVerdict
+
+TITLES = {each.id: each.title for each in Promise}
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Begins with words that stand out, or with code; `lead` may be empty."""
+
+    lead: str
+    text: str
+    is_code: bool = False
+
+
+def summary(verdict: EngineVerdict) -> Iterator[Paragraph]:
+    """Yields what a reader has to know before all figures."""
+    if not verdict.is_complete:
+        yield Paragraph("INCOMPLETE", ": it was stopped before all tests had run.")
+    if not verdict.totals.num_requests:
+        yield Paragraph("Nothing was compared", ": this proves nothing about the engine.")
+        return
+    yield Paragraph(verdict.engine, f" {_kept(verdict)}. {_compared(verdict)}", is_code=True)
+    num_silent = sum(group.num_tests for group in verdict.groups if not group.promises)
+    if num_silent:
+        names = "failure names" if num_silent == 1 else "failures name"
+        lead = f"{num_silent} more {names} no promise"
+        yield Paragraph(lead, ": the process ended, or gave no answer.")
+    if verdict.precision:
+        yield Paragraph(
+            "",
+            f"It was judged as computing in {verdict.precision}, which was declared for it: tolerances "
+            f"are measured at that precision; tokens of constructed models must be right all the same.",
+        )
+    if verdict.untested:
+        reasons = "; the reasons are below" if verdict.skips else ""
+        yield Paragraph("", f"Not tested: {', '.join(verdict.untested)}{reasons}.")
+
+
+def _kept(verdict: EngineVerdict) -> str:
+    held, broken, differing = map(len, (verdict.held, verdict.broken, verdict.differing))
+    words = f"holds {held} of the {held + broken + differing} promises it was tested on"
+    if broken:
+        words += f", breaks {_named(verdict.broken)}"
+    if differing:
+        words += f", and differs by documented conventions in {_named(verdict.differing)}"
+    return words
+
+
+def _compared(verdict: EngineVerdict) -> str:
+    total = verdict.totals
+    return (
+        f"{total.num_requests:,} answers with {total.num_steps:,} tokens were compared in "
+        f"{total.num_workloads:,} workloads; {total.num_near_ties:,} tokens were proven near-ties, "
+        f"{total.num_logits:,} answers came with logits."
+    )
+
+
+def _named(promises: Iterable[str]) -> str:
+    """Returns the promises with their titles; one of a later suite has none."""
+    return ", ".join(f"{p} ({TITLES[p]})" if p in TITLES else p for p in promises)
