@@ -12,6 +12,7 @@ kills         planted faults and what caught them
 honest        honest engines and false alarms
 sweep         model types and how an engine serves them
 benchmark     what readers of a benchmark result rely on
+site          the files of a site
 
 Rooms above turn these records into pages; no other room knows a key of a file.
 """

@@ -1,4 +1,4 @@
-"""One engine of a comparison as a line of figures, for tables with a line for each engine."""
+"""A comparison in words, and each of its engines as a line of figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,33 @@ from batchproof.report.rows import Data, throughput
 
 THROUGHPUT = "output tok/s"
 FIGURES = (THROUGHPUT, "TTFT ms", "ITL ms", "cores", "at once", "roofline")
+
+
+def title_of(comparison: Data) -> str:
+    """Returns workload and model in words."""
+    model = comparison["model"]
+    return f"{comparison['workload']['name']}, model {model['name']} in {model['dtype']}"
+
+
+def why(workload: Data) -> str:
+    """Returns what the workload is for; empty if its author did not say so."""
+    return str(workload["spec"].get("why", "")).strip()
+
+
+def workload_words(workload: Data) -> str:
+    """Returns the size of a workload, and the most that scheduling can gain on it."""
+    totals, most = workload["totals"], workload.get("max_speedup_over_static") or {}
+    counts = (
+        f"{words.many(totals['num_requests'], 'request')}, "
+        f"{words.many(totals['num_prompt_tokens'], 'prompt token')}, "
+        f"at most {words.many(totals['max_output_tokens'], 'output token')}."
+    )
+    if not (most.get("by_steps") and most.get("by_rows")):
+        return counts
+    return (
+        f"{counts} No schedule beats static waves here by more than {most['by_steps']:.2f}x if each "
+        f"step costs the same, {most['by_rows']:.2f}x if cost follows the tokens computed."
+    )
 
 
 def row_cells(row: Data, comparison: Data, clock: str) -> list[str]:

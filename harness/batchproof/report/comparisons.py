@@ -9,6 +9,7 @@ from batchproof.bench.ratios import Ratio
 from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture
 from batchproof.report import words
+from batchproof.report.comparison_cells import title_of, why, workload_words
 from batchproof.report.composition import compositions
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Source
@@ -85,12 +86,12 @@ def _comparison(
     source: Source, comparison: Data, colours: Mapping[str, int], is_open: bool
 ) -> Comparison:
     rows, name = comparison["rows"], comparison["workload"]["name"]
-    title = f"{name}, model {comparison['model']['name']} in {comparison['model']['dtype']}"
+    title = title_of(comparison)
     sides = facing(rows)
     return Comparison(
         title,
-        str(comparison["workload"]["spec"].get("why", "")).strip(),
-        _workload(comparison["workload"]),
+        why(comparison["workload"]),
+        workload_words(comparison["workload"]),
         tuple(map(_ratio, comparison["ratios"])),
         unwell(rows),
         throughput_bars(comparison, clock_of(source.data, comparison), colours),
@@ -99,21 +100,6 @@ def _comparison(
         compositions(sides),
         latency_pictures(rows, colours),
         is_open,
-    )
-
-
-def _workload(workload: Data) -> str:
-    totals, most = workload["totals"], workload.get("max_speedup_over_static") or {}
-    counts = (
-        f"{words.many(totals['num_requests'], 'request')}, "
-        f"{words.many(totals['num_prompt_tokens'], 'prompt token')}, "
-        f"at most {words.many(totals['max_output_tokens'], 'output token')}."
-    )
-    if not (most.get("by_steps") and most.get("by_rows")):
-        return counts
-    return (
-        f"{counts} No schedule beats static waves here by more than {most['by_steps']:.2f}x if each "
-        f"step costs the same, {most['by_rows']:.2f}x if cost follows the tokens computed."
     )
 
 

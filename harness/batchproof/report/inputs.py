@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from batchproof.errors import UsageError
 from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
@@ -24,6 +24,7 @@ KNOWN = (
     "faults.json and honest.json"
 )
 Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
+Made = TypeVar("Made")
 Record = BenchmarkRecord | ConformanceTable | KillTableRecord | HonestRecord
 
 
@@ -112,6 +113,15 @@ def source_of(path: Path, kind: Kind, document: object) -> Source:
     """Returns a document that `parsed` has read, checked. Raises `UsageError` as its reader does."""
     FILES[kind].of(path, document)
     return Source(path, kind, cast(Data, document))
+
+
+def made_of(source: Source, make: Callable[[Source], Made]) -> Made:
+    """Returns what is made of a file. Raises `UsageError` if the file lacks what that needs."""
+    try:
+        return make(source)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"result file '{source.path}' is damaged, for it ends in {what}") from error
 
 
 def kind_of(document: object) -> Kind | None:

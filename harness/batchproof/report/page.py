@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
 
 from markupsafe import Markup
 
 from batchproof.drawing.picture import Picture, templates
 from batchproof.drawing.theme import FONTS, THEME, in_page
-from batchproof.errors import UsageError
 from batchproof.report.campaigns import Faults, Honest, faults, honest
 from batchproof.report.comparisons import Benchmark, benchmark
 from batchproof.report.conformance_tables import Conformance, conformance
 from batchproof.report.file_origins import FileOrigin, origin
-from batchproof.report.inputs import Kind, Source
+from batchproof.report.inputs import Kind, Source, made_of
 from batchproof.report.verdicts import Verdict, verdict
 
 TITLES = {
@@ -32,7 +30,6 @@ CONTENTS: dict[Kind, Callable[..., Content]] = {
     Kind.FAULTS: faults,
     Kind.HONEST: honest,
 }
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +58,9 @@ def page(read: Sequence[Source]) -> Page:
     """
     colours = engine_colours(read)
     return Page(
-        tuple(_of(source, verdict) for source in read),
+        tuple(made_of(source, verdict) for source in read),
         tuple(_section(source, index, colours) for index, source in enumerate(read, start=1)),
-        tuple(_of(source, origin) for source in read),
+        tuple(made_of(source, origin) for source in read),
     )
 
 
@@ -94,14 +91,6 @@ def engine_colours(read: Sequence[Source]) -> dict[str, int]:
     return {name: index for index, name in enumerate(dict.fromkeys(names))}
 
 
-def _of(source: Source, make: Callable[[Source], Made]) -> Made:
-    try:
-        return make(source)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"result file '{source.path}' is damaged, for it ends in {what}") from error
-
-
 def _section(source: Source, index: int, colours: Mapping[str, int]) -> Section:
     name = source.kind.name.lower()
     own = (colours,) if source.kind is Kind.BENCHMARK else ()
@@ -110,5 +99,5 @@ def _section(source: Source, index: int, colours: Mapping[str, int]) -> Section:
         f"{TITLES[source.kind]} {source.path.name}",
         f"{source.kind.value} {source.path.name}",
         f"{name}.html.jinja",
-        _of(source, lambda source: CONTENTS[source.kind](source, *own)),
+        made_of(source, lambda source: CONTENTS[source.kind](source, *own)),
     )

@@ -1,0 +1,79 @@
+"""The cells engine x promise. Each that is not held leads to what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from batchproof.promises import Promise
+from batchproof.records.verdict import PromiseResult
+from batchproof.report.engine_verdicts import TITLES
+from batchproof.report.site.history import Engine, Judged
+from batchproof.report.table_values import TableCell
+
+HELD, BROKEN, DIFFERS = "held", "broken", "differs"
+WORDS = {
+    "held": (HELD, "good"),
+    "broken": (BROKEN, "bad"),
+    "differs by design": (DIFFERS, "warn"),
+}
+NOT_IN_SUITE = TableCell("–", "none", "no test of that day's suite")
+LEGEND = (
+    ("good", HELD, "all its tests passed, and their number"),
+    ("bad", BROKEN, "tests failed: how many of those that could be run; leads to the first finding"),
+    ("warn", DIFFERS, "tests failed, and the engine's documentation states that behaviour"),
+    ("none", "no cap", "not tested: the engine lacks a capability that the tests need"),
+    ("none", NOT_IN_SUITE.text, "the suite of that day had no test of it"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """A verdict as a row. `engine` is the address of the engine's page, `page` that of the verdict."""
+
+    judged: Judged
+    engine: str
+    page: str
+    cells: tuple[TableCell, ...]
+
+
+def matrix_rows(engine: Engine, judged: Iterable[Judged], root: str) -> Iterator[MatrixRow]:
+    """Yields a row for each verdict. `root` leads from the page that shows it to the site's folder."""
+    for each in judged:
+        page = f"{root}{each.page}/index.html"
+        cells = tuple(_cell(each, promise.id, page) for promise in Promise)
+        yield MatrixRow(each, f"{root}{engine.page}", page, cells)
+
+
+def _cell(judged: Judged, promise_id: str, page: str) -> TableCell:
+    result = judged.verdict.promises.get(promise_id)
+    if result is None:
+        return NOT_IN_SUITE
+    word, kind = WORDS.get(result.verdict, (result.verdict or "not run", "none"))
+    tried = result.passed + result.failed
+    count = f"{result.failed}/{tried}" if result.failed else str(result.passed or "")
+    return TableCell(
+        word,
+        kind,
+        _title(promise_id, result),
+        href=_target(judged, promise_id, page, kind),
+        under=count,
+    )
+
+
+def _title(promise_id: str, result: PromiseResult) -> str:
+    lacking = f", {result.no_cap} without the capability" if result.no_cap else ""
+    name = f"{promise_id} {TITLES.get(promise_id, '')}".strip()
+    return f"{name}: {result.passed} tests passed, {result.failed} failed{lacking}"
+
+
+def _target(judged: Judged, promise_id: str, page: str, kind: str) -> str:
+    if kind == "good":
+        return ""
+    numbers = (
+        n for n, group in enumerate(judged.verdict.groups, start=1) if promise_id in group.promises
+    )
+    number = next(numbers, None)
+    if number is not None:
+        return f"{page}#finding-{number}"
+    return f"{page}#not-tested" if kind == "none" and judged.verdict.skips else f"{page}#promises"

@@ -1,0 +1,191 @@
+"""Benchmarks and grades of invariance as tables, each engine with the promises that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from batchproof.bench.reading import VALID, clock_of
+from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, InvarianceRecord
+from batchproof.report import words
+from batchproof.report.comparison_cells import (
+    FIGURES,
+    THROUGHPUT,
+    row_cells,
+    title_of,
+    why,
+    workload_words,
+)
+from batchproof.report.file_origins import FileOrigin, origin
+from batchproof.report.inputs import Source, made_of
+from batchproof.report.metrics_table import VERDICTS, Notes, unwell
+from batchproof.report.rows import Data, throughput
+from batchproof.report.site.standing import Standings
+from batchproof.report.table_values import Chip, Row, Table, TableCell
+
+WEAKEST_FIRST = "-TESB"
+GRADES = (
+    ("B", "every bit of the logits is the same, although the shapes differ"),
+    ("S", "every bit, where the shapes are the same; else all logits within what rounding explains"),
+    ("E", "all logits within what rounding explains"),
+    ("T", "all tokens, on a model whose margins rounding cannot bridge"),
+    ("-", "none of these"),
+    ("?", "behind a grade: no trace shows that what was varied did happen"),
+)
+NOTHING = TableCell(words.UNDEFINED, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One workload on one model. `unwell`: the engines without figures, and why."""
+
+    title: str
+    why: str
+    workload: str
+    table: Table
+    unwell: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkFile:
+    """One benchmark file. `has_more`: it holds load or growth, which only a report draws."""
+
+    name: str
+    about: str
+    origin: FileOrigin
+    comparisons: tuple[Comparison, ...]
+    has_more: bool
+
+
+def benchmark_file(source: Source, standings: Standings) -> BenchmarkFile:
+    """Returns the section of a file. Raises `UsageError` if it is damaged."""
+
+    def make(source: Source) -> BenchmarkFile:
+        made = source.provenance
+        return BenchmarkFile(
+            source.path.name,
+            f"{made.date[:10]}, {made.machine}, {source.data['header']['device']['name']}",
+            origin(source),
+            tuple(_comparison(source, each, standings) for each in source.data["comparisons"]),
+            bool(source.data.get("load") or source.data["growth"]),
+        )
+
+    return made_of(source, make)
+
+
+def _comparison(source: Source, comparison: Data, standings: Standings) -> Comparison:
+    clock, rows, title = clock_of(source.data, comparison), comparison["rows"], title_of(comparison)
+    figures = [f"{each}, {clock} time" if each == THROUGHPUT else each for each in FIGURES]
+    head = ("engine", "answers", "promises", *figures, f"over {rows[0]['engine']}" if rows else "")
+    lines = tuple(_line(row, comparison, clock, standings) for row in rows)
+    workload = comparison["workload"]
+    return Comparison(
+        title, why(workload), workload_words(workload), Table(title, head, lines), unwell(rows)
+    )
+
+
+def _line(row: Data, comparison: Data, clock: str, standings: Standings) -> Row:
+    chip = Chip(row["verdict"], VERDICTS.get(row["verdict"], "none"))
+    cells = [NOTHING] * (len(FIGURES) + 1)
+    if row["verdict"] == VALID and row["metrics"] is not None:
+        _, *rest = row_cells(row, comparison, clock)
+        cells = [_throughput(row, clock), *map(TableCell, rest)]
+    return Row(row["engine"], (TableCell("", chip=chip), standings.cell(row["engine"]), *cells))
+
+
+def _throughput(row: Data, clock: str) -> TableCell:
+    """Returns the median round; below it, the slowest and the fastest. Only answers that were all
+    right have a throughput here.
+    """
+    found = throughput(row, clock) if row["verdict"] == VALID else None
+    if found is None:
+        return NOTHING
+    spread = f"{words.number(found.low)} to {words.number(found.high)}"
+    return TableCell(words.number(found.typical), under=spread)
+
+
+def grade_tables(record: InvarianceRecord) -> tuple[Table, ...]:
+    """Returns engine x axis for each model and dtype."""
+    return tuple(
+        _grades(model, dtype, engines) for (model, dtype), engines in _subjects(record).items()
+    )
+
+
+def _subjects(record: InvarianceRecord) -> dict[tuple[str, str], list[EngineRecord]]:
+    found: dict[tuple[str, str], list[EngineRecord]] = {}
+    for each in record.engines:
+        found.setdefault((each.model, each.dtype), []).append(each)
+    return found
+
+
+def _grades(model: str, dtype: str, engines: Sequence[EngineRecord]) -> Table:
+    notes = Notes()
+    names = tuple(dict.fromkeys(axis.axis for engine in engines for axis in engine.axes))
+    rows = []
+    for engine in engines:
+        axes = {each.axis: each for each in engine.axes}
+        rows.append(Row(engine.engine, tuple(_grade(axes.get(name), engine, notes) for name in names)))
+    return Table(f"{model} in {dtype}", ("engine", *names), tuple(rows), notes.listed())
+
+
+def _grade(axis: AxisRecord | None, engine: EngineRecord, notes: Notes) -> TableCell:
+    if axis is None or axis.grade == UNMEASURED:
+        reason = axis.reason if axis else engine.refusal or "not measured"
+        return TableCell(words.UNDEFINED, "none", note=notes.number(reason))
+    worst = "" if axis.worst is None else f"{axis.worst:.2g} E"
+    return TableCell(f"{axis.grade}{'?' * (axis.evidence == 'not shown')}", under=worst)
+
+
+def side_by_side(
+    sources: Sequence[Source], records: Sequence[InvarianceRecord], standings: Standings
+) -> Table | None:
+    """Returns promises, weakest grades and throughput of each engine: that of the file which compares
+    most engines, the newest of those. None without any engine.
+    """
+    widest = max(sources, key=lambda each: len(_engines(each)), default=None)
+    comparisons = made_of(widest, _columns) if widest else {}
+    subjects = _subjects(records[0]) if records else {}
+    graded = [each.engine for engines in subjects.values() for each in engines]
+    names = dict.fromkeys([*(made_of(widest, _engines) if widest else ()), *graded])
+    head = (
+        *("engine", "promises"),
+        *(f"weakest grade, {model} {dtype}" for model, dtype in subjects),
+        *(f"{title}, output tok/s" for title in comparisons),
+    )
+    rows = [
+        Row(
+            name,
+            (
+                standings.cell(name),
+                *(_weakest(name, engines) for engines in subjects.values()),
+                *(cells.get(name, NOTHING) for cells in comparisons.values()),
+            ),
+        )
+        for name in names
+    ]
+    return Table("Promises, grades and speed side by side", head, tuple(rows)) if rows else None
+
+
+def _engines(source: Source) -> list[str]:
+    rows = (row for each in source.data["comparisons"] for row in each["rows"])
+    return list(dict.fromkeys(row["engine"] for row in rows))
+
+
+def _columns(source: Source) -> dict[str, dict[str, TableCell]]:
+    """Returns the throughput of each engine by comparison."""
+    return {
+        f"{each['workload']['name']}, {each['model']['name']} {each['model']['dtype']}": {
+            row["engine"]: _throughput(row, clock_of(source.data, each)) for row in each["rows"]
+        }
+        for each in source.data["comparisons"]
+    }
+
+
+def _weakest(name: str, engines: Sequence[EngineRecord]) -> TableCell:
+    axes = next((each.axes for each in engines if each.engine == name), ())
+    measured = [each for each in axes if each.grade != UNMEASURED]
+    if not measured:
+        return NOTHING
+    weakest = min(measured, key=lambda each: WEAKEST_FIRST.index(each.grade))
+    same = [each.axis for each in measured if each.grade == weakest.grade]
+    return TableCell(weakest.grade, title=", ".join(same), under=f"{len(measured)} of {len(axes)} axes")
