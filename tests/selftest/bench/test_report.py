@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from batchproof.report.page import Page, page
 from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
 from tests.selftest.bench import samples
+from tests.selftest.html_page import Html
 
 if TYPE_CHECKING:  # else every session that collects this file imports matplotlib
     from batchproof.report.comparisons import Benchmark
@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # else every session that collects this file imports matplotl
 pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="the report draws with it")
 
 ROOT = Path(__file__).parents[3]
-VOID = {"meta", "link", "br"}
 Result = dict[str, Any]
 
 CONFORMANCE: Result = {
@@ -52,37 +51,6 @@ CONFORMANCE: Result = {
     "exit_status": 1,
     "is_complete": True,
 }
-
-
-class Html(HTMLParser):
-    """Every element must be closed by its own end tag; attributes and visible words are collected."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.stack: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.words: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def all(self, name: str) -> list[str]:
-        return [value for key, value in self.attributes if key == name]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(key, value or "") for key, value in attrs]
-        if tag not in VOID:
-            self.stack.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.stack.pop() == tag, f"</{tag}> ends another element"
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 def page_of(tmp_path: Path, *results: Result) -> Page:

@@ -22,8 +22,8 @@ def write_site(folder: Path, files: Mapping[str, bytes]) -> None:
         for name in files:
             if name not in own and (folder / name).exists():
                 raise UsageError(
-                    f"'{folder / name}' is not of an earlier site, and is not overwritten: give another "
-                    f"folder, or delete it"
+                    f"'{folder / name}' is not of an earlier site, and is not overwritten: delete it, "
+                    f"or give another folder"
                 )
         for name in sorted(own - files.keys()):
             _delete(folder, folder / name)

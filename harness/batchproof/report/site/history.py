@@ -47,7 +47,7 @@ class Judged:
 
     @property
     def rank(self) -> tuple[bool, Version, str]:
-        """Returns what grows with the release. A judgement that was stopped is older than all others."""
+        """Returns what grows with the release. A judgement that was stopped comes before all others."""
         return self.verdict.is_complete, version_key(self.version), self.verdict.made.date
 
 
@@ -71,7 +71,10 @@ def engines_of(files: Iterable[VerdictFile]) -> tuple[Engine, ...]:
     """Returns all engines by name."""
     oldest_first = sorted(files, key=lambda each: (each.verdict.made.date, str(each.path)))
     pages = _unique(each.verdict.title for each in oldest_first)
-    judged = [Judged(f.path, f.verdict, f"verdicts/{page}") for f, page in zip(oldest_first, pages)]
+    judged = [
+        Judged(f.path, f.verdict, f"verdicts/{page}")
+        for f, page in zip(oldest_first, pages, strict=True)
+    ]
     products = sorted({each.product for each in judged}, key=lambda name: (name.casefold(), name))
     return tuple(
         Engine(

@@ -59,9 +59,9 @@ class _Site:
         self._environment = templates("batchproof.report")
         self._pages = {"index.html": "Engines"}
         if self._benchmarks or found.invariance:
-            self._pages["speed.html"] = "Speed and grades"
+            self._pages["speed.html"] = "Speed"
         if self._sections:
-            self._pages[BUILT_IN] = "Built-in engines"
+            self._pages[BUILT_IN] = "Built-in"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yields each file with its name."""
@@ -102,8 +102,10 @@ class _Site:
     def _speed(self) -> dict[str, object]:
         standings = Standings(self._engines, self._found.of(Kind.CONFORMANCE))
         records = [each.record for each in self._found.invariance]
+        widest = speed.widest(self._benchmarks)
         return {
-            "side": speed.side_by_side(self._benchmarks, records, standings),
+            "side": speed.side_by_side(widest, records, standings),
+            "side_of": widest and speed.benchmark_file(widest, standings),
             "files": [speed.benchmark_file(each, standings) for each in self._benchmarks],
             "grades": [
                 (each.record, speed.grade_tables(each.record)) for each in self._found.invariance
@@ -120,8 +122,8 @@ class _Site:
             verdict=judged.verdict,
             summary=tuple(summary(judged.verdict)),
             facts=verdict_facts(judged.verdict),
-            row=next(matrix.matrix_rows(engine, [judged], "../../")),
             titles=TITLES,
+            kinds={verdict: kind for verdict, (_, kind) in matrix.WORDS.items()},
             findings=findings(judged),
             unshown=[(each, scripts(judged, each)) for each in judged.verdict.unshown],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,10 +62,11 @@ def benchmark_file(source: Source, standings: Standings) -> BenchmarkFile:
     """Returns the section of a file. Raises `UsageError` if it is damaged."""
 
     def make(source: Source) -> BenchmarkFile:
-        made = source.provenance
+        made, device = source.provenance, source.data["header"]["device"]
+        name = "" if device["type"] == "cpu" else f", {device['name']}"
         return BenchmarkFile(
             source.path.name,
-            f"{made.date[:10]}, {made.machine}, {source.data['header']['device']['name']}",
+            f"{made.date[:10]}, {made.machine}{name}",
             origin(source),
             tuple(_comparison(source, each, standings) for each in source.data["comparisons"]),
             bool(source.data.get("load") or source.data["growth"]),
@@ -75,7 +77,7 @@ def benchmark_file(source: Source, standings: Standings) -> BenchmarkFile:
 
 def _comparison(source: Source, comparison: Data, standings: Standings) -> Comparison:
     clock, rows, title = clock_of(source.data, comparison), comparison["rows"], title_of(comparison)
-    figures = [f"{each}, {clock} time" if each == THROUGHPUT else each for each in FIGURES]
+    figures = [f"{each} ({clock})" if each == THROUGHPUT else each for each in FIGURES]
     head = ("engine", "answers", "promises", *figures, f"over {rows[0]['engine']}" if rows else "")
     lines = tuple(_line(row, comparison, clock, standings) for row in rows)
     workload = comparison["workload"]
@@ -132,33 +134,31 @@ def _grade(axis: AxisRecord | None, engine: EngineRecord, notes: Notes) -> Table
     if axis is None or axis.grade == UNMEASURED:
         reason = axis.reason if axis else engine.refusal or "not measured"
         return TableCell(words.UNDEFINED, "none", note=notes.number(reason))
-    worst = "" if axis.worst is None else f"{axis.worst:.2g} E"
+    worst = f"{axis.worst:.2g} E" if axis.worst else ""
     return TableCell(f"{axis.grade}{'?' * (axis.evidence == 'not shown')}", under=worst)
 
 
+def widest(sources: Sequence[Source]) -> Source | None:
+    """Returns the file that compares most engines, the first of those; None without a file."""
+    return max(sources, key=lambda each: len(made_of(each, _engines)), default=None)
+
+
 def side_by_side(
-    sources: Sequence[Source], records: Sequence[InvarianceRecord], standings: Standings
+    source: Source | None, records: Sequence[InvarianceRecord], standings: Standings
 ) -> Table | None:
-    """Returns promises, weakest grades and throughput of each engine: that of the file which compares
-    most engines, the newest of those. None without any engine.
-    """
-    widest = max(sources, key=lambda each: len(_engines(each)), default=None)
-    comparisons = made_of(widest, _columns) if widest else {}
-    subjects = _subjects(records[0]) if records else {}
-    graded = [each.engine for engines in subjects.values() for each in engines]
-    names = dict.fromkeys([*(made_of(widest, _engines) if widest else ()), *graded])
-    head = (
-        *("engine", "promises"),
-        *(f"weakest grade, {model} {dtype}" for model, dtype in subjects),
-        *(f"{title}, output tok/s" for title in comparisons),
-    )
+    """Returns promises, grades by dtype and throughput of each engine. None without any engine."""
+    throughputs = made_of(source, _throughputs) if source else {}
+    weakest = _weakest(records[0]) if records else {}
+    graded = [name for engines in weakest.values() for name in engines]
+    names = dict.fromkeys([*(made_of(source, _engines) if source else ()), *graded])
+    head = ("engine", "promises", *(f"grades, {dtype}" for dtype in weakest), *throughputs)
     rows = [
         Row(
             name,
             (
                 standings.cell(name),
-                *(_weakest(name, engines) for engines in subjects.values()),
-                *(cells.get(name, NOTHING) for cells in comparisons.values()),
+                *(_counted(engines.get(name, {})) for engines in weakest.values()),
+                *(cells.get(name, NOTHING) for cells in throughputs.values()),
             ),
         )
         for name in names
@@ -171,7 +171,7 @@ def _engines(source: Source) -> list[str]:
     return list(dict.fromkeys(row["engine"] for row in rows))
 
 
-def _columns(source: Source) -> dict[str, dict[str, TableCell]]:
+def _throughputs(source: Source) -> dict[str, dict[str, TableCell]]:
     """Returns the throughput of each engine by comparison."""
     return {
         f"{each['workload']['name']}, {each['model']['name']} {each['model']['dtype']}": {
@@ -181,11 +181,22 @@ def _columns(source: Source) -> dict[str, dict[str, TableCell]]:
     }
 
 
-def _weakest(name: str, engines: Sequence[EngineRecord]) -> TableCell:
-    axes = next((each.axes for each in engines if each.engine == name), ())
-    measured = [each for each in axes if each.grade != UNMEASURED]
-    if not measured:
-        return NOTHING
-    weakest = min(measured, key=lambda each: WEAKEST_FIRST.index(each.grade))
-    same = [each.axis for each in measured if each.grade == weakest.grade]
-    return TableCell(weakest.grade, title=", ".join(same), under=f"{len(measured)} of {len(axes)} axes")
+def _weakest(record: InvarianceRecord) -> dict[str, dict[str, dict[str, str]]]:
+    """Returns by dtype, engine and axis the weakest grade over all models; unmeasured ones are left
+    out.
+    """
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for engine in record.engines:
+        grades = found.setdefault(engine.dtype, {}).setdefault(engine.engine, {})
+        for axis in engine.axes:
+            if axis.grade != UNMEASURED:
+                so_far = grades.get(axis.axis, axis.grade)
+                grades[axis.axis] = min(so_far, axis.grade, key=WEAKEST_FIRST.index)
+    return found
+
+
+def _counted(grades: Mapping[str, str]) -> TableCell:
+    """Returns the number of axes by grade, the strongest first."""
+    count = Counter(grades.values())
+    counts = [f"{count[letter]} {letter}" for letter in reversed(WEAKEST_FIRST) if count[letter]]
+    return TableCell(", ".join(counts)) if counts else NOTHING

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from batchproof.report.inputs import Source
 from batchproof.report.site.history import Engine, Judged
 from batchproof.report.table_values import TableCell
 
+OTHERWISE = TableCell("other options", "none", "judged with other options")
 BUILT_IN = "built_in.html"  # the page of conformance tables
 
 
@@ -31,7 +33,10 @@ class Standings:
         name = engine.partition("?")[0]
         for one in self._engines:
             if any(each.verdict.engine.partition("?")[0] == name for each in one.judged):
-                return TableCell("judged with other options", "none", href=one.page)
+                return replace(OTHERWISE, href=one.page)
+        for number, table in enumerate(self._tables, start=1):
+            if any(each.partition("?")[0] == name for each in table.data["cells"]):
+                return replace(OTHERWISE, href=f"{BUILT_IN}#section-{number}")
         return TableCell("not judged", "none")
 
 
@@ -43,8 +48,9 @@ def _of_verdict(judged: Judged) -> TableCell:
 def _counted(
     num_held: int, broken: Sequence[str], differing: Sequence[str], version: str, href: str
 ) -> TableCell:
-    words = [f"holds {num_held}" if broken or differing else f"holds all {num_held}"]
-    words += [f"breaks {len(broken)}"] if broken else []
+    words = [f"breaks {len(broken)}"] if broken else []
     words += [f"differs in {len(differing)}"] if differing else []
+    words += [f"holds {num_held}"]
     kind = "bad" if broken else "warn" if differing else "good"
-    return TableCell(", ".join(words), kind, ", ".join((*broken, *differing)), href=href, under=version)
+    under = ", ".join(filter(None, (*words[1:], version)))
+    return TableCell(words[0], kind, ", ".join((*broken, *differing)), href=href, under=under)
