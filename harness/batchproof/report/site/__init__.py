@@ -15,6 +15,7 @@ from batchproof.report.inputs import RESULTS
 from batchproof.report.site.folder import write_site
 from batchproof.report.site.inputs import KNOWN, read_all
 from batchproof.report.site.pages import pages
+from batchproof.report.words import many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     found = read_all(arguments.paths, arguments.folder)
     files = pages(found)
     write_site(arguments.folder, files)
-    counted = f"{len(files)} files, {len(found.verdicts)} verdicts among what they show"
+    counted = f"{many(len(files), 'file')}, {many(len(found.verdicts), 'verdict')} shown"
     print(f"written: {arguments.folder / 'index.html'} ({counted})", file=sys.stderr)
     return 0

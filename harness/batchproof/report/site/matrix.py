@@ -11,18 +11,22 @@ from batchproof.report.engine_verdicts import TITLES
 from batchproof.report.site.history import Engine, Judged
 from batchproof.report.table_values import TableCell
 
-HELD, BROKEN, DIFFERS = "held", "broken", "differs"
-WORDS = {
-    "held": (HELD, "good"),
-    "broken": (BROKEN, "bad"),
-    "differs by design": (DIFFERS, "warn"),
+WORDS = {  # of a promise's result -> the word in its cell, and its kind
+    "held": ("held", "good"),
+    "broken": ("broken", "bad"),
+    "differs by design": ("differs", "warn"),
+    "known failures": ("known", "warn"),
+    "incomplete": ("incomplete", "warn"),
 }
 NOT_IN_SUITE = TableCell("–", "none", "no test of that day's suite")
 LEGEND = (
-    ("good", HELD, "all its tests passed, and their number"),
-    ("bad", BROKEN, "tests failed: how many of those that could be run; leads to the first finding"),
-    ("warn", DIFFERS, "tests failed, and the engine's documentation states that behaviour"),
+    ("good", "held", "all its tests passed, and their number"),
+    ("bad", "broken", "tests failed: how many of those that could be run; leads to the first finding"),
+    ("warn", "differs", "tests failed, and the engine's documentation states that behaviour"),
+    ("warn", "known", "tests failed as those who ran them expected"),
+    ("warn", "incomplete", "tests that it needs were not run"),
     ("none", "no cap", "not tested: the engine lacks a capability that the tests need"),
+    ("none", "refused", "not tested: the engine does not serve the models"),
     ("none", NOT_IN_SUITE.text, "the suite of that day had no test of it"),
 )
 
@@ -77,3 +81,9 @@ def _target(judged: Judged, promise_id: str, page: str, kind: str) -> str:
     if number is not None:
         return f"{page}#finding-{number}"
     return f"{page}#not-tested" if kind == "none" and judged.verdict.skips else f"{page}#promises"
+
+
+def legend(rows: Iterable[MatrixRow]) -> list[tuple[str, str, str]]:
+    """Returns kind, word and meaning of what the cells say."""
+    found = {cell.text for row in rows for cell in row.cells}
+    return [each for each in LEGEND if each[1] in found]

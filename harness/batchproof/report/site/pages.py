@@ -88,13 +88,13 @@ class _Site:
 
     def _index(self) -> dict[str, object]:
         newest = [each for engine in self._engines for each in engine.newest]
+        rows = [row for each in self._engines for row in matrix.matrix_rows(each, each.newest, "")]
         return {
-            "rows": [row for e in self._engines for row in matrix.matrix_rows(e, e.newest, "")],
+            "rows": rows,
             "num_engines": len(self._engines),
-            "num_verdicts": len(self._found.verdicts),
             "num_answers": sum(each.verdict.totals.num_requests for each in newest),
             "last": max((each.date for each in newest), default=""),
-            "legend": matrix.LEGEND,
+            "legend": matrix.legend(rows),
             "tallies": {promise.id: _tally(promise.id, newest) for promise in Promise},
             "sections": self._sections,
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from batchproof.records.verdict import EngineVerdict
 from batchproof.report.file_origins import Fact
 from batchproof.report.site.findings import chip_of
@@ -21,11 +23,20 @@ def verdict_facts(verdict: EngineVerdict) -> tuple[Fact, ...]:
         Fact("precision", verdict.precision or "that of the model"),
         Fact("machine", str(made.machine)),
         Fact("versions", versions),
+        *_suite(verdict),
         Fact("commit of the suite", made.commit),
         Fact("to judge it again", made.command, is_code=True),
         Fact("the suite alone", verdict.suite_command, is_code=True),
         *(Fact("work of", each) for each in made.sittings),
     )
+
+
+def _suite(verdict: EngineVerdict) -> Iterator[Fact]:
+    """Yields the requirement set and the version of the suite, where the verdict states them."""
+    if asked := getattr(verdict, "requirement_set", None):
+        yield Fact("requirements", f"{asked.name}, digest {asked.digest}")
+    if suite := getattr(verdict, "suite", None):
+        yield Fact("suite", f"{suite.version}, digest {suite.digest}")
 
 
 def findings_by_verdict(engine: Engine) -> Table:
@@ -36,7 +47,7 @@ def findings_by_verdict(engine: Engine) -> Table:
         Row(title, (TableCell("", chip=chip), *(each.get(title, NEVER) for each in cells)))
         for title, chip in kinds.items()
     )
-    heads = (" ".join(filter(None, (e.version, e.configuration, e.date))) for e in engine.judged)
+    heads = (", ".join(filter(None, (e.version, e.configuration, e.date))) for e in engine.judged)
     return Table(f"Findings in {engine.product}", ("finding", "kind", *heads), rows)
 
 
