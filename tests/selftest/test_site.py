@@ -207,8 +207,8 @@ def test_only_rows_whose_answers_were_right_have_figures(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"schema": "batchproof.verdict/9"}', "reads up to 'batchproof.verdict/1'"),
-        ('{"schema": "batchproof.verdict/1"}', "is damaged: it has no 'title'"),
+        ('{"schema": "batchproof.verdict/99"}', f"reads up to '{VERDICT.schema}'"),
+        (f'{{"schema": "{VERDICT.schema}"}}', "is damaged: it has no 'title'"),
         ('{"schema": "elsewhere"}', "'verdict.json' is no file that a site shows: verdicts"),
         ("", "'verdict.json' is no result file: it is not JSON"),
     ],
