@@ -17,6 +17,7 @@ from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import bench_options, isolation, journal_file, problems, spread, table_file
+from batchproof.plugin.artifacts import folder as artifacts
 from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import FORM, KnownFailures, read_known_failures
@@ -84,6 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="for each failure write a file for `python -m batchproof replay` and a YAML case to DIR",
     )
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
+    group.addoption(artifacts.OPTION, metavar="DIR", help=artifacts.HELP)
     journal_file.add_options(group)
     group.addoption(
         "--engine-time-limit",
@@ -107,6 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _configure(config: pytest.Config) -> None:
+    artifacts.prepare(config)
     _check_limits(config)
     _check_profile(config.getoption("--hypothesis-profile"))
     if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
@@ -119,6 +122,7 @@ def _configure(config: pytest.Config) -> None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
     config.pluginmanager.register(KnownFailures(known_failures), "batchproof-xfails")
     table_file.register(config)
+    artifacts.register(config)
     journal_file.register(config)
 
 
