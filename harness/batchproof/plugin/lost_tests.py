@@ -33,7 +33,7 @@ class Ending:
     rule: Rule
     what: str
     frames: tuple[str, ...]
-    at: Frame | None  # the innermost of the repository under test
+    at: Frame | None = None  # the innermost of the repository under test
 
 
 def ending(path: Path, note: CallNote, node: Any) -> Ending:

@@ -74,9 +74,9 @@ class TrialRecord:
     engine: str
     model: str
     promises: tuple[str, ...]  # the test checks these
-    name: str = ""  # of the test, as --xfails reads it
-    function: str = ""  # the same without file and parameters
+    function: str = ""  # of the test, without parameters
     parameters: Mapping[str, object] = field(default_factory=dict)  # of the test, curated case aside
+    name: str = ""  # of the test, as --xfails reads it
     defined_at: SourcePlace | None = None  # the factory of the engine
     refused: str | None = None  # why the engine does not serve the model
     lacks: str | None = None  # the capability that it would need
