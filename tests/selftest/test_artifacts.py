@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from batchproof.plugin.artifacts.annotations import annotations
+from batchproof.plugin.artifacts.annotations import error_commands
 from batchproof.plugin.artifacts.folder import Artifacts
 from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
 from batchproof.plugin.artifacts.sarif import sarif
@@ -110,7 +110,7 @@ def test_the_files_of_a_run(
 
     page = (out / "summary.md").read_text()
     assert page.startswith(
-        "## Batchproof: `mine.py:Mine` breaks 2 promises (P1 parity, P4 order) and keeps 0\n"
+        "## Batchproof: `mine.py:Mine` breaks 2 promises (P1 parity, P4 order) and keeps 0 promises\n"
     )
     assert "| P1 parity | **FAIL 3** |\n| P4 order | **FAIL 1** |" in page
     assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
@@ -202,11 +202,11 @@ def test_a_page_stays_within_what_a_comment_may_hold() -> None:
 
 
 def test_a_green_run_says_so_and_annotates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert summary_page(finished(status=0)).startswith("## Batchproof: `mine` keeps 1\n")
+    assert summary_page(finished(status=0)).startswith("## Batchproof: `mine` keeps 1 promise\n")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert not list(annotations([]))
+    assert not list(error_commands([]))
     monkeypatch.setenv("GITHUB_ACTIONS", "false")
-    assert not list(annotations([failed("a")])), "nobody would read it"
+    assert not list(error_commands([failed("a")])), "nobody would read it"
 
 
 def test_a_run_that_failed_for_no_engines_sake_does_not_look_green() -> None:
@@ -242,4 +242,4 @@ def test_a_worker_that_was_lost_is_collected_as_well(monkeypatch: pytest.MonkeyP
     report = pytest.TestReport("t", ("t", None, "t"), {}, "failed", "crashed", "???")
     collected.pytest_runtest_logreport(report)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert list(annotations(collected._failed)) == ["::error title=Batchproof%3A t::crashed"]
+    assert list(error_commands(collected._failed)) == ["::error title=Batchproof%3A t::crashed"]

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from batchproof.api import EngineFactory
 from batchproof.places import repository
@@ -29,7 +30,8 @@ def raised_at(error: BaseException) -> Frame | None:
 def defined_at(factory: EngineFactory) -> Frame | None:
     """Returns where the factory of an engine is defined, or None outside the repository."""
     bare = inspect.unwrap(factory.func if isinstance(factory, partial) else factory)
-    definition = _definition(bare if inspect.isroutine(bare) or inspect.isclass(bare) else type(bare))
+    is_defined = inspect.isroutine(bare) or inspect.isclass(bare)
+    definition = _definition(bare if is_defined else type(bare))
     return None if definition is None else innermost([definition])
 
 
@@ -45,7 +47,7 @@ def innermost(frames: Iterable[Frame]) -> Frame | None:
 
 
 @cache
-def _definition(definition: type | EngineFactory) -> Frame | None:
+def _definition(definition: Any) -> Frame | None:
     try:
         file, (_, line) = inspect.getsourcefile(definition), inspect.getsourcelines(definition)
     except (OSError, TypeError):  # it has no Python source

@@ -11,7 +11,7 @@ from batchproof.records.journal import JournalEntry
 MOST = 10  # errors of one step that GitHub shows
 
 
-def annotations(failed: Iterable[JournalEntry]) -> Iterator[str]:
+def error_commands(failed: Iterable[JournalEntry]) -> Iterator[str]:
     """Yields a line for each problem where GitHub runs the tests, and none elsewhere."""
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return

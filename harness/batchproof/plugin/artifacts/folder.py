@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.errors import UsageError
-from batchproof.plugin.artifacts.annotations import annotations
+from batchproof.plugin.artifacts.annotations import error_commands
 from batchproof.plugin.artifacts.code_quality import code_quality
 from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
 from batchproof.plugin.artifacts.sarif import sarif
@@ -71,7 +71,7 @@ class Artifacts:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints annotations, and where the files lie."""
-        for line in annotations(self._failed):
+        for line in error_commands(self._failed):
             terminalreporter.write_line(line)
         if self._folder is not None:
             terminalreporter.write_line(f"artifacts: {self._folder}")

@@ -20,7 +20,13 @@ MOST_ROWS = 30
 def summary_page(run: FinishedRun) -> str:
     """Returns the page: verdict, table, the first failure in full, the others as a list."""
     problems, others = problems_of(run.failed), unexplained(run.failed)
-    parts = [*_verdict(run.table, problems), "", *_table(run.table), "", *_totals(run.table)]
+    parts = [
+        *_verdict(run.table, problems),
+        "",
+        *_table(run.table),
+        "",
+        *_totals(run.table, run.folder),
+    ]
     if problems:
         parts += ["", "### First failure", "", *_in_full(problems[0], run.folder)]
     if problems[1:]:
@@ -39,7 +45,8 @@ def _verdict(table: ConformanceTable, problems: Sequence[Problem]) -> Iterator[s
         broken = [p for p in Promise if any((e.engine, e.promise) == (engine, p) for e in problems)]
         num_held = sum(bool(c.passed and not c.failed) for c in table.cells[engine].values())
         words = f"breaks {counted(len(broken), 'promise')} ({', '.join(map(str, broken))}) and "
-        yield f"## Batchproof: {_code(engine)} {words if broken else ''}keeps {num_held}"
+        held = f"keeps {counted(num_held, 'promise')}"
+        yield f"## Batchproof: {_code(engine)} {words if broken else ''}{held}"
     if not table.is_complete:
         yield "**The run was stopped: some tests are missing.**"
     elif table.exit_status and not problems:
@@ -55,10 +62,11 @@ def _table(table: ConformanceTable) -> Iterator[str]:
             yield line(str(promise), *texts)
 
 
-def _totals(table: ConformanceTable) -> Iterator[str]:
+def _totals(table: ConformanceTable, folder: Path) -> Iterator[str]:
     for engine in table.engines:
         yield f"{totals_line(engine, table.totals[engine])}.  "
-    yield f"Models {', '.join(table.models)}; {table.device}, {table.dtype}, torch {table.torch}."
+    yield f"Models {', '.join(table.models)}; {table.device}, {table.dtype}, torch {table.torch}.  "
+    yield f"Run: {_code(_without_folders(table.made.command, folder))}.  "
     yield from (f"Note: {note}.  " for note in table.notes)
     yield f"\n<sub>{' · '.join(part for each in LEGEND for part in each.split('   '))}</sub>"
 
