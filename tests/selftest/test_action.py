@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,13 @@ def test_a_script_is_bash(script: str) -> None:
 @pytest.mark.parametrize("path", WORKFLOWS)
 def test_a_workflow_is_yaml(path: str) -> None:
     assert yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_oldest_versions_allowed_are_those_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    oldest = {each.replace(">=", "==") + ".*" for each in project["dependencies"]}
+    assert oldest == {*re.findall(r"[\w-]+==[\d.]+\.\*", workflow)}
 
 
 def test_the_changelog_knows_the_version() -> None:

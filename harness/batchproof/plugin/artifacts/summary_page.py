@@ -20,13 +20,8 @@ MOST_ROWS = 30
 def summary_page(run: FinishedRun) -> str:
     """Returns the page: verdict, table, the first failure in full, the others as a list."""
     problems, others = problems_of(run.failed), unexplained(run.failed)
-    parts = [
-        *_verdict(run.table, problems),
-        "",
-        *_table(run.table),
-        "",
-        *_totals(run.table, run.folder),
-    ]
+    parts = [*_verdict(run.table, problems), "", *_table(run.table), ""]
+    parts += _totals(run.table, run.folder)
     if problems:
         parts += ["", "### First failure", "", *_in_full(problems[0], run.folder)]
     if problems[1:]:
@@ -79,12 +74,12 @@ def _in_full(problem: Problem, folder: Path) -> Iterator[str]:
 
 
 def _list(problems: Sequence[Problem]) -> Iterator[str]:
-    yield from header("promise", "what was found", "cause", "at", "a test that finds it")
     for each in problems[:MOST_ROWS]:
-        at = _place(each.at) if each.at else ""
+        at = f" at {_place(each.at)}" if each.at else ""
+        cause = f", {each.cause}" if each.cause else ""
         name = each.shown.record.name if each.shown.record else each.shown.test
-        found = _code(" ".join(each.headline.split()))
-        yield line(str(each.promise), found, each.cause.partition(":")[0], at, _code(name))
+        yield f"* **{each.promise}**: {_code(' '.join(each.headline.split()))}{at}{cause}  "
+        yield f"  {_code(name)}"
     if problems[MOST_ROWS:]:
         yield f"\n... and {counted(len(problems) - MOST_ROWS, 'more problem')}"
 
