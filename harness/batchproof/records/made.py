@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from batchproof import __version__
+import batchproof
 from batchproof.places import CHECKOUT
 from batchproof.records.decode import encode
 from batchproof.records.provenance import Machine, Provenance
@@ -75,7 +75,7 @@ def _commit() -> str:
     """Returns the checkout's commit, with a note if files outside `results/` differ from it. An
     installed package has none and returns its release."""
     if CHECKOUT is None:
-        return f"none, release {__version__}"
+        return f"none, release {batchproof.__version__}"
     commit = _git(CHECKOUT, "rev-parse", "--short=12", "HEAD")
     if not commit:
         return "unknown"

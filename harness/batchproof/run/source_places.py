@@ -30,9 +30,10 @@ def raised_at(error: BaseException) -> Frame | None:
 def defined_at(factory: EngineFactory) -> Frame | None:
     """Returns where the factory of an engine is defined, or None outside the repository."""
     bare = inspect.unwrap(factory.func if isinstance(factory, partial) else factory)
-    is_defined = inspect.isroutine(bare) or inspect.isclass(bare)
-    definition = _definition(bare if is_defined else type(bare))
-    return None if definition is None else innermost([definition])
+    has_source = inspect.isroutine(bare) or inspect.isclass(bare)
+    definition: Any = bare if has_source else type(bare)
+    frame = _definition(definition)
+    return None if frame is None else innermost([frame])
 
 
 def innermost(frames: Iterable[Frame]) -> Frame | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batchproof import __version__
+import batchproof
 from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
 from batchproof.promises import Promise
 
@@ -19,7 +19,7 @@ def sarif(run: FinishedRun) -> dict[str, Any]:
         {"level": "error", "message": {"text": f"{each.test}: {each.report}"}}
         for each in unexplained(run.failed)
     ]
-    driver = {"name": "Batchproof", "version": __version__, "rules": _rules()}
+    driver = {"name": "Batchproof", "version": batchproof.__version__, "rules": _rules()}
     invocation = {
         "executionSuccessful": run.table.is_complete,
         "exitCode": run.table.exit_status,
