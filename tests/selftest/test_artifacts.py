@@ -6,14 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from batchproof.plugin.artifacts.annotations import error_commands
-from batchproof.plugin.artifacts.folder import Artifacts
 from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
 from batchproof.plugin.artifacts.sarif import sarif
 from batchproof.plugin.artifacts.summary_page import LONGEST_REPORT, MOST_ROWS, summary_page
@@ -235,11 +233,3 @@ def test_a_log_has_a_rule_for_each_promise_and_counts_the_harnesss_own_failures(
     assert all(rules[each["ruleIndex"]] == each["ruleId"] for each in log["results"])
     (notification,) = log["invocations"][0]["toolExecutionNotifications"]
     assert notification["message"]["text"] == "t: no right answer"
-
-
-def test_a_worker_that_was_lost_is_collected_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected = Artifacts(SimpleNamespace(), None)  # type: ignore[arg-type]
-    report = pytest.TestReport("t", ("t", None, "t"), {}, "failed", "crashed", "???")
-    collected.pytest_runtest_logreport(report)
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert list(error_commands(collected._failed)) == ["::error title=Batchproof%3A t::crashed"]
