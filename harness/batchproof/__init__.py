@@ -2,3 +2,5 @@
 
 An engine's author reads `batchproof.api` and nothing else.
 """
+
+__version__ = "0.1.0"  # that of the code that runs, even where another release is installed

@@ -19,6 +19,12 @@ def _checkout() -> Path | None:
     return root if is_source_root and (root / "tests" / "conformance").is_dir() else None
 
 
+def repository() -> Path:
+    """Returns the root of the repository that the current folder belongs to, else that folder."""
+    here = Path.cwd()
+    return next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+
+
 def user_cache() -> Path:
     """Returns the folder for what can be made again, by the environment of this moment."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

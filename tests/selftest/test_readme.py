@@ -92,9 +92,10 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_readme_links_every_page() -> None:
+def test_a_page_for_users_or_contributors_is_linked() -> None:
+    linked = README + (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for page in PAGES:
-        assert f"](docs/{page.name})" in README, page.name
+        assert f"](docs/{page.name})" in linked, page.name
 
 
 def test_the_options_of_the_docs_exist(pytestconfig: pytest.Config) -> None:

@@ -11,7 +11,7 @@ OPTIONS = frozenset(
     (
         *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
         *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
-        *("--isolate", "--no-isolate", "--shard", CONFIG, NO_CONFIG),
+        *("--artifacts", "--isolate", "--no-isolate", "--shard", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
         *("--laps", "--verify", "--goodput", "--load", "--burstiness", "--growth-for"),
         *("--threads", "--pin", "--results"),

@@ -15,7 +15,7 @@ from batchproof.findings.failure_text import failure_text
 from batchproof.findings.finding import Rule, found
 from batchproof.plugin.diagnosing import diagnosis_of
 from batchproof.plugin.entering import enter
-from batchproof.plugin.item_names import again
+from batchproof.plugin.item_names import again, name_of
 from batchproof.plugin.repro import replay_file
 from batchproof.plugin.xfails import known_failure_of
 from batchproof.run.call_notes import notes
@@ -23,6 +23,7 @@ from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 
 TRIAL = pytest.StashKey[Trial]()  # there even if the `trial` fixture fails
+NOTED = pytest.StashKey[dict[str, Any]]()  # the test record while it is filled in, as JSON
 
 
 def begin_note(item: pytest.Item, trial: Trial, record: dict[str, Any]) -> None:
@@ -82,6 +83,7 @@ def concluded(item: pytest.Item, failure: Failure, record: dict[str, Any]) -> st
 def described(item: pytest.Item, record: dict[str, Any]) -> None:
     """Notes which test it is: its function, and its parameters except engine, model and case."""
     given: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    record["name"] = name_of(item)
     record["function"] = getattr(item, "originalname", item.name)
     record["parameters"] = {
         name: value for name, value in given.items() if isinstance(value, str | int | float)

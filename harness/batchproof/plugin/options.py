@@ -19,6 +19,7 @@ from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import bench_options, isolation, journal_file, problems, spread, table_file
+from batchproof.plugin.artifacts import folder as artifacts
 from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import SELECTION, Selection, select
@@ -87,6 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="for each failure write a file for `python -m batchproof replay` and a YAML case to DIR",
     )
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
+    group.addoption(artifacts.OPTION, metavar="DIR", help=artifacts.HELP)
     journal_file.add_options(group)
     text = f"the configuration (default: {OWN} or [tool.batchproof] in {SHARED}, here or above)"
     group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
@@ -115,6 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _configure(config: pytest.Config) -> None:
+    artifacts.prepare(config)
     _check_limits(config)
     _check_profile(config.getoption("--hypothesis-profile"))
     if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
@@ -128,6 +131,7 @@ def _configure(config: pytest.Config) -> None:
     of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
     config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
     table_file.register(config)
+    artifacts.register(config)
     journal_file.register(config)
 
 

@@ -13,7 +13,7 @@ from batchproof.records.decode import decode
 from batchproof.records.table import PromiseCell, Totals
 from batchproof.records.trial_record import TrialRecord
 
-RECORD = "batchproof"  # the name of the record among the properties of a report
+RECORD = "batchproof"  # the attribute of a report that holds it, and travels along from a worker
 Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
 
 LEGEND = (
@@ -24,8 +24,22 @@ LEGEND = (
 
 def record_of(report: pytest.TestReport) -> TrialRecord | None:
     """Returns the test record as it is now, or None for a test that is no conformance test."""
-    noted = dict(getattr(report, "user_properties", ())).get(RECORD)
+    noted = getattr(report, RECORD, None)
     return None if noted is None else decode(TrialRecord, noted)
+
+
+def describe_for_junit(report: pytest.TestReport) -> None:
+    """Adds the properties that JUnit XML shows of a conformance test."""
+    record = record_of(report)
+    if record is None:
+        return
+    said: dict[str, object] = {"engine": record.engine, "model": record.model}
+    said["promise"] = ", ".join(record.counted_for)
+    if failure := record.failure:
+        said |= {"rule": failure.rule, "cause": failure.cause, "replay": failure.replay}
+        at = failure.raised_at or record.defined_at
+        said["source"] = at and f"{at.file}:{at.line}"
+    report.user_properties += [(name, value) for name, value in said.items() if value]
 
 
 def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
@@ -67,7 +81,7 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
             yield f"{promise!s:<{titles}}" + "".join(texts)
     yield from LEGEND
     for engine in engines:
-        yield _totals_line(engine, totals_of(engine, outcomes))
+        yield totals_line(engine, totals_of(engine, outcomes))
 
 
 def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCell]:
@@ -126,7 +140,8 @@ def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
     )
 
 
-def _totals_line(engine: str, total: Totals) -> str:
+def totals_line(engine: str, total: Totals) -> str:
+    """Returns what was compared, in a line."""
     if not total.num_workloads:
         return f"{engine}: no workload was compared to its end"
     workloads, answers = counted(total.num_workloads, "workload"), counted(total.num_requests, "answer")

@@ -30,6 +30,7 @@ class TableFile:
         self.path = path
         self._config = config
         self._outcomes: list[Outcome] = []
+        self.written: ConformanceTable | None = None  # once the session has ended
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the reports, those of workers included."""
@@ -44,8 +45,8 @@ class TableFile:
         status = int(session.exitstatus)
         was_stopped = status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         is_complete = not (was_stopped or session.shouldstop or session.shouldfail)
-        found = conformance(self._outcomes, self._config, status, is_complete)
-        CONFORMANCE.write(found, self.path)
+        self.written = conformance(self._outcomes, self._config, status, is_complete)
+        CONFORMANCE.write(self.written, self.path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the path of the file, or that it was not written."""

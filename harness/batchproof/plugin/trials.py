@@ -12,12 +12,15 @@ from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Rule, found
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.plugin.entering import FIRST_CONTACT
-from batchproof.plugin.failing import TRIAL, begin_note
+from batchproof.plugin.failing import NOTED, TRIAL, begin_note
 from batchproof.plugin.selection import LAB, SELECTION, Selection
 from batchproof.promises import Promise
+from batchproof.records.decode import encode
+from batchproof.records.trial_record import SourcePlace
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
+from batchproof.run.source_places import defined_at
 from batchproof.run.trial import Trial
 
 # Learned positions; exact arithmetic, with RoPE; a window.
@@ -146,7 +149,9 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
         "model": model_name,
         "promises": [promise.id for promise in promises],
     }
-    request.node.user_properties.append(("batchproof", record))
+    if at := defined_at(spec.factory):
+        record["defined_at"] = encode(SourcePlace(*at))
+    request.node.stash[NOTED] = record
     trial = Trial(laboratory, spec, laboratory.oracle(model_name), frozenset(), promises[0])
     request.node.stash[TRIAL] = trial
     begin_note(request.node, trial, record)

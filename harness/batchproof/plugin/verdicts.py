@@ -16,9 +16,9 @@ from batchproof.errors import OracleError, UsageError
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
 from batchproof.plugin.entering import enter
-from batchproof.plugin.failing import concluded, described, failure_of
+from batchproof.plugin.failing import NOTED, concluded, described, failure_of
 from batchproof.plugin.item_names import again
-from batchproof.plugin.promise_table import RECORD, record_of
+from batchproof.plugin.promise_table import RECORD, describe_for_junit, record_of
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
 from batchproof.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
@@ -34,15 +34,17 @@ def pytest_runtest_makereport(
     if call.excinfo is not None and isinstance(call.excinfo.value, ConformanceFailure | HangFailure):
         call.excinfo.traceback = call.excinfo.traceback[-1:]  # slow to format, and replaced below
     report = yield
-    noted = dict(item.user_properties).get(RECORD)
+    noted = item.stash.get(NOTED, None)
     if noted is None:
         return report
-    assert isinstance(noted, dict), "the trial fixture puts a dict there"
+    vars(report)[RECORD] = noted
     described(item, noted)
     if call.excinfo is None:
         _conclude_pass(item, report, noted)
     elif report.failed or is_known(report):
         _conclude_failure(item, report, noted, call.excinfo.value)
+    if report.when == "teardown":
+        describe_for_junit(report)
     return report
 
 
@@ -52,6 +54,7 @@ def _conclude_pass(item: pytest.Item, report: pytest.TestReport, noted: Noted) -
     assert record is not None, "it was there a moment ago"
     missing = [what for what, did_happen in record.has_happened.items() if not did_happen]
     if report.failed and known:
+        noted["is_stale"] = True
         report.longrepr = known.is_no_more
     elif report.passed and report.when == "call" and missing:
         report.outcome = "failed"

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import batchproof
 from batchproof.places import CHECKOUT
 from batchproof.records.decode import encode
 from batchproof.records.provenance import Machine, Provenance
@@ -76,7 +77,7 @@ def _commit() -> str:
     """Returns the checkout's commit, with a note if files outside `results/` differ from it. An
     installed package has none and returns its release."""
     if CHECKOUT is None:
-        return f"none, release {version('batchproof')}"
+        return f"none, release {batchproof.__version__}"
     commit = _git(CHECKOUT, "rev-parse", "--short=12", "HEAD")
     if not commit:
         return "unknown"

@@ -34,6 +34,15 @@ class Ledger:
 
 
 @dataclass(frozen=True)
+class SourcePlace:
+    """A line of source, in a file named from the root of the repository."""
+
+    file: str
+    line: int
+    name: str  # of the function or class there
+
+
+@dataclass(frozen=True)
 class FailureRecord:
     """A broken promise as data.
 
@@ -51,6 +60,12 @@ class FailureRecord:
     cause: str | None = None  # what the diagnosis names
     replay: str | None = None  # path of the failure file that --repro has written
 
+    @property
+    def raised_at(self) -> SourcePlace | None:
+        """Returns the line of the engine that raised or hung, if one did."""
+        at = self.facts.get("at")
+        return SourcePlace(*at) if isinstance(at, list | tuple) else None
+
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -61,6 +76,8 @@ class TrialRecord:
     promises: tuple[str, ...]  # the test checks these
     function: str = ""  # of the test, without parameters
     parameters: Mapping[str, object] = field(default_factory=dict)  # of the test, curated case aside
+    name: str = ""  # of the test, as --xfails reads it
+    defined_at: SourcePlace | None = None  # the factory of the engine
     refused: str | None = None  # why the engine does not serve the model
     lacks: str | None = None  # the capability that it would need
     adequacy: str | None = None  # of a model that the user brought: what was measured
@@ -68,6 +85,7 @@ class TrialRecord:
     ledger: Ledger = field(default_factory=Ledger)
     has_happened: Mapping[str, bool] = field(default_factory=dict)  # what a trace must show
     failure: FailureRecord | None = None
+    is_stale: bool = False  # a known failure that passes
     is_own_failure: bool = False  # the harness failed, not the engine
     is_wrong_input: bool = False  # so did it, because a case or an option is wrong
 

@@ -27,6 +27,7 @@ from batchproof.run.history import RunHistory
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory, Offer
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
+from batchproof.run.source_places import raised_at
 from batchproof.run.time_limit import contained, time_limit
 from batchproof.workload.workloads import Outcome, Workload
 
@@ -226,11 +227,13 @@ class Trial:
         except BrokenPromise as error:
             raise ConformanceFailure(self.failure(error.finding, workload)) from None
         except EngineHang as hang:
-            finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
+            at = raised_at(hang)
+            finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence, at=at)
             raise HangFailure(self.failure(finding, workload)) from None
         except Exception as error:
             facts: Facts = {"error": type(error).__name__, "message": str(error)}
-            finding = found(rule, promise=self.promise, frames=last_frames(error), **facts)
+            facts |= {"frames": last_frames(error), "at": raised_at(error)}
+            finding = found(rule, promise=self.promise, **facts)
             error.__traceback__ = None  # of a recursion it is long, and Hypothesis formats it
             raise ConformanceFailure(self.failure(finding, workload)) from None
 

@@ -1,0 +1,117 @@
+"""The run as a page in Markdown, for a job summary or a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
+from batchproof.plugin.promise_table import LEGEND, counted, totals_line
+from batchproof.promises import Promise
+from batchproof.records.journal import JournalEntry
+from batchproof.records.markdown import header, line
+from batchproof.records.table import ConformanceTable
+from batchproof.records.trial_record import SourcePlace
+
+LONGEST_REPORT = 20_000  # characters; a comment may have 65,536
+MOST_ROWS = 30
+
+
+def summary_page(run: FinishedRun) -> str:
+    """Returns the page: verdict, table, the first failure in full, the others as a list."""
+    problems, others = problems_of(run.failed), unexplained(run.failed)
+    parts = [*_verdict(run.table, problems), "", *_table(run.table), ""]
+    parts += _totals(run.table, run.folder)
+    if problems:
+        parts += ["", "### First failure", "", *_in_full(problems[0], run.folder)]
+    if problems[1:]:
+        parts += ["", "### Other failures", "", *_list(problems[1:])]
+    for title, entries in (
+        ("Expected failures that pass now", [e for e in others if _is_stale(e)]),
+        ("Failed for other reasons than an engine", [e for e in others if not _is_stale(e)]),
+    ):
+        if entries:
+            parts += ["", f"### {title}", "", *(f"* {_one_line(e)}" for e in entries[:MOST_ROWS])]
+    return "\n".join(parts) + "\n"
+
+
+def _verdict(table: ConformanceTable, problems: Sequence[Problem]) -> Iterator[str]:
+    for engine in table.engines:
+        broken = [p for p in Promise if any((e.engine, e.promise) == (engine, p) for e in problems)]
+        num_held = sum(bool(c.passed and not c.failed) for c in table.cells[engine].values())
+        words = f"breaks {counted(len(broken), 'promise')} ({', '.join(map(str, broken))}) and "
+        held = f"keeps {counted(num_held, 'promise')}"
+        yield f"## Batchproof: {_code(engine)} {words if broken else ''}{held}"
+    if not table.is_complete:
+        yield "**The run was stopped: some tests are missing.**"
+    elif table.exit_status and not problems:
+        yield "**The run failed**, though no promise is broken: see below, or the log."
+
+
+def _table(table: ConformanceTable) -> Iterator[str]:
+    yield from header("promise", *map(_code, table.engines))
+    for promise in Promise:
+        cells = [table.cells[engine].get(promise.id) for engine in table.engines]
+        if any(cells):
+            texts = ("-" if c is None else f"**{c.text}**" if c.failed else c.text for c in cells)
+            yield line(str(promise), *texts)
+
+
+def _totals(table: ConformanceTable, folder: Path) -> Iterator[str]:
+    for engine in table.engines:
+        yield f"{totals_line(engine, table.totals[engine])}.  "
+    yield f"Models {', '.join(table.models)}; {table.device}, {table.dtype}, torch {table.torch}.  "
+    yield f"Run: {_code(_without_folders(table.made.command, folder))}.  "
+    yield from (f"Note: {note}.  " for note in table.notes)
+    yield f"\n<sub>{' · '.join(part for each in LEGEND for part in each.split('   '))}</sub>"
+
+
+def _in_full(problem: Problem, folder: Path) -> Iterator[str]:
+    if at := problem.at:
+        yield f"At {_place(at)}{f', in {_code(at.name)}' if at.name else ''}:"
+        yield ""
+    yield from _fenced(_without_folders(problem.shown.report, folder)[:LONGEST_REPORT])
+
+
+def _list(problems: Sequence[Problem]) -> Iterator[str]:
+    for each in problems[:MOST_ROWS]:
+        at = f" at {_place(each.at)}" if each.at else ""
+        cause = f", {each.cause}" if each.cause else ""
+        name = each.shown.record.name if each.shown.record else each.shown.test
+        yield f"* **{each.promise}**: {_code(' '.join(each.headline.split()))}{at}{cause}  "
+        yield f"  {_code(name)}"
+    if problems[MOST_ROWS:]:
+        yield f"\n... and {counted(len(problems) - MOST_ROWS, 'more problem')}"
+
+
+def _fenced(text: str) -> list[str]:
+    """Returns the text as a block that no line of it can end."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [f"{fence}text", text, fence]
+
+
+def _place(at: SourcePlace) -> str:
+    return _code(f"{at.file}:{at.line}")
+
+
+def _code(text: str) -> str:
+    """Returns the text as a code span; backticks in it would end the span."""
+    return f"`{text.replace('`', chr(39))}`"
+
+
+def _one_line(entry: JournalEntry) -> str:
+    return f"{_code(entry.test)}: {' '.join(entry.report.split())[:500]}"
+
+
+def _is_stale(entry: JournalEntry) -> bool:
+    return entry.record is not None and entry.record.is_stale
+
+
+def _without_folders(text: str, folder: Path) -> str:
+    """Returns the text with files named from the folder of the run's files, or from the current one:
+    where the page is read there are other machines."""
+    for each in (folder, Path.cwd()):
+        text = text.replace(f"{each}/", "")
+    return text

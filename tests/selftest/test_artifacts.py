@@ -1,0 +1,237 @@
+"""`--artifacts`: the files of a run say what happened, and where in the repository it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from batchproof.plugin.artifacts.annotations import error_commands
+from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
+from batchproof.plugin.artifacts.sarif import sarif
+from batchproof.plugin.artifacts.summary_page import LONGEST_REPORT, MOST_ROWS, summary_page
+from batchproof.promises import Promise
+from batchproof.records.journal import JournalEntry
+from batchproof.records.provenance import Machine, Provenance
+from batchproof.records.table import ConformanceTable, PromiseCell, Totals
+from batchproof.records.trial_record import FailureRecord, SourcePlace, TrialRecord
+
+RunSuite = Callable[..., Any]
+
+ENGINE = """
+from batchproof_engines.static import StaticEngine
+from scheduling import chosen
+
+class Mine(StaticEngine):
+    def generate(self, requests):
+        return super().generate(chosen(requests))
+"""
+SCHEDULING = """
+def chosen(requests):
+    if len(requests) > 1:
+        raise LookupError("a `slot`, 100% full: ```")
+    return requests
+"""
+SUITE = """
+import pytest
+from batchproof.api import Request
+from batchproof.checks.broken import broken
+from batchproof.findings.finding import Rule
+from batchproof.promises import Promise
+from batchproof.workload.workloads import Workload
+
+def requests(number):
+    return Workload(tuple(Request(f"r{i}", (1, 2), 2) for i in range(number)))
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_raises(trial, number):
+    trial.check(requests(number))
+
+@pytest.mark.promise(id="P4")
+def test_wrong(trial):
+    raise broken(Rule.STATED, promise=Promise.P4, what="planted")
+
+def test_of_no_engine():
+    raise AssertionError("not the engine's")
+"""
+ID = "test_mini.py::test_raises[mine.py:Mine-gpt2-random-1]"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / ".git").mkdir()
+    for name, text in (("mine", ENGINE), ("scheduling", SCHEDULING), ("test_mini", SUITE)):
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "known").write_text(
+        f"[[expected_failures]]\ntest = '{ID}'\nreason = 'gone'\nlink = '#1'\n"
+    )
+    return tmp_path
+
+
+def test_the_files_of_a_run(
+    run_suite: RunSuite, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    session = run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known")
+    out = repository / "out"
+    assert {each.name for each in out.iterdir()} == {
+        *("summary.md", "results.sarif", "code-quality.json", "junit.xml", "table.json", "failures"),
+    }
+
+    # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong
+    # answer has no frame, so the definition stands for it.
+    first, second = json.loads((out / "results.sarif").read_text())["runs"][0]["results"]
+    assert [place_of(each) for each in (first, second)] == [
+        ("scheduling.py", 4, "chosen"),
+        ("mine.py", 5, "Mine"),
+    ]
+    assert [each["ruleId"] for each in (first, second)] == ["P1", "P4"]
+    assert first["message"]["text"].startswith(
+        "mine.py:Mine: the engine raised LookupError: a `slot`, 100% full: ``` (2 tests)"
+    )
+    quality = json.loads((out / "code-quality.json").read_text())
+    assert [each["fingerprint"] for each in quality] == [
+        each["partialFingerprints"]["batchproof/v1"] for each in (first, second)
+    ]
+    assert quality[0]["location"] == {"path": "scheduling.py", "lines": {"begin": 4}}
+
+    commands = [each for each in session.output.splitlines() if each.startswith("::error")]
+    assert commands[0] == (
+        "::error file=scheduling.py,line=4,title=Batchproof%3A P1 parity"
+        "::the engine raised LookupError: a `slot`, 100%25 full: ``` (2 tests)"
+    )
+    assert len(commands) == 4, "two problems, a stale expectation, and a test of no engine"
+
+    page = (out / "summary.md").read_text()
+    assert page.startswith(
+        "## Batchproof: `mine.py:Mine` breaks 2 promises (P1 parity, P4 order) and keeps 0 promises\n"
+    )
+    assert "| P1 parity | **FAIL 3** |\n| P4 order | **FAIL 1** |" in page
+    assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
+    assert "replay: python -m batchproof replay failures/p1-raises" in page
+    assert str(repository) not in page
+    assert f"### Expected failures that pass now\n\n* `{ID}`: " in page
+    assert "### Failed for other reasons than an engine\n\n* `test_mini.py::test_of_no_engine`" in page
+
+    cases = ElementTree.parse(out / "junit.xml").iter("testcase")
+    failed = next(each for each in cases if "Mine-gpt2-random-2]" in each.get("name", ""))
+    properties = {each.get("name"): each.get("value") for each in failed.iter("property")}
+    assert properties.pop("replay", "").startswith(str(out))
+    assert properties == {
+        "engine": "mine.py:Mine",
+        "model": "gpt2-random",
+        "promise": "P1",
+        "rule": "raised",
+        "cause": "CRASH",
+        "source": "scheduling.py:4",
+    }
+    assert failed[1].get("message", "").startswith("P1 parity is broken: the engine raised LookupError")
+
+
+def place_of(result: dict[str, Any]) -> tuple[str, int, str]:
+    (location,) = result["locations"]
+    place = location["physicalLocation"]
+    name = location["logicalLocations"][0]["fullyQualifiedName"]
+    return place["artifactLocation"]["uri"], place["region"]["startLine"], name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--artifacts=file/below"], "--artifacts 'file/below' can be no folder: Not a directory"),
+        (["--artifacts=out", "--benchmark-only"], "--artifacts 'out' is of conformance tests"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_told_at_once(
+    run_suite: RunSuite, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    session = run_suite(*arguments)
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
+    assert words in session.output
+
+
+def failed(name: str, report: str = "P1 parity is broken: x", **changes: Any) -> JournalEntry:
+    failure = FailureRecord("P1", "token", "P1 parity is broken: x", **changes)
+    at = SourcePlace("mine.py", 3, "Mine")
+    record = TrialRecord("mine", "gpt2-hash", ("P1",), name=name, defined_at=at, failure=failure)
+    return JournalEntry(name, "failed", record=record, report=report)
+
+
+def finished(*entries: JournalEntry, passed: int = 1, status: int = 1) -> FinishedRun:
+    table = ConformanceTable(
+        Provenance(Machine("cpu", 1), {}),
+        ("mine",),
+        {"mine": {"P1": PromiseCell("1", passed=passed, failed=len(entries))}},
+        {"mine": Totals()},
+        exit_status=status,
+    )
+    return FinishedRun(table, entries, Path("/nowhere"))
+
+
+def test_a_fingerprint_outlives_moved_lines_and_other_tests() -> None:
+    def moved(name: str, line: int) -> JournalEntry:
+        return failed(name, facts={"at": ["a.py", line, "step"]})
+
+    (before,) = problems_of([moved("one", 3)])
+    (after,) = problems_of([moved("two", 30), moved("three", 30)])
+    assert before.fingerprint == after.fingerprint
+    assert (after.at, after.tests) == (SourcePlace("a.py", 30, "step"), ("three", "two"))
+    assert len(problems_of([moved("one", 3), failed("two")])) == 2, "in two places"
+
+
+def test_of_alike_failures_the_shortest_report_with_a_cause_is_shown() -> None:
+    (problem,) = problems_of(
+        [failed("a", ""), failed("b", "quite long", cause="LEAK"), failed("c", "long", cause="LEAK")]
+    )
+    assert problem.shown.test == "c"
+    assert problem.cause == "LEAK: keys of another live sequence are visible"
+
+
+def test_a_page_stays_within_what_a_comment_may_hold() -> None:
+    many = [failed(f"t{i}", "x" * 10**6, facts={"at": ["a.py", i, f"f{i}"]}) for i in range(99)]
+    page = summary_page(finished(*many))
+    assert len(page) < LONGEST_REPORT + 200 * MOST_ROWS
+    assert "... and 68 more problems" in page
+
+
+def test_a_green_run_says_so_and_annotates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert summary_page(finished(status=0)).startswith("## Batchproof: `mine` keeps 1 promise\n")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert not list(error_commands([]))
+    monkeypatch.setenv("GITHUB_ACTIONS", "false")
+    assert not list(error_commands([failed("a")])), "nobody would read it"
+
+
+def test_a_run_that_failed_for_no_engines_sake_does_not_look_green() -> None:
+    assert "**The run failed**" in summary_page(finished())
+    cut = replace(finished().table, is_complete=False)
+    assert "some tests are missing" in summary_page(replace(finished(), table=cut))
+
+
+def test_an_engine_without_source_here_is_shown_where_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = failed("a")
+    assert entry.record is not None
+    foreign = replace(entry, record=replace(entry.record, defined_at=None))
+    assert "locations" not in sarif(finished(foreign))["runs"][0]["results"][0]
+    (tmp_path / "batchproof.toml").write_text("")
+    assert problems_of([foreign])[0].at == SourcePlace("batchproof.toml", 1, "")
+
+
+def test_a_log_has_a_rule_for_each_promise_and_counts_the_harnesss_own_failures() -> None:
+    own = JournalEntry("t", "failed", record=None, report="no right answer")
+    (log,) = sarif(finished(failed("a"), own))["runs"]
+    rules = [each["id"] for each in log["tool"]["driver"]["rules"]]
+    assert rules == [promise.id for promise in Promise]
+    assert all(rules[each["ruleIndex"]] == each["ruleId"] for each in log["results"])
+    (notification,) = log["invocations"][0]["toolExecutionNotifications"]
+    assert notification["message"]["text"] == "t: no right answer"
