@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batchproof.campaign.triage.asking import Asker, NoAnswerError
@@ -28,8 +28,9 @@ def triage_engine(
     time_limit_s: float,
     seed: int,
     directory: Path | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> EngineTriage:
-    """Returns the verdict on an engine. Models that it does not serve are named; the first on which
+    """Returns the verdict on an engine; `note` hears of each model before it is begun. Models that it does not serve are named; the first on which
     answers are corrupt is the last. `directory`: where failure files go; None: nowhere.
 
     Raises `UsageError` and `ConfigError` for what is wrong with the engine's options.
@@ -40,6 +41,7 @@ def triage_engine(
     for number, model in enumerate(models):
         now = time.monotonic()
         deadline = now + max(0.0, end - now) / (len(models) - number)
+        note(f"{model}: measuring here what rounding explains, then asking {spec.name}")
         try:
             found.append(_on_model(lab, spec, model, deadline, seed, directory))
         except UnsupportedModelError as error:

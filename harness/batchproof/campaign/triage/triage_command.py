@@ -114,11 +114,19 @@ def run(arguments: argparse.Namespace) -> int:
         specs = [resolve_engine(each) for each in texts]
         for spec in specs:
             models = arguments.model or _models_of(spec.name)
-            found.append(triage_engine(lab, spec, models, arguments.time_limit, arguments.seed, output))
+            found.append(
+                triage_engine(
+                    lab, spec, models, arguments.time_limit, arguments.seed, output, _say_on_stderr
+                )
+            )
             print("\n".join(engine_lines(found[-1])))
     record = TriageRecord(made_now(), arguments.seed, tuple(found))
     write_result(TRIAGE, record, triage_page, output, "triage", is_whole=True)
     return _exit_code([each.verdict for each in found])
+
+
+def _say_on_stderr(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def _judge_itself(arguments: argparse.Namespace) -> int:
