@@ -30,8 +30,9 @@ def triage_engine(
     directory: Path | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> EngineTriage:
-    """Returns the verdict on an engine; `note` hears of each model before it is begun. Models that it does not serve are named; the first on which
-    answers are corrupt is the last. `directory`: where failure files go; None: nowhere.
+    """Returns the verdict on an engine. Models that it does not serve are named; the first on which
+    answers are corrupt is the last. `directory`: where failure files go; None: nowhere. `note` hears of
+    each model before it is begun.
 
     Raises `UsageError` and `ConfigError` for what is wrong with the engine's options.
     """
