@@ -99,9 +99,9 @@ def record(script: Path, python: str, packages: Sequence[str]) -> Recording:
             [python, "-c", VERSIONS, *packages], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"{python} lacks one of {', '.join(packages)}: {error}") from error
+        raise UsageError(f"{python} lacks one of {', '.join(packages)}") from error
     installed, platform = told.stdout.splitlines()
-    command, status = [python, "-c", RUN, str(script)], None
+    command, status = [python, "-u", "-c", RUN, str(script)], None
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
         status, output = ran.returncode, ran.stdout

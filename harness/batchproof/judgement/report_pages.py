@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from batchproof.judgement.recording import Recording, read_recording
-from batchproof.judgement.upstream_report import Library, UpstreamReport, UpstreamReports
+from batchproof.judgement.upstream_report import UpstreamReport, UpstreamReports
 from batchproof.records.markdown import header, line
 
 INDEX = """# Reports for upstream
 
 Each page reports one defect of a released library to its maintainers: a script that needs the library
 alone, what it printed here, what it should print, and the public threads that were found. None has been
-sent. `batchproof reports` writes these pages from `../reports.yaml`, the scripts in `../reproductions/`
-and their recorded outputs.
+sent; before one is, look for newer threads. `batchproof reports` writes these pages from
+`../reports.yaml`, the scripts in `../reproductions/` and their recorded outputs.
 
 Wrong answers come first: valid requests that are answered wrongly and silently. Then what takes other
 requests down, what loses requests, settings that are not kept, and bad input that is answered.
@@ -31,7 +31,7 @@ def pages(found: UpstreamReports, folder: Path) -> dict[str, str]:
     scripts = folder / "reproductions"
     texts = {}
     for each in found.reports:
-        texts[f"{each.name}.md"] = _page(each, found.libraries[each.library], scripts)
+        texts[f"{each.name}.md"] = _page(each, found, scripts)
     return texts | {"README.md": "\n".join([INDEX, *_table(found, scripts), ""])}
 
 
@@ -49,7 +49,8 @@ def _table(found: UpstreamReports, scripts: Path) -> Iterator[str]:
         )
 
 
-def _page(report: UpstreamReport, library: Library, scripts: Path) -> str:
+def _page(report: UpstreamReport, found: UpstreamReports, scripts: Path) -> str:
+    library = found.libraries[report.library]
     recordings = {script: read_recording(scripts / script) for script in report.scripts}
     first = recordings[report.scripts[0]]
     return "\n\n".join(
@@ -67,7 +68,7 @@ def _page(report: UpstreamReport, library: Library, scripts: Path) -> str:
             "## Workaround",
             report.workaround.strip(),
             "## Threads",
-            "\n".join(_threads(report, first)),
+            "\n".join(_threads(report, found.searched_on)),
             "",
         ]
     ).removesuffix("\n")
@@ -94,8 +95,8 @@ def _body(script: Path) -> str:
     return "\n".join(text.splitlines()[docstring.end_lineno :]).strip()
 
 
-def _threads(report: UpstreamReport, recording: Recording) -> Iterator[str]:
-    yield f"Searched on {recording.date} for: {report.searched.strip()}."
+def _threads(report: UpstreamReport, searched_on: str) -> Iterator[str]:
+    yield f"Searched on {searched_on}, for: {report.searched.strip()}."
     if not any(thread.relation == "same" for thread in report.threads):
         yield "No thread on this defect was found."
     yield ""

@@ -1,7 +1,8 @@
 """A defect of a released library, as its maintainers would want to read it.
 
-`results/engines/reports.yaml` holds what people found out, in two parts:
+`results/engines/reports.yaml` holds what people found out:
 
+    searched_on: ...                      when and where threads were looked for
     libraries:
       ctranslate2:
         title: CTranslate2
@@ -88,6 +89,7 @@ class UpstreamReport:
 class UpstreamReports:
     """The whole file."""
 
+    searched_on: str
     libraries: Mapping[str, Library]
     reports: tuple[UpstreamReport, ...]
 

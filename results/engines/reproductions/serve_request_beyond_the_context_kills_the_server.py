@@ -32,7 +32,7 @@ def asked(prompt: str, max_tokens: int = 6, **more: object) -> str:
     body = {"model": folder, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     request = Request("http://127.0.0.1:8431/v1/completions", json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
-    while True:
+    for _ in range(200):
         try:
             with urlopen(request, timeout=60) as answer:
                 return str(json.load(answer)["choices"][0]["text"])
@@ -40,6 +40,7 @@ def asked(prompt: str, max_tokens: int = 6, **more: object) -> str:
             return f"HTTP {error.code} {error.read().decode()[:200]}"
         except URLError:  # the server is not up yet
             time.sleep(1)
+    raise TimeoutError("the server did not come up")
 
 
 server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
