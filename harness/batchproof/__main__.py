@@ -42,6 +42,11 @@ COMMANDS = {
         "batchproof.judgement.judge_command",
         "run the whole suite on an engine and write a verdict page",
     ),
+    "reports": Command(
+        "batchproof.judgement.reports_command",
+        "write the reports on defects of released libraries to their maintainers",
+        needs_checkout=True,
+    ),
     "invariance": Command(
         "batchproof.campaign.invariance.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",

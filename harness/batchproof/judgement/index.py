@@ -13,8 +13,8 @@ HEAD = """# Released engines before the suite
 
 Each line is the verdict on one released engine. Its folder holds the page, the same as `verdict.json`,
 and the failure files that the page names. `findings.yaml` holds what is known of the failures,
-[findings.md](findings.md) by which tests each was met, and `reproductions/` scripts that show them with
-the library alone.
+[findings.md](findings.md) by which tests each was met, `reproductions/` scripts that show them with the
+library alone, and [reports/](reports/README.md) what is ready to be sent to the maintainers.
 """
 FINDINGS = """# By which tests each finding was met
 

@@ -1,8 +1,9 @@
-"""A greedy `generate_batch` of transformers reseeds torch's global generator, and a seed in its config rewinds
-whatever else draws from it: dropout, shuffling, sampling elsewhere in the process repeat themselves.
+"""A greedy `generate_batch` of transformers reseeds torch's global generator, and a seed in its config
+rewinds whatever else draws from it: dropout, shuffling, sampling elsewhere in the process repeat
+themselves.
 
-`DistributedHelper.set_tp_seed` calls `torch.manual_seed` whenever a batch processor is made, with tensor
-parallelism or without, for greedy decoding as well. Exit status 1: reproduced.
+`DistributedHelper.set_tp_seed` calls `torch.manual_seed` whenever a batch processor is made, with
+tensor parallelism or without, for greedy decoding as well. Exit status 1: reproduced.
 """
 
 import torch

@@ -1,11 +1,11 @@
 """Continuous batching of transformers takes models it cannot serve, and answers nonsense.
 
-It hands the cache and the mask to the attention through the attention interface. A model whose attention is
-its own (or is given a second cache, as in hybrid decoders) ignores both: every packed token sees all tokens of
-all requests before it in the step and nothing of earlier steps. `generate_batch` neither refuses nor fails; the
-most that is said is a warning that the attention could not be switched.
-Of the 189 types in 5.23's causal-LM mapping 35 answer wrongly like that (tiny random models); six are below.
-Exit status 1: reproduced.
+It hands the cache and the mask to the attention through the attention interface. A model whose
+attention is its own (or is given a second cache, as in hybrid decoders) ignores both: every packed
+token sees all tokens of all requests before it in the step and nothing of earlier steps.
+`generate_batch` neither refuses nor fails; the most that is said is a warning that the attention could
+not be switched. Of the 189 types in 5.23's causal-LM mapping 35 answer wrongly like that (tiny random
+models); six are below. Exit status 1: reproduced.
 """
 
 import torch

@@ -1,13 +1,8 @@
-r"""CTranslate2 4.8.5: an empty prompt is refused only since a length that wrapped around is too large.
+"""CTranslate2 4.8.5: an empty prompt is refused only since a length that wrapped around is too large.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_empty_prompt_wraps_a_length.py
-
-It exits with 1 if the failure is still there, with 0 if not. With include_prompt_in_result=True it
-is refused in words. With False, `run_generation` in src/models/language_model.cc (read at 4.8.1)
-first takes `min_prompt_length - 1`, which is unsigned, and makes a vector of that many tokens from
-the prompt.
+Exit status 1: reproduced. With include_prompt_in_result=True it is refused in words. With False,
+`run_generation` in src/models/language_model.cc (read at 4.8.1) first takes `min_prompt_length - 1`,
+which is unsigned, and makes a vector of that many tokens from the prompt.
 """
 
 import sys
@@ -18,14 +13,12 @@ import torch
 import transformers
 from ctranslate2.converters import TransformersConverter
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(0)
 config = transformers.GPT2Config(
-    **{"vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
-    **{"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.2, "tie_word_embeddings": False},
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
+    bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
 )
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
+model = transformers.GPT2LMHeadModel(config).eval()
 vocabulary = {f"t{i}": i for i in range(256)}
 special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
 with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,9 @@
-r"""CTranslate2 4.8.5: a Gemma of transformers 5 is converted with rope_theta 10000, whatever it has.
+"""CTranslate2 4.8.5: a Gemma of transformers 5 is converted with rope_theta 10000, whatever it has.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_gemma_rope_theta_is_lost.py
-
-It exits with 1 if the failure is still there, with 0 if not. transformers 5 keeps rope_theta in
-config.rope_parameters. `GemmaLoader` in the released ctranslate2/converters/transformers.py reads
-config.rope_theta, which is not there, and falls back to 10000; the loaders of Llama and others use
-`get_rotary_params`, which finds it. An answer is "explained" if transformers gives it too with
-10000.
+Exit status 1: reproduced. transformers 5 keeps rope_theta in config.rope_parameters. `GemmaLoader` in
+the released ctranslate2/converters/transformers.py reads config.rope_theta, which is not there, and
+falls back to 10000; the loaders of Llama and others use `get_rotary_params`, which finds it. An answer
+is "explained" if transformers gives it too with 10000.
 """
 
 import sys
@@ -19,8 +14,6 @@ import torch
 import transformers
 from ctranslate2.converters import TransformersConverter
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.2}
 

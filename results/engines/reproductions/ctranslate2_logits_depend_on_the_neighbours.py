@@ -1,15 +1,11 @@
-r"""CTranslate2 4.8.5: the logits of an answer depend on the other prompts of its batch.
+"""CTranslate2 4.8.5: the logits of an answer depend on the other prompts of its batch.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_logits_depend_on_the_neighbours.py
-
-It exits with 1 if the failure is still there, with 0 if not. The answer has two tokens. Alone, its
-`GenerationResult.logits` has two rows; beside a shorter prompt it has more, with those of its own prompt's
-last tokens in front, so that row i is not what token i was chosen from. In a callback, `step.logits` of
-the first row holds the logits of all rows, and that of the others nothing. Likely cause, read in the
-source: `GreedySearch::search` in src/decoding.cc keeps logits of every step, also where a prompt is still
-fed, and moves the tensor of the whole batch into the step result of the row it comes to first.
+Exit status 1: reproduced. The answer has two tokens. Alone, its `GenerationResult.logits` has two rows;
+beside a shorter prompt it has more, with those of its own prompt's last tokens in front, so that row i
+is not what token i was chosen from. In a callback, `step.logits` of the first row holds the logits of
+all rows, and that of the others nothing. Likely cause, read in the source: `GreedySearch::search` in
+src/decoding.cc keeps logits of every step, also where a prompt is still fed, and moves the tensor of
+the whole batch into the step result of the row it comes to first.
 """
 
 import sys
@@ -21,14 +17,12 @@ import torch
 import transformers
 from ctranslate2.converters import TransformersConverter
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(0)
 config = transformers.GPT2Config(
-    **{"vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
-    **{"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.2, "tie_word_embeddings": False},
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
+    bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
 )
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
+model = transformers.GPT2LMHeadModel(config).eval()
 vocabulary = {f"t{i}": i for i in range(256)}
 special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
 with tempfile.TemporaryDirectory() as folder:

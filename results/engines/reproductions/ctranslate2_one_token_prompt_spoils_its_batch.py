@@ -1,14 +1,9 @@
-r"""CTranslate2 4.8.5: beside a prompt of one token, the others are answered with their own prompt.
+"""CTranslate2 4.8.5: beside a prompt of one token, the others are answered with their own prompt.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_one_token_prompt_spoils_its_batch.py
-
-It exits with 1 if the failure is still there, with 0 if not. With include_prompt_in_result=False,
-prompts are fed at once as far as the shortest of the batch, less one token. `run_generation` in
-src/models/language_model.cc (read at 4.8.1) sets `return_prefix = false` only inside of `if
-(forward_length > 0)`. A prompt of one token makes that length 0, so the other prompts are returned,
-but for their first token, and max_length counts them.
+Exit status 1: reproduced. With include_prompt_in_result=False, prompts are fed at once as far as the
+shortest of the batch, less one token. `run_generation` in src/models/language_model.cc (read at 4.8.1)
+sets `return_prefix = false` only inside of `if (forward_length > 0)`. A prompt of one token makes that
+length 0, so the other prompts are returned, but for their first token, and max_length counts them.
 """
 
 import sys
@@ -19,14 +14,12 @@ import torch
 import transformers
 from ctranslate2.converters import TransformersConverter
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(0)
 config = transformers.GPT2Config(
-    **{"vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
-    **{"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.2, "tie_word_embeddings": False},
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
+    bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
 )
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
+model = transformers.GPT2LMHeadModel(config).eval()
 vocabulary = {f"t{i}": i for i in range(256)}
 special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
 with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,9 @@
-r"""CTranslate2 4.8.5: what a repetition_penalty counts depends on the other prompts of the batch.
+"""CTranslate2 4.8.5: what a repetition_penalty counts depends on the other prompts of the batch.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_repetition_penalty_depends_on_the_neighbours.py
-
-It exits with 1 if the failure is still there, with 0 if not. A greedy answer with a repetition_penalty
-should be the same alone and beside a shorter prompt. Likely cause, read in the source:
-`GreedySearch::search` in src/decoding.cc penalises the tokens of its own steps. Those of a prompt that is
-fed at once, as far as the shortest of the batch, are not among them; those behind are.
+Exit status 1: reproduced. A greedy answer with a repetition_penalty should be the same alone and beside
+a shorter prompt. Likely cause, read in the source: `GreedySearch::search` in src/decoding.cc penalises
+the tokens of its own steps. Those of a prompt that is fed at once, as far as the shortest of the batch,
+are not among them; those behind are.
 """
 
 import sys
@@ -18,14 +14,12 @@ import torch
 import transformers
 from ctranslate2.converters import TransformersConverter
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(0)
 config = transformers.GPT2Config(
-    **{"vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
-    **{"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.2, "tie_word_embeddings": False},
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
+    bos_token_id=0, eos_token_id=0, tie_word_embeddings=False,
 )
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
+model = transformers.GPT2LMHeadModel(config).eval()
 vocabulary = {f"t{i}": i for i in range(256)}
 special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "t0")
 with tempfile.TemporaryDirectory() as folder:

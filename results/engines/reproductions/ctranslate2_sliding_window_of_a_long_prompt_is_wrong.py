@@ -1,13 +1,9 @@
-r"""CTranslate2 4.8.5: a prompt beyond the sliding window, fed at once, is attended to beyond it.
+"""CTranslate2 4.8.5: a prompt beyond the sliding window, fed at once, is attended to beyond it.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_sliding_window_of_a_long_prompt_is_wrong.py
-
-It exits with 1 if the failure is still there, with 0 if not. The decoder in
-src/layers/transformer.cc (read at 4.8.1) cuts the prompt into chunks as long as the window. The
-mask of the second and later chunks is only causal, so their queries see all of the chunk before, up
-to 2 * window keys. An answer is "explained" if transformers gives it too with just that mask.
+Exit status 1: reproduced. The decoder in src/layers/transformer.cc (read at 4.8.1) cuts the prompt into
+chunks as long as the window. The mask of the second and later chunks is only causal, so their queries
+see all of the chunk before, up to 2 * window keys. An answer is "explained" if transformers gives it
+too with just that mask.
 """
 
 import sys
@@ -19,8 +15,6 @@ import transformers
 from ctranslate2.converters import TransformersConverter
 
 WINDOW, NUM = 6, 8
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(0)
 shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.2}

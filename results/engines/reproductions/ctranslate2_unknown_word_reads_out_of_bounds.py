@@ -1,14 +1,10 @@
-r"""CTranslate2 4.8.5: without an unknown token, an unknown word reads behind the embeddings.
+"""CTranslate2 4.8.5: without an unknown token, an unknown word reads behind the embeddings.
 
-    python -m batchproof install ctranslate2
-    .engines/ctranslate2/bin/python \
-        results/engines/reproductions/ctranslate2_unknown_word_reads_out_of_bounds.py
-
-It exits with 1 if the failure is still there, with 0 if not. The loaders of Llama and Qwen convert
-a tokenizer without an unknown token to a model whose unknown token is the empty word. `Vocabulary`
-in src/vocabulary.cc (read at 4.8.1) appends that to the words, so an unknown word gets the id
-vocab_size, and the embeddings are read there without a look at their number of rows. That nothing
-is checked is seen in a second process, where forward_batch gets an id far outside.
+Exit status 1: reproduced. The loaders of Llama and Qwen convert a tokenizer without an unknown token to
+a model whose unknown token is the empty word. `Vocabulary` in src/vocabulary.cc (read at 4.8.1) appends
+that to the words, so an unknown word gets the id vocab_size, and the embeddings are read there without
+a look at their number of rows. That nothing is checked is seen in a second process, where forward_batch
+gets an id far outside.
 """
 
 import subprocess
@@ -20,8 +16,6 @@ import torch
 import transformers
 from ctranslate2.converters import TransformersConverter
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 torch.manual_seed(0)
 shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 config = transformers.LlamaConfig(num_attention_heads=4, initializer_range=0.2, **shape)

@@ -1,9 +1,11 @@
-"""transformers: Mamba, FalconMamba, Jamba and Zamba forget the recurrent state when several tokens follow a cache.
+"""transformers: Mamba, FalconMamba, Jamba and Zamba forget the recurrent state when several tokens
+follow a cache.
 
-Their full-sequence form (`mamba_selective_scan`) is not given `recurrent_state`; only a single token (recurrent
-form) goes on from it. The convolution state is taken over, so nothing fails: a prompt fed in two parts, or a chat
-turn appended to a cache, is answered as if what came before were forgotten (but for 3 tokens of convolution).
-mamba2, zamba2, bamba pass `initial_states` and are right. Seen in 5.17.0 and 5.23.0.
+Their full-sequence form (`mamba_selective_scan`) is not given `recurrent_state`; only a single token
+(recurrent form) goes on from it. The convolution state is taken over, so nothing fails: a prompt fed in
+two parts, or a chat turn appended to a cache, is answered as if what came before were forgotten (but
+for 3 tokens of convolution). mamba2, zamba2, bamba pass `initial_states` and are right. Seen in 5.17.0
+and 5.23.0. Exit status 1: reproduced.
 """
 import torch
 from transformers import FalconMambaConfig, FalconMambaForCausalLM, Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
@@ -12,6 +14,7 @@ small = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=8, i
 models = {"mamba2": Mamba2ForCausalLM(Mamba2Config(**small, num_heads=4, head_dim=16, n_groups=1)),
           "mamba": MambaForCausalLM(MambaConfig(**small)),
           "falcon_mamba": FalconMambaForCausalLM(FalconMambaConfig(**small))}
+worst = 0.0
 ids = torch.randint(4, 64, (1, 24), generator=torch.Generator().manual_seed(0))
 for name, model in models.items():
     torch.manual_seed(0)
@@ -24,5 +27,7 @@ for name, model in models.items():
         cache = getattr(first, "cache_params", None) or first.past_key_values
         key = "cache_params" if hasattr(first, "cache_params") else "past_key_values"
         parts = model(ids[:, 16:], use_cache=True, **{key: cache}).logits[:, -1]
+    worst = max(worst, (parts - whole).abs().max().item())
     print(f"{name:12} whole prompt and prompt in two parts differ by {(parts - whole).abs().max():.2g}"
           f" (logits spread over {whole.max() - whole.min():.2g})")
+raise SystemExit(worst > 1e-6)

@@ -1,13 +1,8 @@
-r"""onnxruntime-genai 0.18.0: the model builder drops the sliding window of a Mistral.
+"""onnxruntime-genai 0.18.0: the model builder drops the sliding window of a Mistral.
 
-    python -m batchproof install onnxruntime
-    .engines/onnxruntime/bin/python \
-        results/engines/reproductions/onnxruntime_builder_drops_mistrals_window.py
-
-It exits with 1 if the failure is still there, with 0 if not. A MistralConfig has sliding_window, but no
-layer_types. Without those `Model` in the released models/builders/base.py takes every layer for
-full_attention, so each gets local_window_size -1. An answer is "explained" if transformers gives it too
-without the window.
+Exit status 1: reproduced. A MistralConfig has sliding_window, but no layer_types. Without those `Model`
+in the released models/builders/base.py takes every layer for full_attention, so each gets
+local_window_size -1. An answer is "explained" if transformers gives it too without the window.
 """
 
 import subprocess
@@ -19,8 +14,6 @@ import onnxruntime_genai as og
 import torch
 import transformers
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 NUM = 6
 shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}

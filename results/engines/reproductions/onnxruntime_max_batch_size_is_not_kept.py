@@ -1,12 +1,7 @@
-r"""onnxruntime-genai 0.18.0: engine.static_batching.max_batch_size is reported, but not kept.
+"""onnxruntime-genai 0.18.0: engine.static_batching.max_batch_size is reported, but not kept.
 
-    python -m batchproof install onnxruntime
-    .engines/onnxruntime/bin/python \
-        results/engines/reproductions/onnxruntime_max_batch_size_is_not_kept.py
-
-It exits with 1 if the failure is still there, with 0 if not. Batches are of four, whatever it says.
-`StaticBatchScheduler::Schedule` in src/engine/scheduler.cpp (read at 0.16.0-dev) has a constant
-static_batch_size of 4.
+Exit status 1: reproduced. Batches are of four, whatever it says. `StaticBatchScheduler::Schedule` in
+src/engine/scheduler.cpp (read at 0.16.0-dev) has a constant static_batch_size of 4.
 """
 
 import json
@@ -19,14 +14,12 @@ import onnxruntime_genai as og
 import torch
 import transformers
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}
 torch.manual_seed(0)
-config = transformers.LlamaConfig(**shape, **heads, **special)
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
+config = transformers.LlamaConfig(
+    vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=0, initializer_range=0.2,
+)
+model = transformers.LlamaForCausalLM(config).eval()
 scratch = tempfile.TemporaryDirectory()
 given, built = f"{scratch.name}/given", f"{scratch.name}/built"
 model.save_pretrained(given)

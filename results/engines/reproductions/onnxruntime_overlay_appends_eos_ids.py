@@ -1,11 +1,7 @@
 """onnxruntime-genai 0.18.0: Config.overlay appends a list of EOS ids instead of replacing them.
 
-    python -m batchproof install onnxruntime
-    .engines/onnxruntime/bin/python results/engines/reproductions/onnxruntime_overlay_appends_eos_ids.py
-
-It exits with 1 if the failure is still there, with 0 if not. `Int_Array_Element` in src/config.cpp
-(read at 0.16.0-dev) appends each element of a list to what genai_config.json gave; a single number is
-assigned.
+Exit status 1: reproduced. `Int_Array_Element` in src/config.cpp (read at 0.16.0-dev) appends each
+element of a list to what genai_config.json gave; a single number is assigned.
 """
 
 import json
@@ -19,14 +15,12 @@ import onnxruntime_genai as og
 import torch
 import transformers
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}
 torch.manual_seed(0)
-config = transformers.LlamaConfig(**shape, **heads, **special)
-model = transformers.AutoModelForCausalLM.from_config(config).eval()
+config = transformers.LlamaConfig(
+    vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=0, initializer_range=0.2,
+)
+model = transformers.LlamaForCausalLM(config).eval()
 scratch = tempfile.TemporaryDirectory()
 given, built = f"{scratch.name}/given", f"{scratch.name}/built"
 model.save_pretrained(given)

@@ -1,15 +1,10 @@
-r"""onnxruntime-genai 0.18.0: without a top_k, top_p keeps many more tokens than reach its sum.
+"""onnxruntime-genai 0.18.0: without a top_k, top_p keeps many more tokens than reach its sum.
 
-    python -m batchproof install onnxruntime
-    .engines/onnxruntime/bin/python \
-        results/engines/reproductions/onnxruntime_top_p_keeps_too_many_tokens.py
-
-It exits with 1 if the failure is still there, with 0 if not. The model has constant logits: token k has
--k / 100, of 256. The 47 likeliest tokens reach a top_p of 0.4. Likely cause, read in the source:
-`FindNucleus` sorts a few tokens at a time and takes all others to be as likely as the last one it has
-seen, whatever they are. Its comment says that so "a few extra tokens" may be kept, and that this bound
-is tight where a distribution is peaked; for vocabularies above 64 tokens it is the one used. With a
-top_k beside, the sum is exact.
+Exit status 1: reproduced. The model has constant logits: token k has -k / 100, of 256. The 47 likeliest
+tokens reach a top_p of 0.4. Likely cause, read in the source: `FindNucleus` sorts a few tokens at a
+time and takes all others to be as likely as the last one it has seen, whatever they are. Its comment
+says that so "a few extra tokens" may be kept, and that this bound is tight where a distribution is
+peaked; for vocabularies above 64 tokens it is the one used. With a top_k beside, the sum is exact.
 """
 
 import subprocess
@@ -21,8 +16,6 @@ import onnxruntime_genai as og
 import torch
 import transformers
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
 heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}

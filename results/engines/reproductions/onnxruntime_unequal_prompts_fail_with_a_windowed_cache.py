@@ -1,13 +1,8 @@
-r"""onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine.
+"""onnxruntime-genai 0.18.0: with a windowed cache, unequal prompts in one batch end the Engine.
 
-    python -m batchproof install onnxruntime
-    .engines/onnxruntime/bin/python \
-        results/engines/reproductions/onnxruntime_unequal_prompts_fail_with_a_windowed_cache.py
-
-It exits with 1 if the failure is still there, with 0 if not. The builder gives layers with a sliding
-window a short cache by default (windowed_kv_cache) and sets sliding_window_cache at their
-GroupQueryAttention. That refuses a row shorter than the batch's longest; with windowed_kv_cache=false
-the batch is right.
+Exit status 1: reproduced. The builder gives layers with a sliding window a short cache by default
+(windowed_kv_cache) and sets sliding_window_cache at their GroupQueryAttention. That refuses a row
+shorter than the batch's longest; with windowed_kv_cache=false the batch is right.
 """
 
 import subprocess
@@ -19,8 +14,6 @@ import onnxruntime_genai as og
 import torch
 import transformers
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.2}

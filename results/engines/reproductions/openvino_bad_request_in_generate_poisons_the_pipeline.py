@@ -1,22 +1,25 @@
-r"""openvino-genai 2026.4.1: generate() that refuses one request of a call leaves the others behind.
+"""openvino-genai 2026.4.1: generate() that refuses one request of a call leaves the others behind.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_bad_request_in_generate_poisons_the_pipeline.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source: requests
-are added one by one; when one is refused, those before it stay in the pipeline, and every later
-`generate` is refused because of them, until `step` was called until they end.
+Exit status 1: reproduced. Likely cause, read in the source: requests are added one by one; when one is
+refused, those before it stay in the pipeline, and every later `generate` is refused because of them,
+until `step` was called until they end.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 SETTINGS = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
 GOOD = ov.Tensor(np.array([[1, 2, 3]], dtype=np.int64))
@@ -24,7 +27,7 @@ EMPTY = ov.Tensor(np.zeros((1, 0), dtype=np.int64))
 
 limits = genai.SchedulerConfig()
 limits.num_kv_blocks = 40
-pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
 
 
 def told(*prompts: ov.Tensor) -> str:

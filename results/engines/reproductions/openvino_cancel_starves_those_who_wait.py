@@ -1,27 +1,29 @@
-r"""openvino-genai 2026.4.1: a cancel makes the pipeline give up requests that wait for blocks.
+"""openvino-genai 2026.4.1: a cancel makes the pipeline give up requests that wait for blocks.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_cancel_starves_those_who_wait.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source: blocks
-of a cancelled request come back only at the end of a step. The step after the cancel schedules neither
-it nor those who wait, takes that for out of memory and ends them all as IGNORED; they would have been
-served one step later.
+Exit status 1: reproduced. Likely cause, read in the source: blocks of a cancelled request come back
+only at the end of a step. The step after the cancel schedules neither it nor those who wait, takes that
+for out of memory and ends them all as IGNORED; they would have been served one step later.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 limits = genai.SchedulerConfig()
 limits.num_kv_blocks = 2  # 64 tokens
-pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
 
 
 def add(number: int, length: int, cap: int):

@@ -1,23 +1,26 @@
-r"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse does not copy a shared block.
+"""openvino-genai 2026.4.1: prefix caching without dynamic_split_fuse does not copy a shared block.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_copy_on_write_forgets_the_copy.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source: the
-second request finds all of its prompt in the cache and computes the last token again, for which
-`append_slots` gives it a block of its own and returns that the old one must be copied there.
-`_schedule_prompt_phase_vllm` drops what it returns, so the other tokens of that block are missing.
+Exit status 1: reproduced. Likely cause, read in the source: the second request finds all of its prompt
+in the cache and computes the last token again, for which `append_slots` gives it a block of its own and
+returns that the old one must be copied there. `_schedule_prompt_phase_vllm` drops what it returns, so
+the other tokens of that block are missing.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 PROMPT = np.random.RandomState(0).randint(1, 256, (1, 32)).astype(np.int64)  # one block
@@ -30,7 +33,7 @@ def answers(prefix_caching: bool) -> list[list[int]]:
     limits.num_kv_blocks = 20
     limits.dynamic_split_fuse = False
     limits.enable_prefix_caching = prefix_caching
-    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU", F32)
+    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", F32)
     first = pipe.add_request(0, ov.Tensor(PROMPT), SETTINGS)
     pipe.step()
     second = pipe.add_request(1, ov.Tensor(PROMPT), SETTINGS)

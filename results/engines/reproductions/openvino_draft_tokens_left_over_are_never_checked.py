@@ -1,14 +1,11 @@
-r"""openvino-genai 2026.4.1: draft tokens that do not fit into a step are never checked, and are answered.
+"""openvino-genai 2026.4.1: draft tokens that do not fit into a step are never checked, and are
+answered.
 
-    python -m batchproof install openvino
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_draft_tokens_left_over_are_never_checked.py
-
-It exits with 1 if the failure is still there, with 0 if not. The model is its own draft, so that every
-proposal is right, and yet answers change, also with the default SchedulerConfig. Likely cause, read in
-the source: a step without room for all draft tokens (max_num_batched_tokens, blocks) leaves some in the
-sequence. How many are unchecked is forgotten: `clear_scheduled_tokens` sets it to 0, `update_request` to
-the number inserted last. The rest counts as the model's own; a prompt half fed is overtaken the same way.
+Exit status 1: reproduced. The model is its own draft, so that every proposal is right, and yet answers
+change, also with the default SchedulerConfig. Likely cause, read in the source: a step without room for
+all draft tokens (max_num_batched_tokens, blocks) leaves some in the sequence. How many are unchecked is
+forgotten: `clear_scheduled_tokens` sets it to 0, `update_request` to the number inserted last. The rest
+counts as the model's own; a prompt half fed is overtaken the same way.
 """
 
 import sys

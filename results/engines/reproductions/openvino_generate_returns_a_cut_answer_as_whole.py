@@ -1,23 +1,26 @@
-r"""openvino-genai 2026.4.1: generate() returns what was made before the cache was full as an answer.
+"""openvino-genai 2026.4.1: generate() returns what was made before the cache was full as an answer.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_generate_returns_a_cut_answer_as_whole.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. It should raise, or tell that the request
-was given up. In C++ the result has the status IGNORED; the Python binding of EncodedGenerationResult,
-read in the source, leaves `m_status` out. All that Python sees is a finish reason of NONE ("generation
-is not yet finished"), where a whole answer has STOP or LENGTH.
+Exit status 1: reproduced. It should raise, or tell that the request was given up. In C++ the result has
+the status IGNORED; the Python binding of EncodedGenerationResult, read in the source, leaves `m_status`
+out. All that Python sees is a finish reason of NONE ("generation is not yet finished"), where a whole
+answer has STOP or LENGTH.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 CAP = 100
 SETTINGS = genai.GenerationConfig(max_new_tokens=CAP, ignore_eos=True, eos_token_id=0)
@@ -25,7 +28,7 @@ PROMPTS = [[1, 2, 3], [*range(1, 100)]]
 
 limits = genai.SchedulerConfig()
 limits.num_kv_blocks = 2  # 64 tokens
-pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
 silent = False
 for prompt in PROMPTS:
     try:

@@ -1,22 +1,25 @@
-r"""openvino-genai 2026.4.1: with dynamic_split_fuse, the default, max_num_seqs limits nothing.
+"""openvino-genai 2026.4.1: with dynamic_split_fuse, the default, max_num_seqs limits nothing.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_max_num_seqs_limits_nothing.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. The header says of it "max number of
-scheduled sequences", under "vLLM-like settings". Likely cause, read in the source: only
-`_schedule_prompt_phase_vllm` looks at it, which is what runs without dynamic_split_fuse.
+Exit status 1: reproduced. The header says of it "max number of scheduled sequences", under "vLLM-like
+settings". Likely cause, read in the source: only `_schedule_prompt_phase_vllm` looks at it, which is
+what runs without dynamic_split_fuse.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 PROMPT = np.array([[1, 2, 3]], dtype=np.int64)
 SETTINGS = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
@@ -28,7 +31,7 @@ def scheduled(split: bool) -> list[int]:
     limits.num_kv_blocks = 20
     limits.max_num_seqs = 1
     limits.dynamic_split_fuse = split
-    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
     # A handle that is dropped cancels its request.
     handles = [pipe.add_request(number, ov.Tensor(PROMPT), SETTINGS) for number in range(4)]
     counts = []

@@ -1,14 +1,10 @@
-r"""openvino-genai 2026.4.1: behind a min_p, top_p keeps tokens that it excludes.
+"""openvino-genai 2026.4.1: behind a min_p, top_p keeps tokens that it excludes.
 
-    python -m batchproof install openvino
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_min_p_leaves_top_p_too_many.py
-
-It exits with 1 if the failure is still there, with 0 if not. The model has constant logits: tokens 0 to
-3 have the probabilities 0.4, 0.3, 0.2 and 0.1. A min_p of 0.6 leaves 0 and 1, as 4/7 and 3/7; of these
-token 0 alone reaches a top_p of 0.5. Likely cause, read in the source: `TopPFilter` sums what its
-comment calls normalised probabilities, but `MinPFilter` before it removes tokens and does not normalise
-the others anew. 0.4 is not above 0.5, so the next one is kept as well.
+Exit status 1: reproduced. The model has constant logits: tokens 0 to 3 have the probabilities 0.4, 0.3,
+0.2 and 0.1. A min_p of 0.6 leaves 0 and 1, as 4/7 and 3/7; of these token 0 alone reaches a top_p of
+0.5. Likely cause, read in the source: `TopPFilter` sums what its comment calls normalised
+probabilities, but `MinPFilter` before it removes tokens and does not normalise the others anew. 0.4 is
+not above 0.5, so the next one is kept as well.
 """
 
 import sys

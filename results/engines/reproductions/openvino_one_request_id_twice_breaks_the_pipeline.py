@@ -1,23 +1,25 @@
-r"""openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails.
+"""openvino-genai 2026.4.1: a request_id given twice is taken, and every later step fails.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_one_request_id_twice_breaks_the_pipeline.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. It should be refused by `add_request`, or
-served. Likely cause, read in the source: the sampler keeps its futures by request_id, and the second
-`get` of the one that is left raises in the middle of a step, which leaves all requests scheduled; the
-next step raises for that.
+Exit status 1: reproduced. It should be refused by `add_request`, or served. Likely cause, read in the
+source: the sampler keeps its futures by request_id, and the second `get` of the one that is left raises
+in the middle of a step, which leaves all requests scheduled; the next step raises for that.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 PROMPT = np.array([[1, 2, 3]], dtype=np.int64)
 SETTINGS = genai.GenerationConfig(max_new_tokens=3, ignore_eos=True, eos_token_id=0)
@@ -25,7 +27,7 @@ STEPS = 6
 
 limits = genai.SchedulerConfig()
 limits.num_kv_blocks = 40
-pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
 first = pipe.add_request(0, ov.Tensor(PROMPT), SETTINGS)
 try:
     second = pipe.add_request(0, ov.Tensor(PROMPT), SETTINGS)  # a handle that is dropped cancels

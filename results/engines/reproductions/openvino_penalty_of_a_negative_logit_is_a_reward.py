@@ -1,14 +1,10 @@
-r"""openvino-genai 2026.4.1: presence and frequency penalties raise a logit that is negative.
+"""openvino-genai 2026.4.1: presence and frequency penalties raise a logit that is negative.
 
-    python -m batchproof install openvino
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_penalty_of_a_negative_logit_is_a_reward.py
-
-It exits with 1 if the failure is still there, with 0 if not. The model has constant logits: token k has
--1 - k / 2. With a presence_penalty of 1.2, token 0 falls to -2.2 once it is produced, so 1 is next, and
-then 2. The penalties are named after OpenAI's, whose formula subtracts them whatever the sign. Likely
-cause, read in the source: `PresencePenaltyTransform` and `FrequencyPenaltyTransform` subtract from
-logits of 0 and above and add to those below; their documentation says "reduces absolute log prob".
+Exit status 1: reproduced. The model has constant logits: token k has -1 - k / 2. With a
+presence_penalty of 1.2, token 0 falls to -2.2 once it is produced, so 1 is next, and then 2. The
+penalties are named after OpenAI's, whose formula subtracts them whatever the sign. Likely cause, read
+in the source: `PresencePenaltyTransform` and `FrequencyPenaltyTransform` subtract from logits of 0 and
+above and add to those below; their documentation says "reduces absolute log prob".
 """
 
 import sys

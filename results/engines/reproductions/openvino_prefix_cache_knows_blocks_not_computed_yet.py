@@ -1,23 +1,26 @@
-r"""openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet.
+"""openvino-genai 2026.4.1: with prefix caching, blocks are reused that were not computed yet.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_prefix_cache_knows_blocks_not_computed_yet.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. Prompts are fed in chunks of 8 tokens
-here. Likely cause, read in the source: `BlockManager::allocate` files a block under the hash of the
-whole prompt (content_length is the prompt's size and what was generated), not of what is computed.
-Whoever comes between two chunks, or after a cancel, takes keys and values of nothing.
+Exit status 1: reproduced. Prompts are fed in chunks of 8 tokens here. Likely cause, read in the source:
+`BlockManager::allocate` files a block under the hash of the whole prompt (content_length is the
+prompt's size and what was generated), not of what is computed. Whoever comes between two chunks, or
+after a cancel, takes keys and values of nothing.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 TOKENS = np.random.RandomState(0).randint(1, 256, (1, 21)).astype(np.int64)
@@ -30,7 +33,7 @@ def second(prefix_caching: bool, cancelled: bool) -> list[int]:
     limits.num_kv_blocks = 20
     limits.max_num_batched_tokens = 8
     limits.enable_prefix_caching = prefix_caching
-    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU", F32)
+    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", F32)
     first = pipe.add_request(0, ov.Tensor(TOKENS[:, :20]), SETTINGS)
     pipe.step()
     if cancelled:

@@ -1,23 +1,27 @@
-r"""openvino-genai 2026.4.1: prompt lookup answers -1, and wrong tokens, where a request waits for a step.
+"""openvino-genai 2026.4.1: prompt lookup answers -1, and wrong tokens, where a request waits for a
+step.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_prompt_lookup_proposes_again_what_waits.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source:
-`generate_candidates_for_prompt_lookup` appends candidates, filled up with -1, to every request after
-every step. One that had no place in the step still has its last ones, so these count as answered. With
-the default SchedulerConfig, enough requests at once end in an assertion that fails, for all of them.
+Exit status 1: reproduced. Likely cause, read in the source: `generate_candidates_for_prompt_lookup`
+appends candidates, filled up with -1, to every request after every step. One that had no place in the
+step still has its last ones, so these count as answered. With the default SchedulerConfig, enough
+requests at once end in an assertion that fails, for all of them.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 CASES = {  # requests, max_num_batched_tokens, dynamic_split_fuse; 256 and True are the defaults
@@ -34,7 +38,7 @@ def answers(case: str, lookup: bool) -> list[list[int]]:
     limits = genai.SchedulerConfig()
     limits.max_num_batched_tokens, limits.dynamic_split_fuse = budget, split_fuse
     properties = F32 | ({"prompt_lookup": True} if lookup else {})
-    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU", properties)
+    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU", properties)
     settings = genai.GenerationConfig(max_new_tokens=12, ignore_eos=True, eos_token_id=0)
     if lookup:
         settings.num_assistant_tokens, settings.max_ngram_size = 6, 3

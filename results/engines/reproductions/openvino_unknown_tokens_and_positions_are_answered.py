@@ -1,27 +1,30 @@
-r"""openvino-genai 2026.4.1: token ids and positions that the model lacks are answered.
+"""openvino-genai 2026.4.1: token ids and positions that the model lacks are answered.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_unknown_tokens_and_positions_are_answered.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. They should be refused: the model has a
-vocabulary of 256 tokens and 256 learned positions, so it has no embedding for what is behind them. As
-tried: -1 is taken for 255 and -2 for 254, ids of 2^32 and more lose their upper bits, and other ids
-that are too large are all answered alike.
+Exit status 1: reproduced. They should be refused: the model has a vocabulary of 256 tokens and 256
+learned positions, so it has no embedding for what is behind them. As tried: -1 is taken for 255 and -2
+for 254, ids of 2^32 and more lose their upper bits, and other ids that are too large are all answered
+alike.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 limits = genai.SchedulerConfig()
 limits.num_kv_blocks = 40
-pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
 
 
 def answer(prompt: list[int], cap: int) -> list[int] | None:

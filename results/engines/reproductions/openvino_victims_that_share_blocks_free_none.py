@@ -1,23 +1,26 @@
-r"""openvino-genai 2026.4.1: with prefix caching, three requests that fit one by one are all given up.
+"""openvino-genai 2026.4.1: with prefix caching, three requests that fit one by one are all given up.
 
-    python -m batchproof install openvino
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/openvino/bin/optimum-cli export openvino -m toy \
-        --task text-generation-with-past --weight-format fp32 FOLDER
-    .engines/openvino/bin/python \
-        results/engines/reproductions/openvino_victims_that_share_blocks_free_none.py FOLDER
-
-It exits with 1 if the failure is still there, with 0 if not. Likely cause, read in the source but not
-traced: a victim of preemption that shares its blocks frees none; `_preempt_by_recompute` then says
-false and `_apply_preemption` stops, without trying the next victim. Nothing is scheduled, which is
-taken for out of memory: all end as IGNORED.
+Exit status 1: reproduced. Likely cause, read in the source but not traced: a victim of preemption that
+shares its blocks frees none; `_preempt_by_recompute` then says false and `_apply_preemption` stops,
+without trying the next victim. Nothing is scheduled, which is taken for out of memory: all end as
+IGNORED.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+import torch
+from optimum.exporters.openvino import export_from_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+export_from_model(GPT2LMHeadModel(config).eval(), output=folder, task="text-generation-with-past", stateful=True)
 
 TOKENS = np.random.RandomState(1).randint(1, 256, (1, 11)).astype(np.int64)
 ALIKE = np.random.RandomState(0).randint(1, 256, (1, 97)).astype(np.int64)
@@ -30,7 +33,7 @@ def served(prefix_caching: bool) -> list[str]:
     limits.num_kv_blocks = 5  # 160 tokens
     limits.max_num_batched_tokens = 8
     limits.enable_prefix_caching = prefix_caching
-    pipe = genai.ContinuousBatchingPipeline(sys.argv[1], limits, "CPU")
+    pipe = genai.ContinuousBatchingPipeline(folder, limits, "CPU")
     handles, step = [], 0
     while step <= max(ARRIVALS) or pipe.has_non_finished_requests():
         if step in ARRIVALS:

@@ -1,9 +1,11 @@
-"""transformers: Qwen2MoeAttention and PhimoeAttention do not pass `sliding_window` to the attention interface.
+"""transformers: Qwen2MoeAttention and PhimoeAttention do not pass `sliding_window` to the attention
+interface.
 
-sdpa and eager get the window through the mask. Whatever builds no mask (flash_attention_2/3, and any custom
-function of AttentionInterface) has only the keyword, and attends to everything: silently another model.
-Shown on a CPU with an attention function of flash's contract: causal, windowed by the keyword, no mask.
-Seen in 5.17.0 and 5.23.0. qwen2, qwen3_moe, mixtral and mistral pass it.
+sdpa and eager get the window through the mask. Whatever builds no mask (flash_attention_2/3, and any
+custom function of AttentionInterface) has only the keyword, and attends to everything: silently another
+model. Shown on a CPU with an attention function of flash's contract: causal, windowed by the keyword,
+no mask. Seen in 5.17.0 and 5.23.0. Exit status 1: reproduced. qwen2, qwen3_moe, mixtral and mistral
+pass it.
 """
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,7 @@ cases = {
         sliding_window=WINDOW, layer_types=["sliding_attention"] * 2)),
     "phimoe": PhimoeForCausalLM(PhimoeConfig(**small, num_local_experts=4, sliding_window=WINDOW)),
 }
+worst = 0.0
 ids = torch.randint(0, 64, (1, 16), generator=torch.Generator().manual_seed(0))
 for name, model in cases.items():
     model.eval()
@@ -40,4 +43,6 @@ for name, model in cases.items():
         expected = model(ids, use_cache=False).logits
         model.set_attn_implementation("maskless")
         got = model(ids, use_cache=False).logits
+    worst = max(worst, (got - expected).abs().max().item())
     print(f"{name:10} sdpa and flash's contract differ by {(got - expected).abs().max():.2g}")
+raise SystemExit(worst > 1e-3)

@@ -1,30 +1,63 @@
 """transformers serve 5.23.0: the EOS ids of a server's first request stop later ones that name none.
 
-    python -m batchproof install transformers-serve
-    PYTHONPATH=. python results/engines/reproductions/serve_eos_of_the_first_request_stays.py
-
-It exits with 1 if the failure is still there, with 0 if not. The server makes its batching manager
-when the first request comes, with that request's generation config, and `add_request` takes what a
-request leaves out from there.
+The server makes its batching manager when the first request comes, with that request's generation
+config, and `add_request` takes what a request leaves out from there. Exit status 1: reproduced.
 """
 
+import json
+import subprocess
 import sys
+import tempfile
+import time
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from batchproof.api import EngineConfig, Request
-from batchproof.models.catalogue import load_model
-from batchproof.run.registry import reference_factory, resolve_engine
+torch.manual_seed(0)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+shape = {"vocab_size": 256, "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.2}
+GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=None, eos_token_id=None)).save_pretrained(folder)
+words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t0"))
+words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t0").save_pretrained(folder)
+serve = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder, "--device", "cpu", "--port", "8431"]
+serve += ["--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "256"]
 
-model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
-plain = Request("plain", (5, 6, 7), 8)
-(right,) = reference_factory()(model, EngineConfig()).generate([plain])
-stopping = Request("stopping", (5, 6, 7), 8, frozenset({right.token_ids[2]}))
 
-engine = resolve_engine("transformers-serve").factory(model, EngineConfig())
-(alone,) = engine.generate([stopping])  # the first request that this server sees
-(after,) = engine.generate([plain])
-engine.close()
-print(f"EOS {set(stopping.eos_token_ids)}: {alone.token_ids} ({alone.finish_reason})")
-print(f"no EOS: {after.token_ids} ({after.finish_reason}), but should be {right.token_ids}")
-sys.exit(after.token_ids != right.token_ids)
+def asked(prompt: str, max_tokens: int = 6, **more: object) -> str:
+    body = {"model": folder, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+    request = Request("http://127.0.0.1:8431/v1/completions", json.dumps(body).encode())
+    request.add_header("Content-Type", "application/json")
+    for _ in range(200):
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return str(json.load(answer)["choices"][0]["text"])
+        except HTTPError as error:
+            return f"HTTP {error.code} {error.read().decode()[:200]}"
+        except URLError:  # the server is not up yet
+            time.sleep(1)
+    raise TimeoutError("the server did not come up")
+
+
+def answers(first: dict[str, object], later: dict[str, object]) -> set[str]:
+    """What one request is answered five times, on a server whose first request was another."""
+    server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        asked("t5 t6 t7", **first)
+        return {asked("t5 t6 t7", **later) for _ in range(5)}
+    finally:
+        server.kill()
+        server.wait()
+
+
+(right,) = answers({}, {})
+stop = right.split()[2]
+stopping = {"generation_config": json.dumps({"eos_token_id": int(stop[1:])})}
+(got,) = answers(stopping, {})
+print(f"no EOS, behind a first request without one:         {right}")
+print(f"no EOS, behind a first request with {stop} as its EOS: {got}")
+sys.exit(got != right)

@@ -1,38 +1,55 @@
 """transformers serve 5.23.0: one request longer than the model's positions ends the server for all.
 
-    python -m batchproof install transformers-serve
-    PYTHONPATH=. python results/engines/reproductions/serve_request_beyond_the_context_kills_the_server.py
-
-It exits with 1 if the failure is still there, with 0 if not. GPT-2 has learned positions, here 256. The
-request is not checked against them; the forward pass of its 257th token raises and ends the thread that
-batches, so every later request is answered with HTTP 503.
+GPT-2 has learned positions, here 256. The request is not checked against them; the forward pass of its
+257th token raises and ends the thread that batches. Exit status 1: reproduced.
 """
 
+import json
+import subprocess
 import sys
+import tempfile
+import time
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from batchproof.api import EngineConfig, Request
-from batchproof.models.catalogue import load_model
-from batchproof.run.registry import resolve_engine
-
-model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
-engine = resolve_engine("transformers-serve").factory(model, EngineConfig())
-good = Request("good", (1, 2, 3), 3)
-beyond = Request("beyond", tuple(range(240)), 30)
-
-
-def told(request: Request) -> str:
-    try:
-        (completion,) = engine.generate([request])
-    except RuntimeError as error:
-        return str(error)
-    return f"{completion.token_ids} ({completion.finish_reason})"
+torch.manual_seed(0)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+shape = {"vocab_size": 256, "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.2}
+GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
+words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t0"))
+words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t0").save_pretrained(folder)
+serve = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder, "--device", "cpu", "--port", "8431"]
+serve += ["--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "256"]
 
 
-print("before:", told(good))
-print("240 tokens and 30 more:", told(beyond))
-after = told(good)
-print("after:", after)
-engine.close()
-sys.exit("503" in after)
+def asked(prompt: str, max_tokens: int = 6, **more: object) -> str:
+    body = {"model": folder, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+    request = Request("http://127.0.0.1:8431/v1/completions", json.dumps(body).encode())
+    request.add_header("Content-Type", "application/json")
+    for _ in range(200):
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return str(json.load(answer)["choices"][0]["text"])
+        except HTTPError as error:
+            return f"HTTP {error.code} {error.read().decode()[:200]}"
+        except URLError:  # the server is not up yet
+            time.sleep(1)
+    raise TimeoutError("the server did not come up")
+
+
+server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+try:
+    print("before:", asked("t1 t2 t3"))
+    print("240 tokens and 30 more:", asked("t5 " * 240, max_tokens=30))
+    after = asked("t1 t2 t3")
+    print("after:", after)
+finally:
+    server.kill()
+    server.wait()
+sys.exit(after.startswith("HTTP"))

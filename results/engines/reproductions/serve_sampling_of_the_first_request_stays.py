@@ -1,58 +1,63 @@
-r"""transformers serve 5.23.0: with continuous batching, the sampling of the first request holds for all.
+"""transformers serve 5.23.0: with continuous batching, the sampling of the first request holds for all.
 
-    python -m batchproof install transformers-serve
-    python -m batchproof checkpoint gpt2-random toy
-    .engines/transformers-serve/bin/python \
-        results/engines/reproductions/serve_sampling_of_the_first_request_stays.py toy
-
-It exits with 1 if the failure is still there, with 0 if not. The server makes its batching manager when
-the first request comes, with that request's generation config; of later ones it passes on max_tokens and
-EOS ids. So a temperature, also one in a generation_config with do_sample, is ignored without a word, and
-a greedy request behind a first one that is sampled is sampled. A comment in `CBGenerateManager` says so.
+The server makes its batching manager when the first request comes, with that request's generation
+config; of later ones it passes on max_tokens and EOS ids. So a temperature, also one in a
+generation_config with do_sample, is ignored without a word, and a greedy request behind a first one
+that is sampled is sampled. A comment in `CBGenerateManager` says so. Exit status 1: reproduced.
 """
 
 import json
 import subprocess
 import sys
+import tempfile
 import time
-from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-FOLDER, PORT = sys.argv[1], 8431
-SAMPLED = {"generation_config": json.dumps({"do_sample": True, "temperature": 9.0}), "temperature": 9.0}
-serve = [str(Path(sys.executable).with_name("transformers")), "serve", FOLDER, "--continuous-batching"]
-serve += ["--cb-num-blocks", "256", "--cb-max-batch-tokens", "256", "--device", "cpu"]
-serve += ["--host", "127.0.0.1", "--port", str(PORT)]
-quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+torch.manual_seed(0)
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
+shape = {"vocab_size": 256, "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.2}
+GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
+words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t0"))
+words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t0").save_pretrained(folder)
+serve = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder, "--device", "cpu", "--port", "8431"]
+serve += ["--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "256"]
 
 
-def asked(**more: object) -> str:
-    body = {"model": FOLDER, "prompt": "t005 t006 t007", "max_tokens": 6, "temperature": 0, **more}
-    headers = {"Content-Type": "application/json"}
-    url = f"http://127.0.0.1:{PORT}/v1/completions"
-    with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
-        return str(json.load(answer)["choices"][0]["text"])
+def asked(prompt: str, max_tokens: int = 6, **more: object) -> str:
+    body = {"model": folder, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+    request = Request("http://127.0.0.1:8431/v1/completions", json.dumps(body).encode())
+    request.add_header("Content-Type", "application/json")
+    for _ in range(200):
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return str(json.load(answer)["choices"][0]["text"])
+        except HTTPError as error:
+            return f"HTTP {error.code} {error.read().decode()[:200]}"
+        except URLError:  # the server is not up yet
+            time.sleep(1)
+    raise TimeoutError("the server did not come up")
 
 
 def answers(first: dict[str, object], later: dict[str, object]) -> set[str]:
     """What one request is answered five times, on a server whose first request was another."""
-    server = subprocess.Popen(serve, **quiet)
+    server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(240):
-            try:
-                urlopen(f"http://127.0.0.1:{PORT}/v1/models", timeout=5).close()
-                break
-            except (URLError, OSError):
-                time.sleep(0.5)
-        asked(**first)
-        return {asked(**later) for _ in range(5)}
+        asked("t5 t6 t7", **first)
+        return {asked("t5 t6 t7", **later) for _ in range(5)}
     finally:
         server.kill()
         server.wait()
 
 
-hot, cold = answers({}, SAMPLED), answers(SAMPLED, {})
+sampled = {"generation_config": json.dumps({"do_sample": True, "temperature": 9.0}), "temperature": 9.0}
+hot, cold = answers({}, sampled), answers(sampled, {})
 print(f"a temperature of 9 behind a greedy request: {len(hot)} different answers, should be 5")
 print(f"greedy behind a temperature of 9: {len(cold)} different answers, should be 1")
 sys.exit(len(hot) == 1 or len(cold) > 1)

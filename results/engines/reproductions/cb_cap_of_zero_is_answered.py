@@ -1,0 +1,35 @@
+"""Continuous batching of transformers answers requests whose max_new_tokens is 0 or below.
+
+`add_request` does not look at max_new_tokens: 0 and -3 end as FINISHED, with an answer of no token.
+Exit status 1: reproduced.
+"""
+
+import torch
+import transformers
+from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+torch.manual_seed(0)
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )
+).eval()
+manager = model.init_continuous_batching(
+    GenerationConfig(do_sample=False, eos_token_id=-1), ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
+)
+manager.start()
+print("transformers", transformers.__version__)
+is_answered = False
+for cap in (2, 0, -3):
+    try:
+        manager.add_request([61, 7, 33, 90], request_id=f"cap {cap}", max_new_tokens=cap)
+    except ValueError as error:
+        print(f"  max_new_tokens {cap}: refused, {error}")
+        continue
+    while (output := manager.get_result(timeout=1)) is None and manager.is_running():
+        pass
+    print(f"  max_new_tokens {cap}:", output and (output.status.name, output.generated_tokens, output.error))
+    is_answered |= cap <= 0 and output is not None and output.error is None
+manager.stop()
+raise SystemExit(is_answered)
