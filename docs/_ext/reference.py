@@ -59,8 +59,7 @@ def _definition(node: ast.ClassDef | ast.FunctionDef, module: ModuleType) -> Ite
         yield table(head, cells)
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-            what = "property " if source.is_property(method) else ""
-            yield f"`{what}{source.signature(method)}`\n: {_indented(source.documented(method))}"
+            yield f"`{source.signature(method)}`\n: {_indented(source.documented(method))}"
 
 
 def _indented(text: str) -> str:
@@ -187,7 +186,8 @@ def options() -> Iterator[str]:
     parser = _Parser()
     importlib.import_module("batchproof.plugin.options").pytest_addoption(parser)
     for group, rows in parser.groups.items():
-        yield f"## {group.removeprefix('Batchproof: ')}\n\n{table(('option', 'meaning'), rows)}"
+        title = group.removeprefix("Batchproof: ")
+        yield f"## {title[0].upper()}{title[1:]}\n\n{table(('option', 'meaning'), rows)}"
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {

@@ -99,15 +99,13 @@ def first_sentence(text: str) -> str:
 
 
 def signature(node: ast.FunctionDef) -> str:
-    """Returns a method's name and arguments, with their types, without `self`."""
+    """Returns how a function is written where it is called, with types: `step() -> list[TokenEvent]`, or
+    `trace: Sequence[StepRecord]` for a property."""
+    returned = ast.unparse(node.returns) if node.returns else "None"
+    if any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list):
+        return f"{node.name}: {returned}"
     arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(node.args))
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    return f"{node.name}({arguments}){returns}"
-
-
-def is_property(node: ast.FunctionDef) -> bool:
-    """Returns whether the method is read like a field."""
-    return any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
+    return f"{node.name}({arguments}) -> {returned}"
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
