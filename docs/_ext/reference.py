@@ -15,10 +15,10 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import source_text as source
 from docutils import nodes
@@ -27,7 +27,11 @@ from source_text import code, table
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from batchproof import records
 from batchproof.__main__ import COMMANDS
+from batchproof.plugin.options import pytest_addoption
+from batchproof.records.file_kinds import FileKind
+from batchproof.records.journal import JournalKind
 
 CONTRACT = ("batchproof.api", "batchproof.decoding.sampling", "batchproof.decoding.speculation")
 
@@ -52,81 +56,61 @@ def _definition(node: ast.ClassDef | ast.FunctionDef, module: ModuleType) -> Ite
     rows = list(source.fields_of(node, Path(inspect.getfile(module))))
     if rows:
         cells = [(code(each.name), code(each.kind), code(each.default), each.comment) for each in rows]
-        has_types = any(each.kind for each in rows)
-        head = (
-            ("field", "type", "default", "meaning") if has_types else ("member", "", "value", "meaning")
-        )
-        yield table(head, cells)
+        is_enum = not any(each.kind for each in rows)
+        head = ("member", "", "value") if is_enum else ("field", "type", "default")
+        yield table((*head, "meaning"), cells)
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-            yield f"`{source.signature(method)}`\n: {_indented(source.documented(method))}"
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")
+            said = source.documented(method).replace("\n", "\n  ")
+            yield f"`{source.signature(method)}`\n: {said}"
 
 
 def files() -> Iterator[str]:
-    """Yields every kind of result file and journal, with the records it is made of."""
-    shown: set[type] = set()
+    """Yields every kind of result file and journal, with the records it is made of, each once."""
+    shown: list[type] = []
     for kind in _file_kinds():
-        is_journal = hasattr(kind, "entry")
         title = kind.schema.partition("/")[0].removeprefix("batchproof.").replace("-", " ")
         yield f"## {getattr(kind, 'what', title)}\n\nSchema `{kind.schema}`."
-        roots = [kind.head, kind.entry] if is_journal else [kind.record]
-        yield (
-            f"A journal: the first line holds `schema` and a `{roots[0].__name__}`, each further line "
-            f"one `{roots[1].__name__}`."
-            if is_journal
-            else f"One JSON object: `schema`, and the keys of a `{roots[0].__name__}`."
-        )
-        for record in [each for root in roots for each in _records(root)]:
-            if record not in shown:
-                shown.add(record)
-                yield from _record(record)
+        roots = [kind.head, kind.entry] if isinstance(kind, JournalKind) else [kind.record]
+        if isinstance(kind, JournalKind):
+            head, entry = (each.__name__ for each in roots)
+            yield f"The first line holds `schema` and a `{head}`, each further line one `{entry}`."
+        else:
+            yield f"One JSON object: `schema`, and the keys of a `{roots[0].__name__}`."
+        num_known = len(shown)
+        for root in roots:
+            _collect(root, shown)
+        for record in shown[num_known:]:
+            yield from _record(record)
 
 
 def _file_kinds() -> list[Any]:
     """Returns the kinds of files that the package declares, sorted by schema."""
-    package = importlib.import_module("batchproof.records")
-    names = [f"batchproof.records.{each.name}" for each in pkgutil.iter_modules(package.__path__)]
-    modules = [importlib.import_module(name) for name in names]
-    kinds = {
-        each.schema: each
-        for module in modules
-        for each in vars(module).values()
-        if type(each).__name__ in ("FileKind", "JournalKind")
-    }
-    return [kinds[schema] for schema in sorted(kinds)]
+    found = {}
+    for each in pkgutil.iter_modules(records.__path__, "batchproof.records."):
+        for value in vars(importlib.import_module(each.name)).values():
+            if isinstance(value, FileKind | JournalKind):
+                found[value.schema] = value
+    return [found[schema] for schema in sorted(found)]
 
 
-def _records(kind: Any) -> Iterator[type]:
-    """Yields a record and all records that it holds, each once."""
-    found: list[type] = []
-
-    def collect(each: Any) -> None:
-        if isinstance(each, type) and is_dataclass(each) and each not in found:
-            found.append(each)
-            for hint in get_type_hints(each).values():
-                collect(hint)
-        for argument in get_args(each):
-            collect(argument)
-
-    collect(kind)
-    return iter(found)
+def _collect(kind: Any, found: list[type]) -> None:
+    """Adds a record and all records that it holds, unless they are there already."""
+    if isinstance(kind, type) and is_dataclass(kind) and kind not in found:
+        found.append(kind)
+        for hint in get_type_hints(kind).values():
+            _collect(hint, found)
+    for argument in get_args(kind):
+        _collect(argument, found)
 
 
 def _record(record: type) -> Iterator[str]:
     node = source.class_of(record)
-    written = {each.name: each for each in source.fields_of(node, Path(inspect.getfile(record)))}
-    hints = get_type_hints(record, include_extras=True)
     rows = []
-    for each in fields(record):
-        found = written[each.name]
-        is_renamed = get_origin(hints[each.name]) is Annotated
-        key = hints[each.name].__metadata__[0].name if is_renamed else each.name
-        kind = re.sub(r"Annotated\[(\w+), .*", r"\1", found.kind)
-        rows.append((code(key), code(kind), code(found.default), found.comment))
+    for each in source.fields_of(node, Path(inspect.getfile(record))):
+        renamed = re.fullmatch(r"Annotated\[(.+), Key\('(.+)'\)\]", each.kind)
+        kind, key = renamed.groups() if renamed else (each.kind, each.name)
+        rows.append((code(key), code(kind), code(each.default), each.comment))
     yield f"### `{record.__name__}`\n\n{source.documented(node)}"
     if rows:
         yield table(("key", "type", "default", "meaning"), rows)
@@ -144,9 +128,7 @@ def commands() -> Iterator[str]:
         module.add_arguments(parser)
         where = " In a checkout only." if command.needs_checkout else ""
         usage = inspect.cleandoc(parser.format_usage().removeprefix("usage: "))
-        _, _, more = (inspect.getdoc(module) or "").partition(
-            "\n\n"
-        )  # the first says the purpose again
+        more = (inspect.getdoc(module) or "").partition("\n\n")[2]  # the first paragraph is the purpose
         yield f"## `{name}`\n\n{command.purpose[0].upper()}{command.purpose[1:]}.{where}"
         yield f"```text\n{usage}\n```\n\n{more}"
         rows = [_option(each) for each in parser._actions if each.help != argparse.SUPPRESS]
@@ -154,40 +136,33 @@ def commands() -> Iterator[str]:
 
 
 def _option(action: argparse.Action) -> tuple[str, str]:
-    names = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-    value = action.metavar if action.option_strings and action.nargs != 0 else None
-    value = value or (action.dest.upper() if action.option_strings and action.nargs != 0 else None)
-    filled = {"default": action.default, "prog": "batchproof"}
-    text = (action.help or "") % filled
-    return code(f"{names} {value}" if value else names), text
+    form = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+    if action.option_strings and action.nargs != 0:
+        form += f" {action.metavar or action.dest.upper()}"
+    return code(form), (action.help or "") % {"default": action.default, "prog": "batchproof"}
 
 
-class _Parser:
-    """Takes options as pytest's parser does, and keeps them by group: that one shows none."""
+class _Group(argparse.ArgumentParser):
+    """Takes options as a group of pytest's parser does: that one shows none."""
 
-    def __init__(self) -> None:
-        self.groups: dict[str, list[tuple[str, ...]]] = {}
-        self._group = ""
+    addoption = argparse.ArgumentParser.add_argument
 
-    def getgroup(self, name: str, description: str = "") -> _Parser:
-        """Begins a group of options."""
-        self._group = description or name
-        return self
 
-    def addoption(self, *names: str, **attributes: Any) -> None:
-        """Keeps an option of the group."""
-        form = f"{', '.join(names)} {attributes.get('metavar', '')}".strip()
-        text = attributes.get("help", "") % {"default": attributes.get("default")}
-        self.groups.setdefault(self._group, []).append((code(form), text))
+class _Parser(dict[str, _Group]):
+    """Takes groups of options as pytest's parser does: title -> group."""
+
+    def getgroup(self, name: str, description: str = "") -> _Group:
+        """Returns the group of this title, new if there is none."""
+        return self.setdefault(description or name, _Group(add_help=False))
 
 
 def options() -> Iterator[str]:
     """Yields the options that the plugin adds to pytest, group by group."""
     parser = _Parser()
-    importlib.import_module("batchproof.plugin.options").pytest_addoption(parser)
-    for group, rows in parser.groups.items():
-        title = group.removeprefix("Batchproof: ")
-        yield f"## {title[0].upper()}{title[1:]}\n\n{table(('option', 'meaning'), rows)}"
+    pytest_addoption(parser)  # type: ignore[arg-type]
+    for title, group in parser.items():
+        yield f"## {title.removeprefix('Batchproof: ').capitalize()}"
+        yield table(("option", "meaning"), [_option(each) for each in group._actions])
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {

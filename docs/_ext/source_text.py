@@ -99,7 +99,7 @@ def first_sentence(text: str) -> str:
 
 
 def signature(node: ast.FunctionDef) -> str:
-    """Returns how a function is written where it is called, with types: `step() -> list[TokenEvent]`, or
+    """Returns how a function is written where it is used, with types: `step() -> list[TokenEvent]`, or
     `trace: Sequence[StepRecord]` for a property."""
     returned = ast.unparse(node.returns) if node.returns else "None"
     if any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list):
