@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from batchproof import api
+from batchproof.api import Capability
 from batchproof.campaign.suite_run import run_suite
 from batchproof.places import ROOT
 from batchproof.promises import Promise
@@ -50,7 +52,11 @@ def test_a_failure_of_the_tutorial_is_printed_as_the_page_has_it(tmp_path: Path)
         (["a", "...", "c"], ["a", "b", "c"], None),
         (["a ..."], ["a rest"], None),
         (["=== 1 passed in 1.50s ==="], ["==== 1 passed in 70.21s (0:01:10) ===="], None),
-        (["=== 1 passed in 1.50s ==="], ["=== 2 passed in 1.50s ==="], "=== 1 passed in 1.50s ==="),
+        (["= 1 failed, 2 passed ="], ["= 1 failed, 3 passed ="], None),
+        (["= 1 failed, 2 passed ="], ["= 2 failed, 2 passed ="], "= 1 failed, 2 passed ="),
+        (["P1 parity      5"], ["P1 parity    17"], None),
+        (["P1 parity      5"], ["P1 parity    FAIL 1"], "P1 parity      5"),
+        (["P9 scheduling  no cap"], ["P9 scheduling  1"], "P9 scheduling  no cap"),
         (["a", "c"], ["a", "b", "c"], "c"),
         (["...", "b", "c"], ["b", "x", "c"], "c"),
         (["a"], ["a", "b"], "the end, but 'b' follows"),
@@ -99,3 +105,13 @@ def test_each_promise_has_rules_tests_and_the_reports_behind_it(
         assert promise.sentence in section
         assert "| rule |" in section.partition("\n## ")[0]
     assert len({each.name for each in suite_tests()}) > 100
+
+
+def test_a_comment_behind_a_field_is_read_to_its_end_and_no_further() -> None:
+    from docs._ext.source_text import class_of, fields_of
+
+    said = {each.name: each.comment for each in fields_of(class_of(Capability), Path(api.__file__))}
+    assert said["TRACING"] == "`trace`"
+    assert said["SCHEDULING"].startswith("P9: a slot freed by a step is filled in the next, first come")
+    assert said["SCHEDULING"].endswith("frees a slot as late as it declares: `DelayedEngine`")
+    assert said.keys() == set(Capability.__members__)
