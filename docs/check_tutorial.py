@@ -5,7 +5,7 @@
 
 A page is followed from an empty folder, block by block:
 
-    ```python     whose first line is `# name.py`: the file
+    ```python     whose first line is `# name.py`: the file; and so for ```toml
     ```diff       whose first line is `Index: name.py`: a change of it. Hunks are parted by `@@`
     ```console    `$ command`, and what it prints. A line `...` stands for any lines,
                   and ` ...` at the end of a line for its rest
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TUTORIAL = Path(__file__).with_name("tutorial.md")
-FENCE = re.compile(r"^```(python|diff|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(python|toml|diff|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NEVER_TWICE = (
     (re.compile(r"\bin \d+\.\d+s( \([\d:]+\))?|^=+|=+$"), ""),  # seconds; bars of what is left
     (re.compile(r"^(P\d+ [a-z ]+?) +~?\d+$"), r"\1 passed"),  # a number of tests, which grows
@@ -79,7 +79,7 @@ def blocks(page: str) -> Iterator[Block]:
 def write(block: Block, folder: Path) -> Path:
     """Makes or changes a file as the block says, and returns it. Raises `PageError`."""
     file = folder / block.name
-    if block.kind == "python":
+    if block.kind != "diff":
         file.write_text(block.text, encoding="utf-8")
         return file
     text = file.read_text(encoding="utf-8")
