@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version as version_of
 from pathlib import Path
+
+from batchproof import __version__
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "Batchproof"
-release = version = version_of("batchproof")
+release = version = __version__
 html_title = f"Batchproof {release}"
 
 extensions = ["myst_parser", "outside_links", "reference"]
