@@ -50,10 +50,10 @@ class Request:
     (promise P12). An EOS id that the vocabulary lacks is no error, and ends nothing.
     """
 
-    request_id: str
-    prompt_token_ids: tuple[int, ...]
-    max_new_tokens: int
-    eos_token_ids: frozenset[int] = frozenset()
+    request_id: str  # unique among the live requests
+    prompt_token_ids: tuple[int, ...]  # at least one
+    max_new_tokens: int  # the cap, at least 1
+    eos_token_ids: frozenset[int] = frozenset()  # each ends the answer; none: the cap alone does
     sampling: SamplingParams | None = None  # None: greedy
 
 
@@ -69,10 +69,10 @@ class Completion:
     None. They are in completions alone: events have none.
     """
 
-    request_id: str
+    request_id: str  # that of the request
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
-    error: str | None = None
+    error: str | None = None  # of a refused request: the value and the rule
     logits: Tensor | None = field(default=None, compare=False, repr=False)
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, compare=False)  # one a token
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = field(default=None, compare=False)
@@ -224,8 +224,8 @@ class TokenEvent(NamedTuple):
 
     request_id: str
     token_id: int | None
-    finish_reason: FinishReason | None = None
-    error: str | None = None
+    finish_reason: FinishReason | None = None  # of the last event alone
+    error: str | None = None  # of a refused request: the value and the rule
     logprobs: TokenLogprobs | None = None
 
     @classmethod

@@ -15,7 +15,7 @@ from batchproof.run.registry import BY_DEFAULT, faults, oddities
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-PAGES = sorted((REPOSITORY / "docs").glob("*.md"))
+PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
 LINKED = [
     REPOSITORY / name
     for name in ("README.md", "CONTRIBUTING.md", "cases/README.md", "results/README.md")
@@ -92,10 +92,12 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_a_page_for_users_or_contributors_is_linked() -> None:
-    linked = README + (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+def test_the_index_of_the_site_links_and_lists_every_page() -> None:
+    index = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:
-        assert f"](docs/{page.name})" in linked, page.name
+        name = page.relative_to(REPOSITORY / "docs").as_posix()
+        assert f"]({name})" in index or name == "index.md", name
+        assert f"\n{name.removesuffix('.md')}\n" in index or name == "index.md", name
 
 
 def test_the_options_of_the_docs_exist(pytestconfig: pytest.Config) -> None:

@@ -1,0 +1,169 @@
+"""Follows a page of the documentation as its reader would, and compares what happens with the page.
+
+    python docs/check_tutorial.py             # the tutorial: every command is run, some minutes
+    python docs/check_tutorial.py --show      # the same, and prints all output
+
+A page is followed from an empty folder, block by block:
+
+    ```python     whose first line is `# name.py`: the file; and so for ```toml
+    ```diff       whose first line is `Index: name.py`: a change of it. Hunks are parted by `@@`
+    ```console    `$ command`, and what it prints. A line `...` stands for any lines,
+                  and ` ...` at the end of a line for its rest
+
+Other blocks are for readers alone. Seconds, and numbers of passed tests, which grow, are not compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TUTORIAL = Path(__file__).with_name("tutorial.md")
+FENCE = re.compile(r"^```(python|toml|diff|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NEVER_TWICE = (
+    (re.compile(r"\bin \d+\.\d+s( \([\d:]+\))?|^=+|=+$"), ""),  # seconds; bars of what is left
+    (re.compile(r"^(P\d+ [a-z ]+?) +~?\d+$"), r"\1 passed"),  # a number of tests, which grows
+    (re.compile(r"\b\d+ (?=passed|skipped)"), ""),
+)
+ANY = "..."
+
+
+class PageError(Exception):
+    """The page cannot be followed: names the line of the block and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the page; `line` is that of its fence."""
+
+    kind: str
+    text: str
+    line: int
+
+    @property
+    def name(self) -> str:
+        """Returns the file that the block makes or changes. Raises `PageError` if it names none."""
+        first = self.text.partition("\n")[0]
+        match = re.fullmatch(r"(?:# |Index: )([\w.-]+)", first)
+        if not match:
+            raise PageError(f"line {self.line}: {first!r} names no file")
+        return match[1]
+
+    @property
+    def body(self) -> str:
+        """Returns the lines below the one that names the file."""
+        return self.text.partition("\n")[2]
+
+    @property
+    def commands(self) -> list[tuple[list[str], list[str]]]:
+        """Returns each command of a console with the lines that it should print."""
+        parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:]
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return [(shlex.split(typed), printed.splitlines()) for typed, printed in pairs]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yields the blocks of a page that a reader follows, in order."""
+    for match in FENCE.finditer(page):
+        yield Block(match[1], match[2], page.count("\n", 0, match.start()) + 1)
+
+
+def write(block: Block, folder: Path) -> Path:
+    """Makes or changes a file as the block says, and returns it. Raises `PageError`."""
+    file = folder / block.name
+    if block.kind != "diff":
+        file.write_text(block.text, encoding="utf-8")
+        return file
+    text = file.read_text(encoding="utf-8")
+    for hunk in re.split(r"^@@.*\n", block.body, flags=re.MULTILINE):
+        old = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != "+")
+        new = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != "-")
+        if text.count(old) != 1:
+            raise PageError(f"line {block.line}: {text.count(old)} places in {file.name} are\n{old}")
+        text = text.replace(old, new)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def differs(wanted: Sequence[str], printed: Sequence[str]) -> str | None:
+    """Returns the first line of the page that was not printed where it should be; None if all were."""
+    lines, place, may_skip = [*map(_settled, printed)], 0, False
+    for line in wanted:
+        if line == ANY:
+            may_skip = True
+            continue
+        until = len(lines) if may_skip else place + 1
+        found = [at for at in range(place, min(until, len(lines))) if _fits(line, lines[at])]
+        if not found:
+            return line
+        place, may_skip = found[0] + 1, False
+    rest = [line for line in lines[place:] if line]
+    return f"the end, but {rest[0]!r} follows" if rest and not may_skip else None
+
+
+def _fits(wanted: str, line: str) -> bool:
+    is_cut = wanted.endswith(f" {ANY}")
+    wanted = _settled(wanted.removesuffix(ANY))
+    return line.startswith(wanted) if is_cut else line == wanted
+
+
+def _settled(line: str) -> str:
+    for pattern, instead in NEVER_TWICE:
+        line = pattern.sub(instead, line)
+    return line.strip()
+
+
+def run(command: Sequence[str], folder: Path) -> list[str]:
+    """Runs a command of the page in the folder, and returns the lines that it prints."""
+    program = [sys.executable, "-m", "batchproof"] if command[0] == "batchproof" else [command[0]]
+    environment = os.environ | {"COLUMNS": "80"}
+    ran = subprocess.run(
+        [*program, *command[1:]],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ran.stdout.splitlines()
+
+
+def follow(page: Path, folder: Path, shows: bool) -> Iterator[str]:
+    """Follows a page in an empty folder, and yields what differs."""
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.kind != "console":
+            write(block, folder)
+            continue
+        for command, wanted in block.commands:
+            printed = run(command, folder)
+            missing = differs(wanted, printed)
+            print(f"line {block.line}: {shlex.join(command)}: {'differs' if missing else 'as printed'}")
+            if missing or shows:
+                print(*printed, sep="\n")
+            if missing:
+                yield f"line {block.line}: not printed: {missing}"
+
+
+def main() -> int:
+    """Returns 0 if the page is right, else 1."""
+    parser = argparse.ArgumentParser(description="Follows the tutorial and compares what is printed.")
+    parser.add_argument("page", nargs="?", type=Path, default=TUTORIAL)
+    parser.add_argument("--show", action="store_true", help="print the output of every command")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = list(follow(arguments.page, Path(folder), arguments.show))
+    print(*wrong or ["every block is right"], sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The tutorial can be followed, and the site's own code does what its pages need."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from batchproof import api
+from batchproof.api import Capability
+from batchproof.campaign.suite_run import run_suite
+from batchproof.places import ROOT
+from batchproof.promises import Promise
+from docs._ext.outside_links import rewritten
+from docs.check_tutorial import TUTORIAL, Block, PageError, blocks, differs, write
+
+DOCS = ROOT / "docs"
+STEPS = list(blocks(TUTORIAL.read_text(encoding="utf-8")))
+CONSOLES = [each for each in STEPS if each.kind == "console"]
+
+
+def test_every_block_of_the_tutorial_is_code_and_every_command_one_of_ours(tmp_path: Path) -> None:
+    for block in STEPS:
+        if block.kind != "console":
+            file = write(block, tmp_path)
+            text = file.read_text(encoding="utf-8")
+            compile(text, file.name, "exec") if file.suffix == ".py" else tomllib.loads(text)
+        for command, wanted in block.commands:
+            assert command[:2] == ["batchproof", "test"], block.line
+            engine = command[2].partition(":")[0]
+            assert (tmp_path / engine).exists() or engine == "-k", block.line
+            assert set(wanted) > {"..."}, block.line
+
+
+def test_a_failure_of_the_tutorial_is_printed_as_the_page_has_it(tmp_path: Path) -> None:
+    """The one that the reader meets for its padding; the others need minutes."""
+    (shown,) = [each for each in CONSOLES if "PADDING" in each.text]
+    for block in STEPS[: STEPS.index(shown)]:
+        if block.kind != "console":
+            write(block, tmp_path)
+    arguments = ["-x", "-k", "long-row-first", "--model=gpt2-random"]
+    printed = run_suite(f"{tmp_path}/padded.py:Engine", arguments).output
+    ((_, wanted),) = shown.commands
+    assert differs(wanted, printed.splitlines()) is None, printed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "printed", "difference"),
+    [
+        (["a", "b"], ["a", "b"], None),
+        (["...", "b"], ["a", "b"], None),
+        (["a", "..."], ["a", "b", "c"], None),
+        (["a", "...", "c"], ["a", "b", "c"], None),
+        (["a ..."], ["a rest"], None),
+        (["=== 1 passed in 1.50s ==="], ["==== 1 passed in 70.21s (0:01:10) ===="], None),
+        (["= 1 failed, 2 passed ="], ["= 1 failed, 3 passed ="], None),
+        (["= 1 failed, 2 passed ="], ["= 2 failed, 2 passed ="], "= 1 failed, 2 passed ="),
+        (["P1 parity      5"], ["P1 parity    17"], None),
+        (["P1 parity      5"], ["P1 parity    FAIL 1"], "P1 parity      5"),
+        (["P9 scheduling  no cap"], ["P9 scheduling  1"], "P9 scheduling  no cap"),
+        (["a", "c"], ["a", "b", "c"], "c"),
+        (["...", "b", "c"], ["b", "x", "c"], "c"),
+        (["a"], ["a", "b"], "the end, but 'b' follows"),
+        (["a"], [], "a"),
+    ],
+)
+def test_a_line_that_is_not_printed_is_named(
+    wanted: Sequence[str], printed: Sequence[str], difference: str | None
+) -> None:
+    assert differs(wanted, printed) == difference
+
+
+@pytest.mark.parametrize("hunk", ["-not there\n+new\n", "-x\n+y\n"])
+def test_a_change_that_fits_nowhere_or_twice_is_named(hunk: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x\nx\n", encoding="utf-8")
+    with pytest.raises(PageError, match=r"line 7: [02] places in a\.py"):
+        write(Block("diff", f"Index: a.py\n{hunk}", 7), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "with_url", "without"),
+    [
+        ("[a](b.md#c)", "[a](b.md#c)", "[a](b.md#c)"),
+        ("[a](../results/x.md#c)", "[a](URL/results/x.md#c)", "a"),
+        ("[a](https://b.org/../c)", "[a](https://b.org/../c)", "[a](https://b.org/../c)"),
+        ("![a](../x.svg)", "![a](../x.svg)", "![a](../x.svg)"),
+        ("```\n[a](../x)\n```", "```\n[a](../x)\n```", "```\n[a](../x)\n```"),
+    ],
+)
+def test_a_link_out_of_the_docs_leads_to_the_source_or_is_plain_text(
+    text: str, with_url: str, without: str
+) -> None:
+    assert rewritten(text, DOCS / "page.md", DOCS, "URL/") == with_url
+    assert rewritten(text, DOCS / "page.md", DOCS, "") == without
+
+
+def test_each_promise_has_rules_tests_and_the_reports_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    from docs._ext.promise_text import promises, suite_tests
+
+    text = "\n".join(promises())
+    for promise in Promise:
+        _, _, section = text.partition(f"## {promise}\n")
+        assert promise.sentence in section
+        assert "| rule |" in section.partition("\n## ")[0]
+    assert len({each.name for each in suite_tests()}) > 100
+
+
+def test_a_comment_behind_a_field_is_read_to_its_end_and_no_further() -> None:
+    from docs._ext.source_text import class_of, fields_of
+
+    said = {each.name: each.comment for each in fields_of(class_of(Capability), Path(api.__file__))}
+    assert said["TRACING"] == "`trace`"
+    assert said["SCHEDULING"].startswith("P9: a slot freed by a step is filled in the next, first come")
+    assert said["SCHEDULING"].endswith("frees a slot as late as it declares: `DelayedEngine`")
+    assert said.keys() == set(Capability.__members__)
