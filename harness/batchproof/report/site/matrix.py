@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from batchproof.promises import Promise
 from batchproof.records.verdict import PromiseResult
 from batchproof.report.engine_verdicts import TITLES
 from batchproof.report.site.history import Engine, Judged
 from batchproof.report.table_values import TableCell
+from batchproof.requirements.promises import Promise
 
 WORDS = {  # of a promise's result -> the word in its cell, and its kind
     "held": ("held", "good"),
