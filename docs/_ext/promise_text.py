@@ -15,7 +15,7 @@ from batchproof.cases.files import load_cases
 from batchproof.findings.finding import Rule
 from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.places import PACKAGE, SUITE
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults
 
 DECIDING = ("checks", "run", "cases", "plugin")  # rooms whose functions raise findings

@@ -47,6 +47,14 @@ COMMANDS = {
         "write the reports on defects of released libraries to their maintainers",
         needs_checkout=True,
     ),
+    "requirements": Command(
+        "batchproof.judgement.requirements_command",
+        "list, show, compare and explain the dated sets that an engine can be judged by",
+    ),
+    "verify": Command(
+        "batchproof.judgement.verify_command", "run a random share of a verdict again and compare"
+    ),
+    "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
     "invariance": Command(
         "batchproof.campaign.invariance.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",

@@ -9,7 +9,7 @@ run if the engine has it and are skipped, by name, if not.
 Decoding is greedy: the next token is the argmax of the logits at the sequence's last position (of
 exact equals, any), unless a request says otherwise (`SamplingParams`, for engines with the capability).
 The suite provides the model, so engine and reference cannot differ in weights by
-accident. The promises every engine is held to are listed in `batchproof.promises`.
+accident. The promises every engine is held to are listed in `batchproof.requirements.promises`.
 
 This module imports no torch at run time, so that a scheduler may import it and stay free of tensors.
 """

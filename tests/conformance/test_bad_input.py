@@ -17,7 +17,7 @@ from batchproof.checks.refusals import require_refused, require_words
 from batchproof.findings.finding import Rule
 from batchproof.generators.choosing import bad_parameters
 from batchproof.generators.strategies import workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload, assemble

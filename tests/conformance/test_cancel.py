@@ -14,7 +14,7 @@ from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
 from batchproof.checks.cancelling import require_no_token_after
 from batchproof.checks.happened import has_preemption
 from batchproof.generators.strategies import prompts, workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial

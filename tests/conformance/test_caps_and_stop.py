@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batchproof.api import EngineConfig, FinishReason, Request
 from batchproof.checks.happened import has_preemption
 from batchproof.generators.strategies import crowded, prompts, requests, workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -30,6 +30,7 @@ def test_every_request_gets_exactly_its_own_cap(trial: Trial, data: st.DataObjec
 
 
 @pytest.mark.promise(id="P2")
+@pytest.mark.grade("S")
 @given(data=st.data())
 def test_a_smaller_cap_gives_a_prefix_of_the_answer(trial: Trial, data: st.DataObject) -> None:
     workload = data.draw(workloads(trial.oracle, trial.capabilities, with_eos=False))

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchproof.generators.strategies import workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import require_same_bits
 from batchproof.run.trial import Trial
 
-pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.one_model]
+pytestmark = [pytest.mark.promise(id="P16"), pytest.mark.grade("S"), pytest.mark.one_model]
 
 
 @given(data=st.data())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, Engine, FinishReason
 from batchproof.checks.happened import has_chunk, has_preemption, has_prefix_hit
 from batchproof.generators.crossing import Feature, crossed, features_of
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial

@@ -11,7 +11,7 @@ from batchproof.run.invariance.declared import declared_grades
 from batchproof.run.invariance.holding import require_control, require_grade
 from batchproof.run.trial import Trial
 
-pytestmark = pytest.mark.promise(id="P20")
+pytestmark = [pytest.mark.promise(id="P20"), pytest.mark.grade("B")]
 
 
 @pytest.mark.needs("invariance")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.generators.scale import cut_prompt
 from batchproof.generators.strategies import prompts, workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -19,6 +19,7 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P5")
 
 
+@pytest.mark.grade("S")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_rewriting_the_neighbours_moves_no_bit(trial: Trial, data: st.DataObject) -> None:

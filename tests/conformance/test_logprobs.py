@@ -17,7 +17,11 @@ from batchproof.workload.workloads import Outcome, Workload
 
 FED_AGAIN = (Feature.PREEMPTION, Feature.CHUNKS)
 
-pytestmark = [pytest.mark.promise(id="P18"), pytest.mark.needs("logprobs")]
+pytestmark = [
+    pytest.mark.promise(id="P18"),
+    pytest.mark.grade("E"),
+    pytest.mark.needs("logprobs"),
+]
 
 
 @pytest.mark.three_models

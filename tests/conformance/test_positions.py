@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk
 from batchproof.generators.strategies import prompts, workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload

@@ -16,7 +16,7 @@ from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.happened import has_prefix_hit, has_shared_block
 from batchproof.generators.crossing import block_prompts, shared_prefixes
 from batchproof.generators.strategies import prompts, text_tokens
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload

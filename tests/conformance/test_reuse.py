@@ -16,7 +16,7 @@ from batchproof.api import (
 )
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.strategies import prompts, workloads
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, check_returned_logits, require_same_bits
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
@@ -24,6 +24,7 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P8")
 
 
+@pytest.mark.grade("S")
 @pytest.mark.three_models
 @given(data=st.data())
 def test_a_used_engine_answers_as_a_fresh_one(trial: Trial, data: st.DataObject) -> None:

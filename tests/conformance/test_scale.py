@@ -20,7 +20,7 @@ from batchproof.generators.scale import (
     short_requests,
     wide_workloads,
 )
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.history import NUM_KEPT_RUNS
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial

@@ -15,11 +15,11 @@ from batchproof.plugin.artifacts.annotations import error_commands
 from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
 from batchproof.plugin.artifacts.sarif import sarif
 from batchproof.plugin.artifacts.summary_page import LONGEST_REPORT, MOST_ROWS, summary_page
-from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
 from batchproof.records.trial_record import FailureRecord, SourcePlace, TrialRecord
+from batchproof.requirements.promises import Promise
 
 RunSuite = Callable[..., Any]
 
@@ -42,7 +42,7 @@ import pytest
 from batchproof.api import Request
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
 def requests(number):

@@ -15,7 +15,7 @@ from batchproof.errors import CaseError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.registry import reference_factory
 from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.workloads import Workload

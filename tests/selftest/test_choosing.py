@@ -29,7 +29,7 @@ from batchproof.checks.logprobs import check_logprobs
 from batchproof.checks.presence import check_presence
 from batchproof.oracle.choosing import kept, num_until_end, probabilities, processed
 from batchproof.oracle.oracle import Oracle
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.statistics import chi_square_tail, g_test
 from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.sampling_values import plain_values, sampling_params

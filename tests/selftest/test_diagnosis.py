@@ -27,7 +27,7 @@ from batchproof.diagnosis.state_replay import Change, StateReplay
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof.oracle.oracle import centred
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.laboratory import Laboratory

@@ -17,7 +17,6 @@ from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
 from batchproof.places import ROOT
-from batchproof.promises import Promise
 from batchproof.records.invariance import (
     INVARIANCE,
     UNMEASURED,
@@ -26,6 +25,7 @@ from batchproof.records.invariance import (
     InvarianceRecord,
 )
 from batchproof.records.made import made_now
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.invariance import axes, control
 from batchproof.run.invariance.axes import AXES

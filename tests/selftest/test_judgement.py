@@ -20,9 +20,8 @@ from batchproof.__main__ import main
 from batchproof.errors import UsageError
 from batchproof.judgement import judge_command, output, replays, session
 from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
-from batchproof.judgement.output import passed_on, written
+from batchproof.judgement.output import written
 from batchproof.judgement.session import Session
-from batchproof.judgement.verdict_of_journal import verdict_of
 from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
@@ -30,6 +29,7 @@ from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.slug import slug
 from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.requirements.verdict_of_journal import Asked, passed_on, verdict_of
 from batchproof.run.registry import resolve_engine
 
 RunSuite = Callable[..., Any]
@@ -37,7 +37,7 @@ RunSuite = Callable[..., Any]
 SUITE = """
 import pytest
 from batchproof.api import Request
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload
@@ -84,7 +84,7 @@ def judged(
     is_complete: bool = True,
     engine: str = "static",
 ) -> EngineVerdict:
-    return verdict_of(engine, found, is_complete, MADE, "pytest", issues)
+    return verdict_of(engine, found, is_complete, MADE, Asked("pytest"), issues)
 
 
 @pytest.fixture

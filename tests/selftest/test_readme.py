@@ -10,7 +10,7 @@ import pytest
 from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_cases
 from batchproof.judgement.index import findings_table, index_table
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.registry import BY_DEFAULT, faults, oddities
 
 REPOSITORY = Path(__file__).resolve().parents[2]

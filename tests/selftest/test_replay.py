@@ -26,11 +26,11 @@ from batchproof.findings.finding import Rule, found
 from batchproof.findings.rule_texts import TEMPLATES
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import NAN_MODEL
-from batchproof.promises import Promise
 from batchproof.records.journal import entries
 from batchproof.replay import replay_command
 from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import FAULT_PREFIX, resolve_engine
 from batchproof.run.trial import Trial

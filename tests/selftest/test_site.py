@@ -14,12 +14,12 @@ import pytest
 from batchproof.__main__ import main
 from batchproof.drawing.theme import THEME
 from batchproof.places import ROOT
-from batchproof.promises import Promise
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.report.site.folder import write_site
 from batchproof.report.site.history import engines_of, version_key
 from batchproof.report.site.inputs import VerdictFile, read_all
 from batchproof.report.site.pages import pages
+from batchproof.requirements.promises import Promise
 from tests.selftest.bench import samples
 from tests.selftest.html_page import Html
 

@@ -17,7 +17,7 @@ from batchproof.checks.switches import (
     positions,
     set_back,
 )
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine

@@ -16,7 +16,7 @@ RunSuite = Callable[..., Any]
 SUITE = """
 import pytest
 from batchproof.api import Request
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload

@@ -36,7 +36,7 @@ from batchproof.checks.prefixes import Computed, ComputedPrefixes
 from batchproof.checks.scheduling import check_limits, check_queues, check_scheduling
 from batchproof.checks.trace import check_accounting, check_ends, check_positions
 from batchproof.findings.finding import Rule
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Outcome, Workload
 
 # a: 3 prompt tokens, cap 2; b: 2 and 1; c: 2 and 2. Two slots, blocks of two tokens, pool of eight.

@@ -16,8 +16,8 @@ from batchproof.findings.finding_text import finding_text
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.error_unit import ErrorUnit
 from batchproof.oracle.oracle import Oracle, cut
-from batchproof.promises import Promise
 from batchproof.records.trial_record import Ledger
+from batchproof.requirements.promises import Promise
 from batchproof.run.registry import reference_factory
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)

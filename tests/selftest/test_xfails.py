@@ -18,7 +18,7 @@ SUITE = """
 import pytest
 from batchproof.api import Request
 from batchproof.errors import EngineHang, OracleError
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload

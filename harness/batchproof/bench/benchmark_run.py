@@ -24,8 +24,8 @@ from batchproof.bench.roofline import measure_ceilings
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.promises import Promise
 from batchproof.records.made import provenance, pytest_line
+from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.trial import Trial

@@ -12,20 +12,21 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from batchproof.places import CASES, PACKAGE, ROOT, SUITE
+from batchproof.places import ROOT
 from batchproof.records.made import versions
+from batchproof.records.suite_stamp import suite_digest
 
 Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a name to
 
 
 def code_digest(sources: Iterable[Path] = ()) -> str:
-    """Returns a digest of all that the outcome of a task depends on: harness, engines, suite, cases,
-    these further files and folders, and the versions of the libraries.
+    """Returns a digest of all that the outcome of a task depends on: the suite, engines, these further
+    files and folders, and the versions of the libraries.
     """
     spec = find_spec("batchproof_engines")
     engines = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
-    digest = hashlib.sha256(repr(versions()).encode())
-    for place in (PACKAGE, *engines, SUITE, CASES, *sources):
+    digest = hashlib.sha256(repr((versions(), suite_digest())).encode())
+    for place in (*engines, *sources):
         files = [place] if place.is_file() else place.rglob("*")
         for file in sorted(each for each in files if each.suffix in (".py", ".yaml")):
             digest.update(str(file.relative_to(place.parent)).encode() + file.read_bytes())
@@ -35,7 +36,8 @@ def code_digest(sources: Iterable[Path] = ()) -> str:
 def fingerprint(fault: type, tests: Iterable[str | None]) -> str:
     """Returns a digest of a planted fault's class and of the test functions that caught it.
 
-    Includes whatever these use of their own files, and leaves out comments, docstrings and layout.
+    Includes whatever these use of their own files, and leaves out comments, docstrings, layout and
+    the grades of tests, which are labels.
     `tests` are node ids without parameters; a function that no longer exists has an empty text.
     """
     sources = [(Path(inspect.getfile(fault)), fault.__name__)]
@@ -66,7 +68,7 @@ def _definitions(path: Path) -> Definitions:
 @cache
 def _read(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """Returns the syntax tree of a definition, and the names that it uses."""
-    node = _without_docstrings(_definitions(path)[name])
+    node = _without_words(_definitions(path)[name])
     used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return ast.dump(node), tuple(used)
 
@@ -79,8 +81,11 @@ def _names(node: ast.stmt) -> Iterator[str]:
         yield from (each.id for each in targets if isinstance(each, ast.Name))
 
 
-def _without_docstrings(node: ast.stmt) -> ast.stmt:
+def _without_words(node: ast.stmt) -> ast.stmt:
     for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef):
+            marks = each.decorator_list
+            each.decorator_list = [m for m in marks if "pytest.mark.grade(" not in ast.unparse(m)]
         if isinstance(each, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(each, clean=False):
             del each.body[0]
     return node

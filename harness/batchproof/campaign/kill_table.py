@@ -13,7 +13,6 @@ from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.findings.causes import Cause
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
-from batchproof.promises import Promise
 from batchproof.records.kills import (
     DiagnosisScore,
     FaultRow,
@@ -22,6 +21,7 @@ from batchproof.records.kills import (
     KillTableRecord,
 )
 from batchproof.records.provenance import Provenance
+from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults as known_faults
 
 # Quick ones first: where a fault is first caught, further seeds are tried.

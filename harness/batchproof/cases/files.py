@@ -28,7 +28,7 @@ from batchproof.cases.schema import (
 from batchproof.errors import ConfigError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import CASES
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.validation.source_lines import SourceLine
 from batchproof.validation.yaml_nodes import YamlNode, read_yaml, yaml_files
 from batchproof.workload.sampling_values import DEFAULTS, sampling_params

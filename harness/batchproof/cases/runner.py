@@ -34,7 +34,7 @@ from batchproof.checks.refusals import require_refused
 from batchproof.findings.failure import CaseNote
 from batchproof.findings.finding import Facts, Finding, Rule
 from batchproof.oracle.choosing import is_drawn
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.validation.source_lines import SourceLine
 
 

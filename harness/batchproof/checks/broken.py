@@ -6,7 +6,7 @@ from typing import Any
 
 from batchproof.findings.finding import Finding, Rule, found
 from batchproof.findings.finding_text import finding_text
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 
 
 class BrokenPromise(AssertionError):

@@ -9,7 +9,7 @@ from batchproof.api import Capability, Completion
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 from batchproof.oracle.choosing import sampling_of
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
 

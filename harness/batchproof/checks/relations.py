@@ -14,7 +14,7 @@ from batchproof.api import Completion
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 from batchproof.oracle.oracle import centred
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 
 
 def require_same_tokens(promise: Promise, relation: str, old: Completion, new: Completion) -> None:

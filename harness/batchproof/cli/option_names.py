@@ -11,6 +11,7 @@ OPTIONS = frozenset(
     (
         *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
         *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
+        *("--requirements", "--requirement", "--verdict"),
         *("--artifacts", "--isolate", "--no-isolate", "--shard", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
         *("--laps", "--verify", "--goodput", "--load", "--burstiness", "--growth-for"),
@@ -18,7 +19,7 @@ OPTIONS = frozenset(
     )
 )
 OTHERS = {"hypothesis_profile": "--hypothesis-profile", "jobs": "--numprocesses"}  # of other plugins
-NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate"}
+NO_KEYS = {CONFIG, NO_CONFIG, "--no-isolate", "--requirement"}
 FLAGS = {flag[2:].replace("-", "_"): flag for flag in sorted(OPTIONS - NO_KEYS)} | OTHERS
 EXPECTED, ADDOPTS = "expected_failures", "addopts"
 KEYS = frozenset((*FLAGS, EXPECTED, ADDOPTS))

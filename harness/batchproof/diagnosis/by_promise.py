@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 
 BY_PROMISE: Mapping[Promise, Cause] = {
     Promise.P2: Cause.CAP,

@@ -15,7 +15,7 @@ from batchproof.findings.failure import Failure
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
 from batchproof.oracle.oracle import Oracle
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
 # Promises about behaviour, which wrong tokens cannot break.

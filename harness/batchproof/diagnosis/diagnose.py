@@ -30,7 +30,7 @@ from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure, Scene
 from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from batchproof.api import Completion
 from batchproof.findings.finding import Finding, Rule
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
 

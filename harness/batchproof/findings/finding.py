@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 
 Facts = dict[str, Any]  # as a check gives them
 Fact = None | bool | int | float | str | tuple["Fact", ...]

@@ -26,7 +26,7 @@ no promise: the verdict shows it as a convention that differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -107,6 +107,10 @@ class KnownIssue:
     scripts: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
 
+    def is_of(self, release: str | None) -> bool:
+        """Returns whether the issue is one of this release."""
+        return release is not None and release.startswith(self.engine)
+
     def fits(self, record: TrialRecord) -> bool:
         """Returns whether one of the patterns fits the failure of a test record."""
         return any(pattern.fits(record) for pattern in self.matches)
@@ -115,11 +119,6 @@ class KnownIssue:
     def record(self) -> IssueRecord:
         """Returns the part of the issue that a verdict shows."""
         return IssueRecord(self.title, self.kind, self.cause.strip(), self.threads, self.scripts)
-
-
-def issues_of(release: str | None, issues: Iterable[KnownIssue]) -> tuple[KnownIssue, ...]:
-    """Returns the issues of a release; none without a release."""
-    return tuple(each for each in issues if release and release.startswith(each.engine))
 
 
 def read_issues(path: Path) -> tuple[KnownIssue, ...]:

@@ -22,11 +22,13 @@ from batchproof.judgement.issues import DEFAULT_ISSUES, KnownIssue, read_issues
 from batchproof.judgement.output import running_folder, shard_folders, written
 from batchproof.judgement.replays import replayed
 from batchproof.judgement.session import Session
-from batchproof.judgement.verdict_of_journal import verdict_of
 from batchproof.places import ROOT
+from batchproof.plugin.scoring import SET
 from batchproof.records.journal import entries
 from batchproof.records.made import made_now
-from batchproof.records.verdict import EngineVerdict, FailureGroup
+from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
+from batchproof.requirements.sets import load
+from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"
 ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: nothing was left to run
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue a judgement that was stopped, or add up its shards; otherwise begin anew, since "
         "an engine may have changed unseen",
+    )
+    parser.add_argument(
+        SET,
+        metavar="SET",
+        help="judge by a dated set of requirements, on its models (default: all tests on all models)",
     )
     choices.add_shard(parser)
     parser.add_argument(
@@ -82,11 +89,14 @@ def _judge(
 ) -> EngineVerdict:
     folder = running_folder(output, engine, arguments.shard)
     options = _words(arguments.pytest)
-    if not any(each.startswith("--model") for each in options):
+    asked = load(arguments.requirements) if arguments.requirements else None
+    if asked is not None:
+        options.append(f"{SET}={asked.name}")
+    elif not any(each.startswith("--model") for each in options):
         options.append("--model=all")
     if find():  # a page is about the whole suite, and expects no failure
         options.insert(0, NO_CONFIG)
-    session = Session(engine, options, arguments.jobs, folder, arguments.shard)
+    session = Session(engine, options, arguments.jobs, folder, arguments.shard, asked)
     num_tests = session.count()  # first of all: what is refused costs no journal
     shards = shard_folders(output, engine) if arguments.shard.number == 1 else []
     if not arguments.resume:
@@ -117,7 +127,9 @@ def _conclude(
 ) -> EngineVerdict:
     command = shlex.join(["pytest", *session.arguments])
     found = entries(session.journal)
-    verdict = verdict_of(session.engine, found, is_complete, made_now(), command, issues)
+    options = (each for each in session.options if not each.startswith(f"{SET}="))
+    asked = Asked(command, session.requirements, Conditions(tuple(options)))
+    verdict = verdict_of(session.engine, found, is_complete, made_now(), asked, issues)
     if session.shard.number > 1:
         _print(verdict, session.journal)
         return verdict

@@ -8,17 +8,15 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from batchproof.cli.choices import WHOLE, Shard
 from batchproof.judgement.verdict_page import verdict_page
-from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.machine_paths import without_machine_paths
 from batchproof.records.slug import slug
 from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
+from batchproof.requirements.verdict_of_journal import passed_on
 
 RUNNING = ".running"
 RECORD, PAGE, FAILURES = "verdict.json", "verdict.md", "failures"
@@ -74,21 +72,3 @@ def _kept(group: FailureGroup, folder: Path) -> FailureGroup:
         failure=replace(group.failure, replay=f"{FAILURES}/{source.name}"),
         shown_report=group.shown_report.replace(str(source), str(kept)),
     )
-
-
-def passed_on(verdict: EngineVerdict) -> EngineVerdict:
-    """Returns the verdict without paths of this machine. Reasons that differed in a path alone become
-    one.
-    """
-    skips: Counter[str] = Counter()
-    for reason, count in verdict.skips.items():
-        skips[without_machine_paths(reason)] += count
-    return decode(EngineVerdict, _clean(encode(replace(verdict, skips=dict(skips.most_common())))))
-
-
-def _clean(value: object) -> object:
-    if isinstance(value, dict):
-        return {without_machine_paths(name): _clean(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_clean(each) for each in value]
-    return without_machine_paths(value) if isinstance(value, str) else value

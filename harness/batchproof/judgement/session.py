@@ -19,6 +19,7 @@ from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
+from batchproof.requirements.sets import RequirementSet
 
 ASKED = "asked.json"
 SECONDS_BETWEEN_LOOKS = 2.0  # each reads the whole journal
@@ -45,6 +46,7 @@ class Session:
     jobs: int
     folder: Path
     shard: Shard = WHOLE
+    requirements: RequirementSet | None = None  # that is scored; it is among the options as well
 
     @property
     def journal(self) -> Path:

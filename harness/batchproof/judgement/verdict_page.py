@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.promises import Promise
 from batchproof.records.markdown import header, line
 from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
 from batchproof.report.engine_verdicts import Paragraph, summary
+from batchproof.requirements.promises import Promise
 
 NUM_TESTS_NAMED = 3
 MOST_LINES_SHOWN = 40
@@ -18,7 +18,12 @@ def verdict_page(verdict: EngineVerdict) -> str:
     lines = [f"# {verdict.title}", ""]
     for each in summary(verdict):
         lines += [_paragraph(each), ""]
-    lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`", ""]
+    lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`"]
+    if verdict.suite is not None:
+        lines.append(f"* suite: version {verdict.suite.version}, digest {verdict.suite.digest}")
+    if (asked := verdict.requirement_set) is not None:
+        lines.append(f"* requirement set: {asked.name} of {asked.date}, digest {asked.digest}")
+    lines.append("")
     if verdict.conventions:
         lines += ["## Conventions and settings", "", *(f"* {each}" for each in verdict.conventions), ""]
     lines += ["## Promises", "", *_table(verdict), ""]

@@ -27,6 +27,7 @@ ACTIVE, CONFIGURING = "batchproof.plugin.active", "batchproof.plugin.configuring
 PACKAGES = ("batchproof.suite", "batchproof.benchmarks")
 MARKERS = (
     "promise(id): the promise a conformance test checks, P1 to P20",
+    "grade(letter): the grade of docs/invariance.md by which it does, where it is not T: B, S or E",
     "needs(*capabilities): skipped, by name, for engines without them",
     "shows(*capabilities): as needs, but an engine without a trace runs the test as well, and the "
     "summary says that they are not shown to have happened",
@@ -36,6 +37,7 @@ MARKERS = (
     "others or the engine refuses it",
     "also_on(name): on this embedded model as well, unless --model names others",
     "on_model(name): this embedded model alone, and none if --model names others",
+    "first_served: put here by the plugin, where one_model or long_model has chosen the model",
 )
 WOKEN_LATE = pytest.StashKey[bool]()  # set where the test modules were imported before
 

@@ -1,9 +1,10 @@
-"""Names a test as a person types it on pytest's command line, which `again:` prints, and without its
-engine, as requirements have it. A list of expected failures may use both.
+"""Names a test as a person types it on pytest's command line. `again:` prints it, and a list of
+expected failures may use it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
 import pytest
@@ -44,27 +45,18 @@ def trial_of(item: pytest.Item) -> tuple[str, str] | None:
     return (trial[0].name, trial[1]) if isinstance(trial, tuple) else None
 
 
-def requirement_id(item: pytest.Item) -> str:
-    """Returns `module::function[model-...]`, which is the same for all engines; of a test that is no
-    conformance test, the name."""
-    trial = trial_of(item)
-    if trial is None:
-        return name_of(item)
-    _, separator, function = item.nodeid.partition("::")
-    return f"{item.path.stem}{separator}{function.replace('-'.join(trial), trial[1], 1)}"
-
-
 def again(item: pytest.Item) -> str:
     """Returns the line with the command that runs the test again."""
-    options = []
-    for name in AGAIN_OPTIONS:
-        value = item.config.getoption(name)
-        values = value if isinstance(value, list) else [value]
-        options += [
-            f"{name}={quote(str(each))}"
-            for each in values
-            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S)
-        ]
+    options = [f"{name}={quote(value)}" for name, value in options_given(item.config, AGAIN_OPTIONS)]
     name = name_of(item)
     pyargs = ["--pyargs"] if name.startswith(INSTALLED_SUITE) else []
     return " ".join(["again: pytest", *pyargs, quote(name), *options])
+
+
+def options_given(config: pytest.Config, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields each of the options that has a value other than its default, once for each value."""
+    for name in names:
+        value = config.getoption(name)
+        for each in value if isinstance(value, list) else [value]:
+            if each not in (None, "auto", DEFAULT_TIME_LIMIT_S):
+                yield name, str(each)

@@ -76,15 +76,7 @@ class Journal:
         """Collects the reports of a test and writes its entry once the test is over."""
         if self._writer is None:
             return
-        before = self._open.get(report.nodeid, JournalEntry(report.nodeid, "passed"))
-        entry = replace(
-            before,
-            seconds=round(before.seconds + report.duration, 3),
-            record=record_of(report) or before.record,
-        )
-        if report.outcome != "passed":
-            entry = replace(entry, outcome=report.outcome, report=_text(report))
-        self._open[report.nodeid] = entry
+        self._open[report.nodeid] = continued(self._open.get(report.nodeid), report)
         if report.when in ("teardown", "???"):  # ???: the process of a worker is gone
             self._writer.append(self._open.pop(report.nodeid))
 
@@ -97,6 +89,22 @@ class Journal:
         """Closes the file."""
         if self._writer is not None:
             self._writer.close()
+
+
+def continued(before: JournalEntry | None, report: pytest.TestReport) -> JournalEntry:
+    """Returns the entry of a test with one more of its reports."""
+    before = before or JournalEntry(report.nodeid, "passed")
+    entry = replace(
+        before,
+        seconds=round(before.seconds + report.duration, 3),
+        record=record_of(report) or before.record,
+    )
+    if report.outcome == "passed":
+        return entry
+    is_unscored = entry.record is not None and not entry.record.is_scored
+    is_forgiven = hasattr(report, "wasxfail")
+    outcome = report.outcome if not is_forgiven else "failed" if is_unscored else "known"
+    return replace(entry, outcome=outcome, report=_text(report))
 
 
 def _text(report: pytest.TestReport) -> str:

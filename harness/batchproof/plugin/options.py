@@ -18,7 +18,16 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
-from batchproof.plugin import bench_options, isolation, journal_file, problems, spread, table_file
+from batchproof.plugin import (
+    bench_options,
+    isolation,
+    journal_file,
+    problems,
+    scoring,
+    spread,
+    table_file,
+    verdict_file,
+)
 from batchproof.plugin.artifacts import folder as artifacts
 from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.numbers import seconds
@@ -89,6 +98,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
     group.addoption(artifacts.OPTION, metavar="DIR", help=artifacts.HELP)
+    group.addoption(verdict_file.OPTION, metavar="FILE", help=verdict_file.HELP)
+    scoring.add_options(group)
     journal_file.add_options(group)
     text = f"the configuration (default: {OWN} or [tool.batchproof] in {SHARED}, here or above)"
     group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
@@ -130,8 +141,10 @@ def _configure(config: pytest.Config) -> None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
     of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
     config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
+    scoring.register(config)
     table_file.register(config)
     artifacts.register(config)
+    verdict_file.register(config)
     journal_file.register(config)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
 from batchproof.models.embedded import EMBEDDED
-from batchproof.promises import Promise
 from batchproof.records.decode import decode
 from batchproof.records.table import PromiseCell, Totals
 from batchproof.records.trial_record import TrialRecord
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.tally import Outcome, cells_of, totals_of
 
 RECORD = "batchproof"  # the attribute of a report that holds it, and travels along from a worker
-Outcome = tuple[str, TrialRecord]  # passed, failed, skipped or known
 
 LEGEND = (
     "n: tests passed   ~n: with n near-ties   FAIL n: tests failed   known n: failed as expected",
@@ -47,7 +46,7 @@ def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
     for report in reports:
         is_last_word = report.when == "call" or report.outcome != "passed"
         record = record_of(report) if is_last_word else None
-        if record is not None:
+        if record is not None and record.is_scored:
             yield "known" if hasattr(report, "wasxfail") else report.outcome, record
 
 
@@ -84,60 +83,8 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
         yield totals_line(engine, totals_of(engine, outcomes))
 
 
-def cells_of(engine: str, outcomes: Iterable[Outcome]) -> Mapping[str, PromiseCell]:
-    """Returns the cell of each promise id, in the order of the promises. Promises that no test
-    checked are left out.
-    """
-    counts: dict[str, Counter[str]] = {}
-    for outcome, record in outcomes:
-        if record.engine == engine:
-            for promise_id in record.counted_for:
-                count = counts.setdefault(promise_id, Counter())
-                count[_kind(outcome, record)] += 1
-                count["near_ties"] += record.ledger.num_near_ties
-    return {p.id: _cell(counts[p.id]) for p in Promise if p.id in counts}
-
-
-def _kind(outcome: str, record: TrialRecord) -> str:
-    """Returns the field of `PromiseCell` that counts the test."""
-    if outcome == "passed" and record.is_inadequate:
-        return "inadequate"
-    if outcome == "skipped" and record.lacks is not None:
-        return "no_cap"
-    return "refused" if outcome == "skipped" and record.refused is not None else outcome
-
-
-def _cell(count: Counter[str]) -> PromiseCell:
-    return PromiseCell(_cell_text(count), **count)
-
-
-def _cell_text(count: Counter[str]) -> str:
-    """Returns the outcomes of one engine and promise in the form that `LEGEND` explains."""
-    known = [f"known {count['known']}"] if count["known"] else []
-    if count["failed"]:
-        return " ".join([f"FAIL {count['failed']}", *known])
-    if count["passed"]:
-        near_ties = [f"~{count['near_ties']}"] if count["near_ties"] else []
-        return " ".join([str(count["passed"]), *near_ties, *known])
-    others = (kind for kind in ("inadequate", "no_cap", "refused", "skipped") if count[kind])
-    return " ".join(known) or next(others).replace("_", " ")
-
-
 def _text(cell: PromiseCell | None) -> str:
     return "-" if cell is None else cell.text
-
-
-def totals_of(engine: str, outcomes: Iterable[Outcome]) -> Totals:
-    """Returns what all tests of an engine compared."""
-    ledgers = [record.ledger for _, record in outcomes if record.engine == engine]
-    return Totals(
-        num_runs=sum(each.num_runs for each in ledgers),
-        num_workloads=sum(each.num_workloads for each in ledgers),
-        num_requests=sum(each.num_requests for each in ledgers),
-        num_steps=sum(each.num_steps for each in ledgers),
-        num_logits=sum(each.num_logits for each in ledgers),
-        num_near_ties=sum(each.num_near_ties for each in ledgers),
-    )
 
 
 def totals_line(engine: str, total: Totals) -> str:

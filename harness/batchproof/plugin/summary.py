@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from batchproof.plugin.promise_table import (
-    Outcome,
     adequacies,
     error_units,
     in_order,
@@ -23,6 +22,7 @@ from batchproof.plugin.promise_table import (
 )
 from batchproof.plugin.selection import SELECTION
 from batchproof.records.made import ENDED
+from batchproof.requirements.tally import Outcome
 
 NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engine"
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.plugin.promise_table import Outcome, cells_of, in_order, notes, outcomes_of, totals_of
+from batchproof.plugin.promise_table import in_order, notes, outcomes_of
 from batchproof.plugin.selection import SELECTION
-from batchproof.promises import Promise
 from batchproof.records.made import made_now, pytest_line
 from batchproof.records.table import CONFORMANCE, ConformanceTable
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.tally import Outcome, cells_of, totals_of
 
 OPTION = "--table"
 HELP = "write the table engine x promise to FILE as JSON when the session ends"
@@ -85,14 +86,22 @@ def conformance(
 
 def register(config: pytest.Config) -> None:
     """Registers the table file. Raises `pytest.UsageError` if no file can be written there."""
-    asked = config.getoption(OPTION)
+    path = writable_json(config, OPTION)
+    if path is not None:
+        config.pluginmanager.register(TableFile(path, config), "batchproof-table")
+
+
+def writable_json(config: pytest.Config, option: str) -> Path | None:
+    """Returns the path that an option names for the process that writes it, else None. Raises
+    `pytest.UsageError` if no file can be written there."""
+    asked = config.getoption(option)
     if asked is None or hasattr(config, "workerinput"):
-        return
+        return None
     path = Path(asked)
     problem = _problem(path, bool(config.getoption("--benchmark-only", default=False)))
     if problem is not None:
-        raise pytest.UsageError(f"{OPTION} {asked!r} {problem}")
-    config.pluginmanager.register(TableFile(path.resolve(), config), "batchproof-table")
+        raise pytest.UsageError(f"{option} {asked!r} {problem}")
+    return path.resolve()
 
 
 def _problem(path: Path, is_benchmark: bool) -> str | None:
@@ -102,4 +111,4 @@ def _problem(path: Path, is_benchmark: bool) -> str | None:
         return f"names the folder {str(path.parent)!r}, which is not there"
     if not os.access(path.parent, os.W_OK):
         return f"names the folder {str(path.parent)!r}, where nothing can be written"
-    return "has no table to write with --benchmark-only" if is_benchmark else None
+    return "has nothing to write with --benchmark-only" if is_benchmark else None

@@ -13,10 +13,12 @@ from batchproof.findings.finding import Rule, found
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.plugin.entering import FIRST_CONTACT
 from batchproof.plugin.failing import NOTED, TRIAL, begin_note
+from batchproof.plugin.requirement_ids import requirement_id
+from batchproof.plugin.scoring import is_scored
 from batchproof.plugin.selection import LAB, SELECTION, Selection
-from batchproof.promises import Promise
 from batchproof.records.decode import encode
 from batchproof.records.trial_record import SourcePlace
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
@@ -42,16 +44,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trial" not in metafunc.fixturenames:
         return
     selection = metafunc.config.stash[SELECTION]
-    pairs = [
-        (spec, model_name)
-        for spec in selection.engines
-        for model_name in (
-            _for_yardstick(metafunc, selection)
-            if spec.name in selection.yardsticks
-            else _models_for(metafunc, spec)
-        )
-    ]
-    metafunc.parametrize("trial", pairs, ids=[f"{s.name}-{m}" for s, m in pairs], indirect=True)
+    pairs = []
+    for spec in selection.engines:
+        is_yardstick = spec.name in selection.yardsticks
+        models = _for_yardstick(metafunc, selection) if is_yardstick else _models_for(metafunc, spec)
+        for model_name in models:
+            is_any = model_name == models[0] and _is_for_one(metafunc)
+            marks = pytest.mark.first_served if is_any else ()
+            pairs.append(pytest.param((spec, model_name), id=f"{spec.name}-{model_name}", marks=marks))
+    metafunc.parametrize("trial", pairs, indirect=True)
+
+
+def _is_for_one(metafunc: pytest.Metafunc) -> bool:
+    """Returns whether the first model that the engine serves is enough for the test."""
+    has_mark = metafunc.definition.get_closest_marker
+    return bool(has_mark("long_model") or has_mark("one_model")) and not has_mark("on_model")
 
 
 def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
@@ -70,14 +77,10 @@ def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     if only is not None:
         return tuple(name for name in only.args if is_free or name in asked)
     names = tuple(name for name in asked if name != NAN_MODEL)
-    return (*_chosen(metafunc, spec, names), *_also(metafunc, names))
-
-
-def _also(metafunc: pytest.Metafunc, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the models of the mark `also_on`, unless others were asked for by name."""
-    mark = metafunc.definition.get_closest_marker("also_on")
-    is_free = not metafunc.config.getoption("--model")
-    return tuple(name for name in mark.args if name not in names) if mark and is_free else ()
+    chosen = _chosen(metafunc, spec, names)
+    also = has_mark("also_on")
+    added = also.args if also else ()
+    return (*chosen, *(name for name in added if (is_free or name in asked) and name not in chosen))
 
 
 def _chosen(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ def _chosen(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...])
     has_mark = metafunc.definition.get_closest_marker
     if has_mark("long_model") and (is_free or LONG_MODEL in names):
         names = (LONG_MODEL, *names)
-    if names and (has_mark("long_model") or has_mark("one_model")):
+    if names and _is_for_one(metafunc):
         return (_first_served(metafunc.config, spec, names),)
     if has_mark("three_models") and is_free:
         varied = THREE_MODELS if metafunc.config.getoption("--engine") else TWO_MODELS
@@ -148,6 +151,8 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
         "engine": spec.name,
         "model": model_name,
         "promises": [promise.id for promise in promises],
+        "requirement": requirement_id(request.node),
+        "is_scored": is_scored(request.node),
     }
     if at := defined_at(spec.factory):
         record["defined_at"] = encode(SourcePlace(*at))

@@ -20,7 +20,7 @@ from batchproof.plugin.failing import NOTED, concluded, described, failure_of
 from batchproof.plugin.item_names import again
 from batchproof.plugin.promise_table import RECORD, describe_for_junit, record_of
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
 
 Noted = dict[str, Any]  # the test record while it is filled in, as JSON

@@ -22,7 +22,9 @@ from batchproof.cli.option_names import EXPECTED, KEYS
 from batchproof.errors import CaseError, UsageError
 from batchproof.places import SUITE
 from batchproof.plugin import problems
-from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, requirement_id, trial_of
+from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, trial_of
+from batchproof.plugin.requirement_ids import model_in_id, requirement_id
+from batchproof.requirements.sets import current_id
 from batchproof.validation.source_lines import SourceLine, shown_path
 
 REQUIRED = ("test", "reason", "link")
@@ -114,7 +116,7 @@ class KnownFailures:
             for name in _ids(item):
                 by_id.setdefault(name, []).append(item)
         for known in self._listed:
-            place, test_id = known.place, known.test_id
+            place, test_id = known.place, current_id(known.test_id)
             if test_id not in by_id and (what := _missing(known, config, by_id)):
                 yield f"{place}: {what}"
             for item in by_id.get(test_id, ()):
@@ -147,11 +149,17 @@ def _missing(
         return None
     function, _, parameters = known.test_id.partition("[")
     same_test = [each for each in same_file if each.startswith(f"{function}[")]
-    trials = [(trial_of(item), each == name_of(item)) for each in same_test for item in by_id[each]]
-    parts = {"-".join(trial) if is_name else trial[1] for trial, is_name in trials if trial}
+    parts = {part for each in same_test for item in by_id[each] for part in _parts(item, each)}
     if parts and not any(part in parameters for part in parts):
         return None
     return f"no test has the id {known.test_id!r}{_hint(known, same_file)}"
+
+
+def _parts(item: pytest.Item, test_id: str) -> Iterator[str]:
+    """Yields what an id of the same engine and model would hold: both, or the model as in requirement
+    ids and as it is."""
+    if trial := trial_of(item):
+        yield from ("-".join(trial),) if test_id == name_of(item) else (model_in_id(item), trial[1])
 
 
 def _hint(known: KnownFailure, choices: Iterable[str]) -> str:
@@ -160,7 +168,7 @@ def _hint(known: KnownFailure, choices: Iterable[str]) -> str:
 
 
 def _ids(item: pytest.Item) -> set[str]:
-    return {name_of(item), requirement_id(item)}
+    return {name_of(item), *([requirement_id(item)] if trial_of(item) else [])}
 
 
 def known_failure_of(item: pytest.Item) -> KnownFailure | None:

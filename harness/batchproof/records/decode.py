@@ -71,7 +71,7 @@ def decode(kind: type[Record], value: object, is_closed: bool = False) -> Record
 def encode(record: object) -> Any:
     """Returns the JSON value of a record: objects, lists, strings and numbers."""
     if is_dataclass(record) and not isinstance(record, type):
-        known = _fields(type(record)).items()
+        known = fields_by_key(type(record)).items()
         return {name: encode(getattr(record, each.name)) for name, (each, _) in known}
     if isinstance(record, Mapping):
         return {str(name): encode(value) for name, value in record.items()}
@@ -133,7 +133,7 @@ def _is(kind: Any, value: object) -> bool:
 def _dataclass(kind: type, value: object, place: _Place) -> object:
     if not isinstance(value, Mapping):
         raise place.error(f"is {_shown(value)}, not an object")
-    known = _fields(kind)
+    known = fields_by_key(kind)
     for name in value:
         if place.is_closed and name not in known:
             raise place.error(f"has the key {name!r}, but may have {', '.join(known)}")
@@ -147,7 +147,7 @@ def _dataclass(kind: type, value: object, place: _Place) -> object:
 
 
 @cache
-def _fields(kind: type) -> dict[str, tuple[Field[object], Any]]:
+def fields_by_key(kind: type) -> dict[str, tuple[Field[object], Any]]:
     """Returns each field and its type by its key in JSON."""
     hints = get_type_hints(kind, include_extras=True)
     return {_key_of(each.name, hints[each.name]): (each, hints[each.name]) for each in fields(kind)}

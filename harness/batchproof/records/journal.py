@@ -112,7 +112,7 @@ class JournalEntry:
     """A finished test. Without a record the process ended before there was one."""
 
     test: str  # its node id
-    outcome: str  # passed, failed or skipped, as pytest says
+    outcome: str  # passed, failed or skipped, as pytest says, or known: failed, as expected
     seconds: float = 0.0
     record: TrialRecord | None = None
     report: str = ""  # of a failure or a skip, for people

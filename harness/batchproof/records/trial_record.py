@@ -88,6 +88,8 @@ class TrialRecord:
     is_stale: bool = False  # a known failure that passes
     is_own_failure: bool = False  # the harness failed, not the engine
     is_wrong_input: bool = False  # so did it, because a case or an option is wrong
+    requirement: str = ""  # its id
+    is_scored: bool = True  # in the requirement set that was asked for, if one was
 
     @property
     def counted_for(self) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""The verdict on one engine: everything that its page states."""
+"""The verdict on one engine, as `judge` and `--verdict` write it: everything that its page states."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
@@ -12,16 +12,84 @@ from batchproof.records.table import Totals
 from batchproof.records.trial_record import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
+Grade = Literal["B", "S", "E", "T"]  # of docs/invariance.md; T: tokens and exact rules
+PromiseVerdict = Literal[
+    "broken",
+    "incomplete",  # some of its requirements were not run
+    "undecided",  # some of its tests were ended by another promise that broke, or by the harness
+    "known failures",
+    "differs by design",
+    "held",
+    "no cap",  # this and the rest: why nothing was tested
+    "refused",
+    "inadequate",
+    "skipped",
+    "untested",
+]
+OverallVerdict = Literal[
+    "broken", "incomplete", "undecided", "known failures", "differs by design", "held", "untested"
+]
+RequirementOutcome = Literal[
+    "held",
+    "failed",
+    "known",  # failed, as expected
+    "no capability",
+    "refused",  # the engine does not serve the model
+    "inadequate",  # passed on a model that could not show a fault
+    "error",  # the harness failed, or the test did not say why it ended
+    "not run",
+]
 
 
 @dataclass(frozen=True)
 class PromiseResult:
-    """One promise: held, broken, differs by design, or why nothing was tested; and tests by outcome."""
+    """One promise, and tests by outcome."""
 
-    verdict: str
+    verdict: PromiseVerdict
     passed: int = 0
     failed: int = 0
     no_cap: int = 0  # the engine lacks a capability
+    known: int = 0  # failed, as expected
+    undecided: int = 0  # ended by another promise that broke, or by the harness
+    not_run: int = 0
+
+
+@dataclass(frozen=True)
+class SetStamp:
+    """The requirement set that was asked for."""
+
+    name: str
+    date: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class SuiteStamp:
+    """The suite that judged."""
+
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which a run was made. Those of a judgement are in its options alone."""
+
+    options: tuple[str, ...] = ()  # of pytest, with which the same tests run again
+    models: tuple[str, ...] = ()
+    device: str = ""
+    dtype: str = ""
+    profile: str = ""  # of Hypothesis: how many workloads a test generates
+
+
+@dataclass(frozen=True)
+class RequirementFailure:
+    """A requirement that is not held, and how to see it again."""
+
+    requirement: str
+    headline: str
+    command: str
+    failure: FailureRecord | None  # none: the harness itself failed
 
 
 @dataclass(frozen=True)
@@ -68,7 +136,7 @@ class FailureGroup:
 @dataclass(frozen=True)
 class EngineVerdict:
     """A verdict. `held`, `broken`, `differing` and `untested` are promise ids; what differs is
-    documented.
+    documented. All after `is_complete` is new in version 2.
     """
 
     title: str
@@ -88,6 +156,13 @@ class EngineVerdict:
     suite_command: str  # the run of the suite
     made: Provenance
     is_complete: bool
+    verdict: OverallVerdict = "untested"
+    requirement_set: SetStamp | None = None  # none: all that was collected is scored
+    suite: SuiteStamp | None = None
+    conditions: Conditions = Conditions()
+    outcomes: Mapping[str, RequirementOutcome] = field(default_factory=dict)  # by requirement id
+    unscored: Mapping[str, RequirementOutcome] = field(default_factory=dict)  # not in the set
+    failures: tuple[RequirementFailure, ...] = ()  # of both
 
     @property
     def defects(self) -> tuple[FailureGroup, ...]:
@@ -95,4 +170,12 @@ class EngineVerdict:
         return tuple(group for group in self.groups if not group.is_documented)
 
 
-VERDICT = FileKind("verdict", "batchproof.verdict", 1, EngineVerdict)
+def _of_version_1(old: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the document with the verdict on the whole, which its promises add up to."""
+    names = {"broken": "broken", "differing": "differs by design", "held": "held"}
+    worst = next((word for name, word in names.items() if old.get(name)), "untested")
+    is_open = worst != "broken" and old.get("is_complete") is False
+    return {**old, "verdict": "incomplete" if is_open else worst}
+
+
+VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict, upgrade=_of_version_1)

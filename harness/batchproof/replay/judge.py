@@ -19,9 +19,9 @@ from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import Rule, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.oracle.oracle import centred
-from batchproof.promises import Promise
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.replay.needs import lacking
+from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.invariance.axes import AXES

@@ -13,8 +13,8 @@ from batchproof.errors import UsageError
 from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
 from batchproof.findings.finding import Fact, Finding, Rule, thawed
 from batchproof.findings.finding_text import first_line
-from batchproof.promises import Promise
 from batchproof.records.decode import decode, encode
+from batchproof.requirements.promises import Promise
 from batchproof.workload.sampling_values import plain_values, sampling_params
 from batchproof.workload.workloads import Workload
 

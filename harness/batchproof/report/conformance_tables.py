@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchproof.promises import Promise
 from batchproof.report import words
 from batchproof.report.inputs import Source
 from batchproof.report.rows import Data
 from batchproof.report.table_values import Row, Table, TableCell
+from batchproof.requirements.promises import Promise
 
 TOTALS = {
     "workloads": "num_workloads",

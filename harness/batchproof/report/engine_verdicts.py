@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from batchproof.promises import Promise
 from batchproof.records.verdict import EngineVerdict
+from batchproof.requirements.promises import Promise
 
 TITLES = {each.id: each.title for each in Promise}
 
@@ -23,7 +23,10 @@ class Paragraph:
 def summary(verdict: EngineVerdict) -> Iterator[Paragraph]:
     """Yields what a reader has to know before all figures."""
     if not verdict.is_complete:
-        yield Paragraph("INCOMPLETE", ": it was stopped before all tests had run.")
+        num_left = sum(each == "not run" for each in verdict.outcomes.values())
+        stopped = "it was stopped before all tests had run"
+        left = f"{num_left:,} requirements were not run" if num_left else stopped
+        yield Paragraph("INCOMPLETE", f": {left}.")
     if not verdict.totals.num_requests:
         yield Paragraph("Nothing was compared", ": this proves nothing about the engine.")
         return

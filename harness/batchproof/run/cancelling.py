@@ -10,7 +10,7 @@ from batchproof.checks.cancelling import (
     require_not_fed,
     require_one_row,
 )
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload

@@ -12,7 +12,7 @@ from batchproof.api import Completion
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.checks.relations import require_same_logits, require_same_tokens
 from batchproof.findings.finding import Rule
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial

@@ -18,8 +18,8 @@ from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Facts, Finding, Rule, found
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
-from batchproof.promises import Promise
 from batchproof.records.trial_record import Ledger
+from batchproof.requirements.promises import Promise
 from batchproof.run.call_notes import notes
 from batchproof.run.capabilities import scheduling_delay_of
 from batchproof.run.failures import ConformanceFailure, HangFailure, last_frames

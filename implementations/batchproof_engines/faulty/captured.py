@@ -9,7 +9,7 @@ from torch import Tensor
 
 from batchproof.api import FinishReason
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.blocks import TRASH, BlockPool

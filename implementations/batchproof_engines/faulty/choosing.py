@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchproof.api import FinishReason, Request, SamplingParams
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 from batchproof_engines.sampler import GREEDY, Choice, SampledRow, Sampler

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from batchproof.api import SamplingParams
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.choosing import _with as with_parameters
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine

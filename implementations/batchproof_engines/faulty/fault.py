@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from batchproof.api import EngineFactory
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.substitution import engine_with
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchproof.api import StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.delayed import DelayedEngine, DelayedScheduler, DelayedSequence
 from batchproof_engines.ragged.scheduler import SchedulerOutput

@@ -6,7 +6,7 @@ from collections import deque
 
 from batchproof.api import EngineConfig, Limits, Request
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 

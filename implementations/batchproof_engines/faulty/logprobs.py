@@ -9,7 +9,7 @@ from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, TokenEvent, TokenLogprobs
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence

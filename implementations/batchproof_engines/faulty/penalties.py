@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchproof.api import SamplingParams
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.choosing import _with as with_parameters
 from batchproof_engines.faulty.drawing import ResumedScheduler, ShiftedEngine, ShiftedSampler
 from batchproof_engines.faulty.fault import planted

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from batchproof.api import Limits
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from batchproof.api import Completion, FinishReason
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged import sequence as paged_sequence
 from batchproof_engines.paged.block_manager import BlockManager

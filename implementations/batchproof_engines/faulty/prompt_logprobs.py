@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.engine import PagedEngine

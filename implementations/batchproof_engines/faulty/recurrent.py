@@ -10,7 +10,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from batchproof.findings.causes import Cause
 from batchproof.models.embedded import STATE_MODEL
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.row_caches import RowCaches, joined
 from batchproof_engines.paged.rows import Rows

@@ -7,7 +7,7 @@ from dataclasses import replace
 from transformers import PreTrainedModel
 
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.drafting import Drafter, ModelDrafter, NgramDrafter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchproof.api import FinishReason
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.recurrent import (
     BOTH,
     CONVOLUTION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.recurrent import BOTH, cleared, planted_in_states
 from batchproof_engines.paged.checkpoints import Checkpoint, Checkpoints
 from batchproof_engines.paged.rows import Scheduled

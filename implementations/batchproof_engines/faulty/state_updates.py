@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.recurrent import (
     BOTH,
     CONVOLUTION,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from batchproof.api import FinishReason, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
 from batchproof_engines.static import StaticEngine, _Row

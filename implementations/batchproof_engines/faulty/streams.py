@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import EngineConfig, StepRecord, TokenEvent
 from batchproof.findings.causes import Cause
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput

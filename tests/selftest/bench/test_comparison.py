@@ -37,7 +37,7 @@ from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec, Range
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.plugin.bench_table import table
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial

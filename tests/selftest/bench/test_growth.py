@@ -54,7 +54,7 @@ from batchproof.bench.growth import (
 from batchproof.bench.growth_runner import GrowthRunner
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial

@@ -10,7 +10,7 @@ from torch import nn
 from batchproof.api import Capability, EngineConfig
 from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.invariance.declared import declared_grades
 from batchproof.run.invariance.holding import require_control, require_grade
 from batchproof.run.invariance.serving import num_threads

@@ -23,7 +23,7 @@ from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
 from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
 from batchproof.findings.finding_text import headline
 from batchproof.oracle.oracle import Oracle, centred
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.capabilities import capabilities_of
 from batchproof.run.failures import ConformanceFailure

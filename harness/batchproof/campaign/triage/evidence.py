@@ -11,8 +11,8 @@ from batchproof.campaign.triage.asking import Asker
 from batchproof.campaign.triage.scenes import Scene
 from batchproof.campaign.triage.scoring import Reading
 from batchproof.errors import OracleError
-from batchproof.promises import Promise
 from batchproof.replay.write import FailureOrigin, write
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from batchproof.findings.causes import Cause
 from batchproof.places import repository
-from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.trial_record import FailureRecord, SourcePlace
+from batchproof.requirements.promises import Promise
 
 CONFIGURATIONS = ("batchproof.toml", "pyproject.toml")  # where an engine without source here is named
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import batchproof
 from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
-from batchproof.promises import Promise
+from batchproof.requirements.promises import Promise
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 MOST_NAMED = 20  # tests of a problem

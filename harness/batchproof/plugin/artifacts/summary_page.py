@@ -7,11 +7,11 @@ from pathlib import Path
 
 from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
 from batchproof.plugin.promise_table import LEGEND, counted, totals_line
-from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
 from batchproof.records.markdown import header, line
 from batchproof.records.table import ConformanceTable
 from batchproof.records.trial_record import SourcePlace
+from batchproof.requirements.promises import Promise
 
 LONGEST_REPORT = 20_000  # characters; a comment may have 65,536
 MOST_ROWS = 30

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from batchproof.promises import Promise
 from batchproof.records.verdict import PromiseResult
 from batchproof.report.engine_verdicts import TITLES
 from batchproof.report.site.history import Engine, Judged
 from batchproof.report.table_values import TableCell
+from batchproof.requirements.promises import Promise
 
 WORDS = {  # of a promise's result -> the word in its cell, and its kind
     "held": ("held", "good"),
@@ -17,6 +17,7 @@ WORDS = {  # of a promise's result -> the word in its cell, and its kind
     "differs by design": ("differs", "warn"),
     "known failures": ("known", "warn"),
     "incomplete": ("incomplete", "warn"),
+    "undecided": ("undecided", "warn"),
 }
 NOT_IN_SUITE = TableCell("–", "none", "no test of that day's suite")
 LEGEND = (
@@ -25,6 +26,7 @@ LEGEND = (
     ("warn", "differs", "tests failed, and the engine's documentation states that behaviour"),
     ("warn", "known", "tests failed as those who ran them expected"),
     ("warn", "incomplete", "tests that it needs were not run"),
+    ("warn", "undecided", "tests of it were ended by another promise that broke"),
     ("none", "no cap", "not tested: the engine lacks a capability that the tests need"),
     ("none", "refused", "not tested: the engine does not serve the models"),
     ("none", NOT_IN_SUITE.text, "the suite of that day had no test of it"),
@@ -53,7 +55,7 @@ def _cell(judged: Judged, promise_id: str, page: str) -> TableCell:
     result = judged.verdict.promises.get(promise_id)
     if result is None:
         return NOT_IN_SUITE
-    word, kind = WORDS.get(result.verdict, (result.verdict or "not run", "none"))
+    word, kind = WORDS.get(result.verdict, (result.verdict, "none"))
     tried = result.passed + result.failed
     count = f"{result.failed}/{tried}" if result.failed else str(result.passed or "")
     return TableCell(

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from batchproof.drawing.picture import templates
 from batchproof.drawing.theme import FONTS, THEME
-from batchproof.promises import Promise
 from batchproof.report.campaigns import faults, honest
 from batchproof.report.conformance_tables import conformance
 from batchproof.report.engine_verdicts import TITLES, summary
@@ -24,6 +23,7 @@ from batchproof.report.site.standing import BUILT_IN, Standings
 from batchproof.report.site.verdict_facts import findings_by_verdict, verdict_facts
 from batchproof.report.verdicts import Verdict
 from batchproof.report.verdicts import verdict as line_of
+from batchproof.requirements.promises import Promise
 
 TABLES: Mapping[Kind, Any] = {
     Kind.CONFORMANCE: ("conformance.html.jinja", "Conformance", conformance),

@@ -8,9 +8,9 @@ from textwrap import shorten
 
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
 from batchproof.findings.finding_text import headline
-from batchproof.promises import Promise
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.machine_paths import without_machine_paths
+from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.invariance.axes import Axis
 from batchproof.run.invariance.control import failed_control

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
-from batchproof.judgement.issues import KnownIssue
-from batchproof.promises import Promise
 from batchproof.records.journal import JournalEntry
-from batchproof.records.trial_record import FailureRecord
-from batchproof.records.verdict import FailureGroup
+from batchproof.records.trial_record import FailureRecord, TrialRecord
+from batchproof.records.verdict import FailureGroup, IssueRecord
+from batchproof.requirements.promises import Promise
+
+
+class KnownIssue(Protocol):
+    """What a person found out about failures of a release: `batchproof.judgement.issues`."""
+
+    def is_of(self, release: str | None) -> bool:
+        """Returns whether it is known of this release."""
+
+    def fits(self, record: TrialRecord) -> bool:
+        """Returns whether it explains the failure of a test."""
+
+    @property
+    def record(self) -> IssueRecord:
+        """Returns what a verdict shows of it."""
+
 
 Found = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
 
@@ -20,7 +35,7 @@ def grouped(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> li
         if each.outcome == "failed":
             record = each.record
             issue = next((one for one in issues if record is not None and one.fits(record)), None)
-            key: object = issue.title if issue else (*_promises(each), _test(each))
+            key: object = issue.record.title if issue else (*_promises(each), _test(each))
             groups.setdefault(key, (issue, []))[1].append(each)
     return [(issue, tuple(members)) for issue, members in groups.values()]
 
@@ -38,7 +53,7 @@ def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> Failure
     headline = failure.headline if failure else shown.report.partition("\n")[0]
     promises = {promise for each in members for promise in _promises(each)}
     return FailureGroup(
-        title=issue.title if issue else headline,
+        title=issue.record.title if issue else headline,
         promises=tuple(sorted(promises, key=_rank)),
         tests=tuple(dict.fromkeys(_test(each) for each in members)),
         models=tuple(dict.fromkeys(each.record.model for each in members if each.record)),

@@ -1,0 +1,164 @@
+"""`batchproof requirements`: which sets there are, what they require, how they differ."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import os
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+
+import pytest
+
+from batchproof.errors import UsageError
+from batchproof.places import SUITE
+from batchproof.plugin.requirement_ids import is_required, requirements_of
+from batchproof.records.markdown import header, line
+from batchproof.requirements import sets
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.sets import CURRENT, Requirements, RequirementSet
+from batchproof.validation.values import near
+
+ANY_ENGINE = "reference"  # which tests there are depends on no engine
+COLLECTING = (  # as `batchproof test` does
+    *("--collect-only", "-q", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--assert=plain"),
+    *("-c", os.devnull, f"--confcutdir={SUITE}", "--import-mode=importlib"),
+    "--benchmark-storage=file://.",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommands of `batchproof requirements`."""
+    commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    commands.add_parser("list", help="the sets: date, number of requirements, digest")
+    show = commands.add_parser("show", help="the requirements of a set")
+    show.add_argument("set", metavar="SET", help="a name, or current: what the suite holds now")
+    show.add_argument("promise", nargs="?", metavar="PROMISE", help="of this promise alone, such as P5")
+    diff = commands.add_parser("diff", help="what the second set adds and leaves out")
+    diff.add_argument("old", metavar="A")
+    diff.add_argument("new", metavar="B", nargs="?", default=CURRENT, help="(default: current)")
+    explain = commands.add_parser("explain", help="one requirement: promise, grade, what its test does")
+    explain.add_argument("id", metavar="ID")
+    freeze = commands.add_parser("freeze", help="write what the suite holds now as a set")
+    freeze.add_argument("set", metavar="SET", help="a name such as 2027.06")
+    freeze.add_argument("--date", default=f"{datetime.now(UTC):%Y-%m-%d}", help="(default: today)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0; for `diff` 1 if the sets differ. Raises `UsageError`."""
+    if arguments.what == "list":
+        print("\n".join(_list()))
+    elif arguments.what == "show":
+        print("\n".join(_show(_loaded(arguments.set), arguments.promise)))
+    elif arguments.what == "explain":
+        print("\n".join(_explain(arguments.id)))
+    elif arguments.what == "freeze":
+        frozen = sets.set_of(arguments.set, arguments.date, collected())
+        path = sets.freeze(frozen)
+        print(
+            f'{path}: {len(frozen.by_id)} requirements\nRELEASED: "{frozen.name}": "{frozen.digest}",'
+        )
+    else:
+        return diff(_loaded(arguments.old), _loaded(arguments.new))
+    return 0
+
+
+class _Collector:
+    """The plugin that keeps what the suite requires."""
+
+    def __init__(self) -> None:
+        self.found: list[Requirements] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Keeps the requirements, in the order of their files."""
+        required = [item for item in session.items if is_required(item)]
+        self.found = [requirements_of(item) for item in sorted(required, key=lambda each: each.nodeid)]
+
+
+def collected(*plugins: object) -> list[Requirements]:
+    """Returns what the suite requires now of an engine that can do everything, an id each. `plugins`
+    are further ones of pytest."""
+    collector = _Collector()
+    with io.StringIO() as output, redirect_stdout(output):
+        arguments = [str(SUITE), *COLLECTING, f"--engine={ANY_ENGINE}"]
+        status = pytest.main(arguments, plugins=[collector, *plugins])
+        said = output.getvalue()
+    if status != pytest.ExitCode.OK:
+        raise UsageError(f"the suite cannot be collected: {said}")
+    return collector.found
+
+
+def _loaded(name: str) -> RequirementSet:
+    return sets.set_of(CURRENT, "", collected()) if name == CURRENT else sets.load(name)
+
+
+def _list() -> Iterator[str]:
+    yield from header("set", "released", "requirements", "digest")
+    for each in map(sets.load, sets.names()):
+        is_released = each.name in sets.RELEASED
+        date = each.date if is_released else "a draft"
+        yield line(each.name, date, str(len(each.by_id)), each.digest)
+
+
+def _show(shown: RequirementSet, promise: str | None) -> Iterator[str]:
+    if promise is not None and promise not in Promise.__members__:
+        raise UsageError(f"{promise!r} is no promise; choose P1 to P{len(Promise)}")
+    chosen = [one for one in shown.requirements if promise in (None, one.promise)]
+    for each in Promise:
+        ids = [(one, name) for one in chosen if one.promise == each.id for name in one.ids]
+        if ids:
+            yield f"{each}: {each.sentence}; {len(ids)} requirements"
+            yield from (f"  {one.grade}  {name}{_needed(one)}" for one, name in ids)
+
+
+def _needed(requirements: Requirements) -> str:
+    return f"  needs {', '.join(requirements.needs)}" if requirements.needs else ""
+
+
+def diff(old: RequirementSet, new: RequirementSet) -> int:
+    """Prints what the new set leaves out (-), adds (+) and decides otherwise (!). Returns 1 if there
+    is any such."""
+    before, after = map(_terms_by_id, (old, new))
+    lines = [f"- {name}" for name in before if name not in after]
+    lines += [f"+ {name}" for name in after if name not in before]
+    both = [name for name in before if name in after and before[name] != after[name]]
+    lines += [f"! {name}: {before[name]}, then {after[name]}" for name in both]
+    print("\n".join([*lines, f"{old.name}: {len(before)} requirements, {new.name}: {len(after)}"]))
+    return 1 if lines else 0
+
+
+def _terms_by_id(requirements: RequirementSet) -> dict[str, str]:
+    """Returns what each requirement decides, by the ids of today."""
+    return {
+        sets.current_id(name): f"{each.promise} by grade {each.grade}{_needed(each)}"
+        for name, each in requirements.by_id.items()
+    }
+
+
+def _explain(asked: str) -> Iterator[str]:
+    holders = {each.name: each for each in map(sets.load, sets.names()) if asked in each.by_id}
+    known = [*holders.values()] or [_loaded(CURRENT)]
+    if asked not in known[-1].by_id:
+        raise UsageError(f"{asked!r} is no requirement; {near(asked, known[-1].by_id, 'show')}")
+    found = known[-1].by_id[asked]
+    promise = Promise[found.promise]
+    yield f"{asked}"
+    yield f"  promise: {promise}: {promise.sentence}"
+    yield f"  grade: {found.grade} (docs/invariance.md)"
+    yield f"  needs: {', '.join(found.needs) or 'no capability'}"
+    yield f"  models: {', '.join(found.models)}"
+    yield f"  in: {', '.join(holders) or 'no set yet'}"
+    if (now := sets.current_id(asked)) != asked:
+        yield f"  now: {now}"
+    yield f"  test: {_docstring(now)}"
+
+
+def _docstring(requirement_id: str) -> str:
+    """Returns what the test says of itself, or else its name as a sentence."""
+    module, _, function = requirement_id.partition("[")[0].partition("::")
+    for node in ast.walk(ast.parse((SUITE / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name == function and ast.get_docstring(node):
+            return " ".join(str(ast.get_docstring(node)).split())
+    return f"{function.removeprefix('test_').replace('_', ' ')}."

@@ -1,0 +1,117 @@
+"""`batchproof verify VERDICT.json`: runs a random share of its requirements again, and compares."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from batchproof.cli.choices import whole
+from batchproof.cli.option_names import CONFIG, NO_CONFIG
+from batchproof.cli.pytest_process import run_pytest
+from batchproof.errors import UsageError
+from batchproof.places import SUITE
+from batchproof.plugin.scoring import ONE
+from batchproof.records.made import versions
+from batchproof.records.suite_stamp import suite_stamp
+from batchproof.records.verdict import VERDICT, EngineVerdict
+from batchproof.requirements import sets
+
+UNDECIDED = ("not run", "error")
+SAME = {"known": "failed"}  # whether a failure was expected is no matter of the engine's
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `batchproof verify`."""
+    parser.add_argument("verdict", type=Path, metavar="VERDICT.json")
+    parser.add_argument("--engine", metavar="ENGINE", help="(default: as in the verdict)")
+    parser.add_argument(
+        "--share", type=share, default=0.1, help="of the requirements (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=whole, help="of the draw (default: a random one, printed)")
+
+
+def share(value: str) -> float:
+    """Returns a share. Raises `argparse.ArgumentTypeError`."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{value!r} must be a number above 0 and up to 1")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 if all outcomes are the same, 1 if one differs. Raises `UsageError` if that cannot be
+    told: exit status 2."""
+    before = VERDICT.read(arguments.verdict)
+    _require_same_suite(before)
+    seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
+    chosen = drawn(before, arguments.share, seed)
+    engine = arguments.engine or before.engine
+    print(f"verifying {len(chosen)} of {len(before.outcomes)} requirements, --seed={seed}", flush=True)
+    after = _run_again(engine, before, chosen)
+    if after.release != before.release:
+        raise UsageError(f"the verdict is on {before.release!r}, but {engine!r} is {after.release!r}")
+    ids = {sets.current_id(each): each for each in chosen}
+    outcomes = {ids.get(name, name): each for name, each in after.outcomes.items()}
+    differing = [
+        f"{each}: was {before.outcomes[each]}, is {outcomes.get(each, 'not run')}"
+        for each in chosen
+        if _plain(before.outcomes, each) != _plain(outcomes, each)
+    ]
+    print("\n".join([*_other_versions(before), *differing]) or "all the same")
+    return 1 if differing else 0
+
+
+def drawn(verdict: EngineVerdict, share: float, seed: int) -> list[str]:
+    """Returns that share of the requirements that have an outcome, at least one. Raises
+    `UsageError`."""
+    known = sorted(name for name, each in verdict.outcomes.items() if each not in UNDECIDED)
+    if not known:
+        raise UsageError("the verdict holds no outcome of a requirement: make it with this version")
+    return sorted(random.Random(seed).sample(known, math.ceil(share * len(known))))
+
+
+def _require_same_suite(verdict: EngineVerdict) -> None:
+    """Raises `UsageError` if other code, or another set, has judged."""
+    own = suite_stamp()
+    if verdict.suite != own:
+        theirs = verdict.suite and f"{verdict.suite.version}, digest {verdict.suite.digest}"
+        raise UsageError(
+            f"the verdict is of another suite, {theirs or 'of before version 2'}; this one is "
+            f"{own.version}, digest {own.digest}"
+        )
+    asked = verdict.requirement_set
+    if asked is not None and sets.load(asked.name).stamp != asked:
+        raise UsageError(f"the verdict is by another requirement set {asked.name}: {asked.digest}")
+
+
+def _run_again(engine: str, verdict: EngineVerdict, chosen: list[str]) -> EngineVerdict:
+    """Returns the verdict on the chosen requirements. Raises `UsageError` if there is none."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "verdict.json"
+        options = [each for each in verdict.conditions.options if not each.startswith(CONFIG)]
+        arguments = [engine, *options, NO_CONFIG, *(f"{ONE}={each}" for each in chosen)]
+        arguments += ["-q", "--isolate", "--diagnose-for=0", f"--verdict={path}"]
+        run_pytest(SUITE, arguments, ["--benchmark-storage=file://."])
+        if not path.exists():
+            raise UsageError(f"{shlex.quote(engine)} could not be run: see above")
+        return VERDICT.read(path)
+
+
+def _plain(outcomes: Mapping[str, str], requirement: str) -> str | None:
+    outcome = outcomes.get(requirement)
+    return SAME.get(outcome, outcome) if outcome else None
+
+
+def _other_versions(verdict: EngineVerdict) -> list[str]:
+    """Returns a line for each library that is another one than the verdict was made with."""
+    then = verdict.made.versions
+    both = [(each, then[each], now) for each, now in versions().items() if each in then]
+    return [f"note: {each} was {old}, is {new}" for each, old, new in both if old != new]

@@ -1,0 +1,207 @@
+"""Turns finished tests into a verdict. Runs nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from batchproof.places import SUITE
+from batchproof.records.decode import decode, encode
+from batchproof.records.journal import JournalEntry
+from batchproof.records.machine_paths import without_machine_paths
+from batchproof.records.provenance import Provenance
+from batchproof.records.suite_stamp import suite_stamp
+from batchproof.records.table import PromiseCell
+from batchproof.records.trial_record import Ledger
+from batchproof.records.verdict import (
+    Conditions,
+    EngineVerdict,
+    FailureGroup,
+    OverallVerdict,
+    PromiseResult,
+    PromiseVerdict,
+    RequirementFailure,
+)
+from batchproof.requirements.groups import KnownIssue, grouped, in_order
+from batchproof.requirements.outcomes import Outcomes, outcomes_of
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.sets import RequirementSet
+from batchproof.requirements.tally import Outcome, cells_of, totals_of
+
+NOT_TESTED: Mapping[str, PromiseVerdict] = {
+    "no cap": "no cap",
+    "refused": "refused",
+    "inadequate": "inadequate",
+    "skipped": "skipped",
+}
+WORST_FIRST: tuple[OverallVerdict, ...] = (
+    *("broken", "incomplete", "undecided", "known failures", "differs by design", "held"),
+)
+EMPTY = PromiseCell("")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run of the suite was asked for."""
+
+    command: str
+    requirements: RequirementSet | None = None
+    conditions: Conditions = Conditions()
+
+
+def verdict_of(
+    engine: str,
+    entries: Iterable[JournalEntry],
+    is_complete: bool,
+    made: Provenance,
+    asked: Asked,
+    issues: Sequence[KnownIssue] = (),
+) -> EngineVerdict:
+    """Returns the verdict on one engine. `engine` is its name on the command line; `is_complete`
+    states that no chosen test is missing."""
+    everything = list(entries)
+    met = outcomes_of(everything, asked.requirements)
+    entries = [each for each in everything if each.record is None or each.record.is_scored]
+    outcomes = [_counted(each) for each in entries if each.record]
+    said = _said([record.ledger for _, record in outcomes])
+    known = [each for each in issues if each.is_of(said.release)]
+    found = grouped([each for each in entries if not (each.record and each.record.is_stale)], known)
+    groups = tuple(in_order(found))
+    promises = _results(cells_of(engine, outcomes), groups, met)
+    is_whole = is_complete and "not run" not in met.scored.values()
+    are_named = all(group.promises for group in groups)
+    return EngineVerdict(
+        title=title_of(engine, said.release, said.precision),
+        engine=engine,
+        release=said.release,
+        precision=said.precision,
+        conventions=said.conventions,
+        promises=promises,
+        held=_with("held", promises),
+        broken=_with("broken", promises),
+        differing=_with("differs by design", promises),
+        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
+        totals=totals_of(engine, outcomes),
+        groups=groups,
+        unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
+        skips=dict(Counter(e.report for e in entries if e.outcome == "skipped").most_common()),
+        suite_command=asked.command,
+        made=made,
+        is_complete=is_whole,
+        verdict=_overall(promises.values(), is_whole and are_named),
+        requirement_set=asked.requirements.stamp if asked.requirements else None,
+        suite=suite_stamp(),
+        conditions=asked.conditions,
+        outcomes=met.scored,
+        unscored=met.unscored,
+        failures=tuple(_failures(engine, everything, met, asked)),
+    )
+
+
+def _counted(entry: JournalEntry) -> Outcome:
+    """Returns a test as the table counts it, but one that passes against expectation as passed."""
+    assert entry.record is not None, "those without were left out"
+    return ("passed" if entry.record.is_stale else entry.outcome), entry.record
+
+
+def _is_tried(result: PromiseResult | None) -> bool:
+    return result is not None and result.verdict in WORST_FIRST
+
+
+def _with(verdict: str, promises: Mapping[str, PromiseResult]) -> tuple[str, ...]:
+    return tuple(p for p, each in promises.items() if each.verdict == verdict)
+
+
+def _results(
+    cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: Outcomes
+) -> dict[str, PromiseResult]:
+    """Returns the result of each promise that was asked, in their order."""
+    undocumented = {p for group in groups if not group.is_documented for p in group.promises}
+    return {
+        p.id: _result(
+            cells.get(p.id, EMPTY),
+            p.id in undocumented,
+            met.undecided.get(p.id, 0),
+            met.not_run.get(p.id, 0),
+        )
+        for p in Promise
+        if p.id in {*cells, *met.undecided, *met.not_run}
+    }
+
+
+def _result(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
+    """Returns the result of a promise. `is_undocumented`: some failure of it is not documented."""
+    verdict: PromiseVerdict
+    if cell.failed:
+        verdict = "broken" if is_undocumented else "differs by design"
+    elif not_run or undecided:
+        verdict = "incomplete" if not_run else "undecided"
+    elif cell.known:
+        verdict = "known failures"
+    else:
+        verdict = "held" if cell.passed else NOT_TESTED.get(cell.text, "untested")
+    return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided, not_run)
+
+
+def _overall(results: Iterable[PromiseResult], is_whole: bool) -> OverallVerdict:
+    """Returns the worst verdict of a promise. What is not whole is never held."""
+    words = {each.verdict for each in results} | (set() if is_whole else {"incomplete"})
+    return next((each for each in WORST_FIRST if each in words), "untested")
+
+
+def _failures(
+    engine: str, entries: Iterable[JournalEntry], met: Outcomes, asked: Asked
+) -> Iterable[RequirementFailure]:
+    """Yields what failed, of tests that are scored and that are not."""
+    own_ids = asked.requirements.by_current_id if asked.requirements else {}
+    for each in entries:
+        record = each.record
+        name = record and own_ids.get(record.requirement, record.requirement)
+        outcome = name and (met.scored.get(name) or met.unscored.get(name))
+        if record and name and outcome in ("failed", "known", "error"):
+            headline = record.failure.headline if record.failure else each.report.partition("\n")[0]
+            is_ours = (SUITE / f"{name.partition('::')[0]}.py").is_file()
+            command = ["batchproof", "test", engine] if is_ours else ["pytest", f"--engine={engine}"]
+            command += [*asked.conditions.options, f"--requirement={name}"]
+            yield RequirementFailure(name, headline, shlex.join(command), record.failure)
+
+
+def _said(ledgers: Sequence[Ledger]) -> Ledger:
+    """Returns what the engine states about itself: the first value of each field."""
+    return Ledger(
+        release=next((each.release for each in ledgers if each.release), None),
+        conventions=next((each.conventions for each in ledgers if each.conventions), ()),
+        precision=next((each.precision for each in ledgers if each.precision), ""),
+    )
+
+
+def title_of(engine: str, release: str | None, precision: str) -> str:
+    """Returns the release, and the options that make it another engine. A URL or a command line is no
+    title.
+    """
+    if release is None:
+        return engine
+    target, _, query = engine.partition("?")
+    has_options = query and ":" not in target and "://" not in query
+    options = query.replace("&", ", ") if has_options else ""
+    return ", ".join(filter(None, (release, options, f"judged in {precision}" if precision else "")))
+
+
+def passed_on(verdict: EngineVerdict) -> EngineVerdict:
+    """Returns the verdict without paths of this machine. Reasons that differed in a path alone become
+    one.
+    """
+    skips: Counter[str] = Counter()
+    for reason, count in verdict.skips.items():
+        skips[without_machine_paths(reason)] += count
+    return decode(EngineVerdict, _clean(encode(replace(verdict, skips=dict(skips.most_common())))))
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, dict):
+        return {without_machine_paths(name): _clean(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    return without_machine_paths(value) if isinstance(value, str) else value

@@ -1,0 +1,256 @@
+"""Requirement sets that never change, runs that are scored by one, and the verdict as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from batchproof.__main__ import main
+from batchproof.campaign.shared_laboratory import torch_restored
+from batchproof.campaign.suite_outcome import Effort, Recorder, SuiteOutcome
+from batchproof.errors import UsageError
+from batchproof.judgement import requirements_command, verify_command
+from batchproof.judgement.badge_command import badge
+from batchproof.places import ROOT
+from batchproof.plugin import scoring
+from batchproof.plugin.scoring import Scoring
+from batchproof.records.journal import JournalEntry
+from batchproof.records.json_schema import text_of
+from batchproof.records.provenance import Machine, Provenance
+from batchproof.records.trial_record import FailureRecord, TrialRecord
+from batchproof.records.verdict import VERDICT, EngineVerdict, SuiteStamp
+from batchproof.requirements import sets
+from batchproof.requirements.promises import Promise
+from batchproof.requirements.sets import Requirements, set_of
+from batchproof.requirements.verdict_of_journal import Asked, verdict_of
+from batchproof.run.laboratory import Laboratory
+
+RunSuite = Callable[..., Any]
+
+SUITE = """
+import pytest
+from batchproof.api import Request
+from batchproof.checks.broken import broken
+from batchproof.findings.finding import Rule
+from batchproof.requirements.promises import Promise
+from batchproof.workload.workloads import Workload
+
+WORKLOAD = Workload((Request("a", (1, 2), 2),))
+
+
+@pytest.mark.promise(id="P1")
+@pytest.mark.one_model
+@pytest.mark.parametrize("kind", ["one kind", "another"])
+def test_right(trial, kind):
+    trial.check(WORKLOAD)
+
+
+@pytest.mark.promise(id="P4")
+def test_renamed(trial):
+    trial.check(WORKLOAD)
+
+
+@pytest.mark.promise(id="P14")
+@pytest.mark.needs("stepping")
+def test_lacking(trial):
+    trial.check(WORKLOAD)
+
+
+@pytest.mark.promise(id="P2")
+def test_new(trial):
+    trial.check(WORKLOAD)
+    raise broken(Rule.STATED, promise=Promise.P2, what="planted")
+"""
+HELD = ["test_mini::test_right[any-one kind]", "test_mini::test_right[any-another]"]
+RENAMED, NEW = "test_mini::test_old[gpt2-random]", "test_mini::test_new[gpt2-random]"
+LACKING = "test_mini::test_lacking[gpt2-random]"
+
+
+def requirement(requirement_id: str, promise: str) -> Requirements:
+    test, _, rest = requirement_id.removesuffix("]").partition("[")
+    model = next(each for each in ("any", "gpt2-random") if rest.startswith(each))
+    parameters = (rest.removeprefix(model).removeprefix("-"),)
+    return Requirements(test, promise, "T", (), (model,), parameters)
+
+
+MINI = set_of(
+    "2000.01",
+    "2000-01-31",
+    [
+        *(requirement(each, "P1") for each in HELD),
+        requirement(RENAMED, "P4"),
+        requirement(LACKING, "P14"),
+    ],
+)
+
+
+@pytest.fixture
+def mini(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A suite with a set of its own, which knows one test by its old name and one not at all."""
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    monkeypatch.setattr(scoring, "SUITE", tmp_path)
+    monkeypatch.setattr(sets, "FOLDER", tmp_path)
+    monkeypatch.setattr(sets, "ALIASES", {"test_mini::test_old": "test_mini::test_renamed"})
+    assert sets.freeze(MINI).name == "2000.01.json"
+    return tmp_path
+
+
+@pytest.fixture
+def verdict(mini: Path, run_suite: RunSuite) -> EngineVerdict:
+    session = run_suite("--requirements=2000.01", "--verdict=verdict.json")
+    assert session.exit_status == pytest.ExitCode.OK, session.output
+    assert "static: held; of 4 requirements 3 held, 1 no capability; of 1 unscored" in session.output
+    assert "unscored, not in 2000.01: P2 caps is broken: planted" in session.output
+    assert session.cell("P1 parity") == "2"
+    assert "P2 caps" not in session.output.partition("engine x promise")[2].partition("2000.01")[0]
+    return VERDICT.read(mini / "verdict.json")
+
+
+def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
+    verdict: EngineVerdict, mini: Path, run_suite: RunSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jsonschema
+
+    document = json.loads((mini / "verdict.json").read_text())
+    published = (ROOT / "docs" / "verdict.schema.json").read_text()
+    assert published == text_of(VERDICT), "python -m batchproof.records.json_schema writes it"
+    validator = jsonschema.Draft202012Validator(json.loads(published))
+    validator.check_schema(validator.schema)
+    validator.validate(document)
+    assert not validator.is_valid(document | {"verdict": "fine"})
+
+    assert (verdict.verdict, verdict.held, verdict.broken) == ("held", ("P1", "P4"), ())
+    assert verdict.requirement_set == MINI.stamp
+    assert verdict.outcomes == {
+        **dict.fromkeys([*HELD, RENAMED], "held"),
+        LACKING: "no capability",
+    }, "under the ids of the set, also where a test was renamed"
+    assert verdict.unscored == {NEW: "failed"}
+    (failure,) = verdict.failures
+    assert failure.failure is not None
+    assert (failure.requirement, failure.failure.facts["what"]) == (NEW, "planted")
+    assert failure.command.endswith(f"--model=gpt2-random '--requirement={NEW}'")
+    assert badge(verdict)["message"] == "2000.01: 2 of 20 promises"
+
+    ids = [f"--requirement={each}" for each in (RENAMED, HELD[0])]
+    session = run_suite("--requirements=2000.01", "--verdict=part.json", *ids)
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED, "a part is not the whole"
+    part = VERDICT.read(mini / "part.json")
+    assert (part.verdict, part.held, part.is_complete) == ("incomplete", ("P4",), False)
+    assert (part.outcomes[HELD[1]], part.promises["P1"].verdict) == ("not run", "incomplete")
+    assert badge(part)["message"] == "2000.01: 1 of 20 promises, incomplete"
+
+    path = str(mini / "verdict.json")
+    for changed, exit_code in (({}, 0), ({HELD[0]: "failed"}, 1)):
+        again = replace(verdict, outcomes={**verdict.outcomes, **changed})
+        monkeypatch.setattr(verify_command, "_run_again", lambda *_, again=again: again)
+        assert main(["verify", path, "--share=1", "--seed=1"]) == exit_code
+    monkeypatch.setattr(verify_command, "suite_stamp", lambda: SuiteStamp("0", "another"))
+    assert main(["verify", path]) == 2
+    assert verify_command.drawn(verdict, 0.5, 1) == verify_command.drawn(verdict, 0.5, 1)
+    assert len(verify_command.drawn(verdict, 0.01, 1)) == 1
+    with pytest.raises(UsageError, match="holds no outcome"):
+        verify_command.drawn(replace(verdict, outcomes={}), 1.0, 1)
+
+
+@pytest.mark.usefixtures("mini")
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--requirements=2000.02", "there is no requirement set '2000.02'; choose 2000.01 or current"),
+        ("--requirement=test_mini::test_right[any]", "is none of this run; do you mean test_mini::"),
+    ],
+)
+def test_what_is_unknown_is_one_sentence(run_suite: RunSuite, option: str, words: str) -> None:
+    session = run_suite(option)
+    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
+    assert words in session.output
+
+
+OTHER = FailureRecord("P9", "token", "P9 is broken")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "changes", "expected", "verdict"),
+    [
+        ("passed", {}, "held", "held"),
+        ("failed", {"failure": replace(OTHER, promise="P1")}, "failed", "broken"),
+        ("failed", {"failure": OTHER}, "failed", "undecided"),
+        ("known", {"failure": replace(OTHER, promise="P1")}, "known", "known failures"),
+        ("failed", {"is_stale": True}, "held", "held"),
+        ("failed", {"is_own_failure": True, "promises": ()}, "error", "undecided"),
+        ("skipped", {"lacks": "stepping"}, "no capability", "no cap"),
+        ("skipped", {"refused": "too deep"}, "refused", "refused"),
+        ("passed", {"is_adequate": False}, "inadequate", "inadequate"),
+        ("skipped", {}, "not run", "incomplete"),
+    ],
+)
+def test_each_outcome_decides_its_promise(
+    outcome: str, changes: dict[str, Any], expected: str, verdict: str
+) -> None:
+    record = TrialRecord("e", "m", ("P1",), requirement=HELD[0])
+    entry = JournalEntry("test", outcome, record=replace(record, **changes))
+    asked = Asked("pytest", set_of("2000.01", "", [requirement(HELD[0], "P1")]))
+    reached = verdict_of("e", [entry], True, Provenance(Machine("one", 1), {}), asked)
+    assert (reached.outcomes, reached.promises["P1"].verdict) == ({HELD[0]: expected}, verdict)
+    assert (reached.verdict == "held") is (verdict == "held"), "a whole of nothing is not held"
+    unmet = verdict_of("e", [], True, Provenance(Machine("one", 1), {}), asked)
+    assert (unmet.outcomes, unmet.verdict) == ({HELD[0]: "not run"}, "incomplete")
+
+
+@pytest.mark.parametrize(("is_scored", "outcome"), [(True, "failed"), (False, "skipped")])
+def test_an_unscored_test_whose_process_ended_fails_nothing(is_scored: bool, outcome: str) -> None:
+    record = {"engine": "e", "model": "m", "promises": ["P1"], "is_scored": is_scored}
+    report = SimpleNamespace(outcome="failed", longrepr="it died\nat once", batchproof=record)
+    Scoring(MINI, ()).pytest_handlecrashitem(report)
+    assert report.outcome == outcome
+    assert TrialRecord("e", "m", ("P1",)).is_scored, "without a set all are"
+
+
+def test_a_released_set_never_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sets.names() == sorted(sets.RELEASED)
+    for name in sets.names():
+        assert all(each.promise in Promise.__members__ for each in sets.load(name).requirements)
+        with pytest.raises(UsageError, match="is released and never changes"):
+            sets.freeze(sets.load(name))
+        monkeypatch.setitem(sets.RELEASED, name, "another digest")
+        with pytest.raises(UsageError, match="was changed after its release"):
+            sets.load(name)
+
+
+def test_every_requirement_of_every_set_is_still_asked(
+    laboratory: Laboratory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under its id or that which it was renamed to, for the same promise, by the same grade."""
+    profile = settings.get_current_profile_name()
+    with torch_restored():
+        with_models = Recorder(SuiteOutcome(), Effort(), laboratory)
+        current = set_of("current", "", requirements_command.collected(with_models))
+    settings.load_profile(profile)
+    for name in sets.names():
+        requirements_command.diff(sets.load(name), current)
+    changes = [line for line in capsys.readouterr().out.splitlines() if line[0] in "-!"]
+    assert changes == [], "rename: an alias; otherwise: a new set"
+
+
+def test_sets_are_listed_shown_and_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "test_isolation::test_rewriting_the_neighbours_moves_no_bit[llama-hash]"
+    assert main(["requirements", "list"]) == 0
+    assert main(["requirements", "show", "2026.12", "P5"]) == 0
+    assert main(["requirements", "explain", asked]) == 0
+    said = capsys.readouterr().out
+    assert f"| 2026.12 | 2026-12-01 | {len(sets.load('2026.12').by_id)} |" in said
+    assert f"  S  {asked}\n" in said
+    assert "test: Keeps lengths, caps and arrivals and changes contents" in said
+    monkeypatch.setattr(requirements_command, "collected", lambda: [requirement(HELD[0], "P1")])
+    assert main(["requirements", "explain", "test_isolation::test_nothing[any]"]) == 2
+    assert main(["requirements", "show", "2026.12", "P99"]) == 2
