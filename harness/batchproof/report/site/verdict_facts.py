@@ -33,9 +33,9 @@ def verdict_facts(verdict: EngineVerdict) -> tuple[Fact, ...]:
 
 def _suite(verdict: EngineVerdict) -> Iterator[Fact]:
     """Yields the requirement set and the version of the suite, where the verdict states them."""
-    if asked := getattr(verdict, "requirement_set", None):
+    if asked := verdict.requirement_set:
         yield Fact("requirements", f"{asked.name}, digest {asked.digest}")
-    if suite := getattr(verdict, "suite", None):
+    if suite := verdict.suite:
         yield Fact("suite", f"{suite.version}, digest {suite.digest}")
 
 
