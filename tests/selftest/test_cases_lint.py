@@ -277,6 +277,15 @@ def test_a_wrong_case_file_names_line_value_and_rule(tmp_path: Path, text: str, 
     assert complaint(tmp_path, text).startswith(says)
 
 
+def test_a_prompt_above_the_budget_needs_an_engine_that_feeds_it_in_parts(tmp_path: Path) -> None:
+    text = with_key("config: {max_num_batched_tokens: 8}")
+    for length, needs in ((8, ()), (9, ("chunked_prefill",))):
+        longer = re.sub(r"prompt: .*?, max", f"prompt: {{length: {length}, seed: 1}}, max", text)
+        (tmp_path / "made.yaml").write_text(longer)
+        (case,) = load_cases(tmp_path)
+        assert case.needs == needs
+
+
 def test_a_name_used_in_two_files_names_both_places(tmp_path: Path) -> None:
     for name in ("one.yaml", "two.yaml"):
         (tmp_path / name).write_text(GOOD)

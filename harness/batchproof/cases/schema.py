@@ -145,13 +145,23 @@ class Case:
         )
 
     @property
+    def has_prompt_above_budget(self) -> bool:
+        """Whether a prompt must be fed in parts, by an engine that keeps the budget of a step."""
+        lengths = [
+            len(prompt.ids) if isinstance(prompt, TokenPrompt) else prompt.length
+            for prompt in (spec.prompt for spec in self.requests)
+            if isinstance(prompt, TokenPrompt | RandomPrompt)
+        ]
+        return max(lengths, default=0) > self.config.max_num_batched_tokens
+
+    @property
     def needs(self) -> tuple[str, ...]:
-        """Capabilities: the declared ones, and those that arrivals, aborts and expectations imply."""
+        """Capabilities: the declared ones, and those that requests, limits and expectations imply."""
         implied = {
             Capability.STEPPING: self.needs_stepping,
             Capability.TRACING: not self.expect.is_empty,
             Capability.PREEMPTION: self.expect.preemption,
-            Capability.CHUNKED_PREFILL: self.expect.chunked,
+            Capability.CHUNKED_PREFILL: self.expect.chunked or self.has_prompt_above_budget,
             Capability.SCHEDULING: self.expect.mixed_step,
             Capability.PREFIX_CACHING: self.expect.prefix_hit,
             Capability.SPECULATION: self.config.num_speculative_tokens is not None,
