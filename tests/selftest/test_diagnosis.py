@@ -116,7 +116,7 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
             Cause.CHUNK,
             "prompt tokens",
         ),
-        ("cap_off_by_one", workload(), "gpt2-random", Cause.CAP, "its cap is 5"),
+        ("cap_off_by_one", workload(), "gpt2-random", Cause.CAP, "the limit on new tokens"),
         (
             "state_is_left_to_the_next_tenant",
             workload(),
@@ -213,7 +213,7 @@ class _NoisyWhenLong(RaggedEngine):
 @pytest.mark.parametrize(
     ("engine", "asked", "cause", "words"),
     [
-        ("first EOS", "an abort of another", Cause.EOS, "after its EOS"),
+        ("first EOS", "an abort of another", Cause.EOS, "end-of-sequence"),
         ("twice", "a small pool", Cause.STREAM, "were sampled, but"),
     ],
 )

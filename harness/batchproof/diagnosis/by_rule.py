@@ -39,7 +39,7 @@ def by_rule(failure: Failure) -> Diagnosis | None:
     cause, is_own = failure.finding.cause, failure.promise is failure.rule.promise
     if cause is None and is_own and failure.promise in ABOUT_BEHAVIOUR:
         cause = BY_PROMISE[failure.promise]
-    return None if cause is None else Diagnosis(cause, headline(failure.finding))
+    return None if cause is None else Diagnosis(cause, cause.value)  # the headline says the rest
 
 
 def cause_shown(failure: Failure) -> Cause | None:

@@ -54,7 +54,7 @@ def diagnose(trial: Trial, failure: Failure, seconds: float = TIME_LIMIT_S) -> D
         return by_rule(failure) or _investigate(rerunner, failure)
     except OutOfTimeError:
         if is_hang:
-            return Diagnosis(Cause.LIVENESS, headline(failure.finding))
+            return Diagnosis(Cause.LIVENESS, Cause.LIVENESS.value)
         return Diagnosis(Cause.UNKNOWN, f"no cause was found within {seconds:g} s")
 
 
@@ -157,7 +157,7 @@ def _wrong_end(
     by_reruns = cause_by_reruns(found, symptom, calls)
     if by_reruns is not None and by_reruns[0] in BESIDE_ENDS:
         return Diagnosis(*by_reruns, (*evidence, *found.facts))
-    return Diagnosis(cause, headline(failure.finding), (*evidence, *found.facts))
+    return Diagnosis(cause, cause.value, (*evidence, *found.facts))  # the headline is above it
 
 
 def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
@@ -190,5 +190,5 @@ def _named(
         return Diagnosis(*by_reruns, (none, *reruns.facts))
     shown = cause_shown(failure)
     if shown in (Cause.CAP, Cause.INPUT, Cause.CANCEL):
-        return Diagnosis(shown, headline(failure.finding), (none, *reruns.facts))
+        return Diagnosis(shown, shown.value, (none, *reruns.facts))
     return Diagnosis(Cause.UNKNOWN, none, tuple(reruns.facts))
