@@ -22,6 +22,7 @@ from batchproof.campaign.honest_tasks import HonestOutcome
 from batchproof.campaign.kill_page import kill_page
 from batchproof.campaign.kill_table import KillTable
 from batchproof.campaign.kill_table_problems import problems
+from batchproof.campaign.right_alarms import name_of, settled
 from batchproof.campaign.suite_run import run_suite
 from batchproof.campaign.update import updated, whole_table
 from batchproof.campaign.worker_pool import LostTask
@@ -248,6 +249,25 @@ def test_an_alarm_is_written_out_whole() -> None:
     text = honest_page(record_of(plan, made))
     assert "ALARMS: 1" in text
     assert "    P1 parity is broken\n      and more" in text
+
+
+def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Path) -> None:
+    plan = HonestPlan(["static"], ["float32"], 0, 5, 10)
+    made = honest(plan)
+    key, before = made.outcomes.popitem()
+    made.outcomes[key] = replace(before, alarms=("it raised",))
+    record = record_of(plan, made)
+    (alarm,) = record.alarms
+    (tmp_path / "honest_alarms.yaml").write_text(f"{name_of(alarm)}: It had a bug.\n")
+    kept = settled(record, tmp_path)
+    assert (kept.alarms, [each.why for each in kept.right]) == ((), ["It had a bug."])
+    page = honest_page(kept)
+    assert "No false alarm in" in page
+    assert f"### {name_of(alarm)}\n\nIt had a bug.\n" in page
+    assert "    it raised" in page
+    (tmp_path / "honest_alarms.yaml").write_text("- a list\n")
+    with pytest.raises(UsageError, match="must map the headings of alarms to reasons"):
+        settled(record, tmp_path)
 
 
 def test_records_of_other_seeds_add_up_and_no_seed_counts_twice(

@@ -19,6 +19,7 @@ from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_plan import MODELS, HonestPlan, honest_engines
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask, judge_honest, lost
 from batchproof.campaign.options import add_options
+from batchproof.campaign.right_alarms import settled
 from batchproof.campaign.work import Work
 from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli import choices
@@ -115,6 +116,7 @@ def written(record: HonestRecord, output: Path, is_whole: bool | None = None) ->
 
     By default it is whole if no run was stopped and all honest engines were judged.
     """
+    record = settled(record, output)
     if is_whole is None:
         is_whole = record.is_complete and set(record.engines) >= set(honest_engines())
     write_result(HONEST, record, honest_page, output, "honest", is_whole)

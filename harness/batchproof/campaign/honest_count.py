@@ -20,6 +20,7 @@ from batchproof.records.honest import (
     HonestRecord,
     HonestRun,
 )
+from batchproof.records.machine_paths import without_machine_paths
 from batchproof.records.provenance import Provenance
 
 Table = dict[str, dict[str, HonestCounts]]  # name -> dtype -> what was counted
@@ -61,7 +62,8 @@ def _runs(plan: HonestPlan, found: Found[HonestOutcome]) -> Iterable[HonestRun]:
 def _alarms(outcome: HonestOutcome) -> Iterable[FalseAlarm]:
     task = outcome.task
     for report in outcome.alarms:
-        yield FalseAlarm(task.engine, task.model, task.dtype, task.function, task.seed, report)
+        text = without_machine_paths(report)
+        yield FalseAlarm(task.engine, task.model, task.dtype, task.function, task.seed, text)
 
 
 def added_up(records: Mapping[str, HonestRecord], made: Provenance) -> HonestRecord:
@@ -87,6 +89,7 @@ def added_up(records: Mapping[str, HonestRecord], made: Provenance) -> HonestRec
         models=_nested((each.models for each in parts), EMBEDDED),
         tests=_nested((each.tests for each in parts), conformance_functions()),
         alarms=tuple(chain.from_iterable(each.alarms for each in parts)),
+        right=tuple(chain.from_iterable(each.right for each in parts)),
     )
 
 

@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord, HonestRun
+from batchproof.campaign.right_alarms import name_of
+from batchproof.records.honest import (
+    CountsByDtype,
+    FalseAlarm,
+    HonestCounts,
+    HonestRecord,
+    HonestRun,
+    RightAlarm,
+)
 from batchproof.records.markdown import header, line
 
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
@@ -28,6 +36,8 @@ def honest_page(record: HonestRecord) -> str:
     lines += ["## Tests", "", *_rows(record.tests), ""]
     if record.alarms:
         lines += ["## Alarms", "", *_alarms(record.alarms)]
+    if record.right:
+        lines += ["## Alarms that were right", "", *_right(record.right)]
     return "\n".join(lines)
 
 
@@ -45,8 +55,10 @@ def _verdict(record: HonestRecord) -> Iterator[str]:
     if count:
         yield f"ALARMS: {count}; their reports stand at the end."
     elif judged:
-        yield f"No alarm in {judged:,} workloads: with 95 % confidence fewer than one in"
+        yield f"No false alarm in {judged:,} workloads: with 95 % confidence fewer than one in"
         yield f"{int(judged / RULE_OF_THREE):,} workloads of such engines raises one."
+    if record.right:
+        yield f"Alarms that were right, about a bug of the engine's own: {len(record.right)}."
     yield ""
     yield from _rows({"all": record.totals})
 
@@ -78,9 +90,15 @@ def _rows(rows: Mapping[str, CountsByDtype]) -> Iterator[str]:
 
 def _alarms(alarms: Sequence[FalseAlarm]) -> Iterator[str]:
     for each in alarms:
-        yield f"### {each.engine} on {each.model}, {each.dtype}, seed {each.seed}"
+        yield f"### {name_of(each)}"
         yield ""
         yield f"`{each.test}`"
         yield ""
         yield from (f"    {text}" for text in each.report.splitlines())
         yield ""
+
+
+def _right(alarms: Sequence[RightAlarm]) -> Iterator[str]:
+    for each in alarms:
+        first, *rest = _alarms([each.alarm])
+        yield from (first, "", each.why, *rest)

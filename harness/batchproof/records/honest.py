@@ -47,6 +47,14 @@ class FalseAlarm:
 
 
 @dataclass(frozen=True)
+class RightAlarm:
+    """An alarm about an engine that had a bug of its own; a person says `why`."""
+
+    alarm: FalseAlarm
+    why: str
+
+
+@dataclass(frozen=True)
 class HonestRun:
     """One run of the command, which judges workloads of its own seed."""
 
@@ -69,6 +77,7 @@ class HonestRecord:
     models: Mapping[str, CountsByDtype]
     tests: Mapping[str, CountsByDtype]
     alarms: tuple[FalseAlarm, ...]
+    right: tuple[RightAlarm, ...] = ()
 
     @property
     def is_complete(self) -> bool:

@@ -123,7 +123,8 @@ class RaggedEngine:
         last = torch.tensor([row.query_len for row in plan.rows], device=device).cumsum(0) - 1
         logits = output.logits[0, last].float()
         if len(plan.rows) > 1 and self._is_contagious(logits):
-            return torch.cat([self._forward(alone) for alone in plan.row_by_row()])
+            # As planned here: a subclass that adds rows has added them.
+            return torch.cat([RaggedEngine._forward(self, alone) for alone in plan.row_by_row()])
         self._score_prompts(plan, output.logits[0])
         self._scatter(plan, cache)
         return logits
