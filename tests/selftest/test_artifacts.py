@@ -82,6 +82,7 @@ def test_the_files_of_a_run(
     out = repository / "out"
     assert {each.name for each in out.iterdir()} == {
         *("summary.md", "results.sarif", "code-quality.json", "junit.xml", "table.json", "failures"),
+        "verdict.json",
     }
 
     # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong

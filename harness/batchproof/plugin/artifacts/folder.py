@@ -22,7 +22,7 @@ from batchproof.records.journal import JournalEntry
 OPTION = "--artifacts"
 HELP = (
     "write all that CI keeps or shows of the run to DIR: summary.md, results.sarif, code-quality.json, "
-    "junit.xml, table.json and failures/"
+    "junit.xml, table.json, failures/ and, with one engine, verdict.json"
 )
 
 
@@ -44,6 +44,8 @@ def prepare(config: pytest.Config) -> None:
     option = config.option
     option.table = option.table or str(folder / "table.json")
     option.repro = option.repro or str(folder / "failures")
+    if len(config.getoption("--engine") or ()) == 1:
+        option.verdict = option.verdict or str(folder / "verdict.json")
     option.xmlpath = getattr(option, "xmlpath", None) or str(folder / "junit.xml")
 
 
