@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import shorten
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
 from batchproof.campaign.triage.scenes import Scene
@@ -13,6 +14,7 @@ from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import BatchproofError, EngineHang
 from batchproof.findings.finding_text import headline
 from batchproof.models.catalogue import ModelUnderTest
+from batchproof.records.machine_paths import without_machine_paths
 from batchproof.run.laboratory import BUILD_TIME_LIMIT_S, Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.serving import serve
@@ -20,6 +22,7 @@ from batchproof.run.time_limit import contained, time_limit
 from batchproof.workload.workloads import Workload
 
 WHEN = "during triage"
+LONGEST_TEXT = 300  # of an exception
 
 
 class NoAnswerError(BatchproofError):
@@ -62,7 +65,8 @@ class Asker:
         except BrokenPromise as error:
             raise NoAnswerError(headline(error.finding)) from error
         except (Exception, EngineHang) as error:
-            raise NoAnswerError(f"it raised {type(error).__name__}: {error}") from error
+            text = shorten(without_machine_paths(str(error)), LONGEST_TEXT, placeholder=" ...")
+            raise NoAnswerError(f"it raised {type(error).__name__}: {text}") from error
         return found
 
     def alone(self, requests: Sequence[Request]) -> list[Answered]:
