@@ -6,12 +6,15 @@ import argparse
 import ast
 import io
 import os
+import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 
 import pytest
 
+from batchproof import places
+from batchproof.cli.option_names import NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin.requirement_ids import is_required, requirements_of
@@ -25,8 +28,9 @@ ANY_ENGINE = "reference"  # which tests there are depends on no engine
 COLLECTING = (  # as `batchproof test` does
     *("--collect-only", "-q", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--assert=plain"),
     *("-c", os.devnull, f"--confcutdir={SUITE}", "--import-mode=importlib"),
-    "--benchmark-storage=file://.",
+    *("--benchmark-storage=file://.", NO_CONFIG),
 )
+SET_NAME = re.compile(r"\d{4}\.(0[1-9]|1[0-2])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.what == "explain":
         print("\n".join(_explain(arguments.id)))
     elif arguments.what == "freeze":
+        if places.CHECKOUT is None or not SET_NAME.fullmatch(arguments.set):
+            raise UsageError(
+                f"{arguments.set!r} cannot be frozen: that is done in a checkout, and a set is named "
+                "by year and month, such as 2027.06"
+            )
         frozen = sets.set_of(arguments.set, arguments.date, collected())
         path = sets.freeze(frozen)
         print(
@@ -103,7 +112,7 @@ def _list() -> Iterator[str]:
 
 
 def _show(shown: RequirementSet, promise: str | None) -> Iterator[str]:
-    if promise is not None and promise not in Promise.__members__:
+    if promise is not None and (promise := promise.upper()) not in Promise.__members__:
         raise UsageError(f"{promise!r} is no promise; choose P1 to P{len(Promise)}")
     chosen = [one for one in shown.requirements if promise in (None, one.promise)]
     for each in Promise:

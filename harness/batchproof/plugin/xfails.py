@@ -24,7 +24,7 @@ from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, trial_of
 from batchproof.plugin.requirement_ids import model_in_id, requirement_id
-from batchproof.requirements.sets import current_id
+from batchproof.requirements.sets import ANY_MODEL, current_id
 from batchproof.validation.source_lines import SourceLine, shown_path
 
 REQUIRED = ("test", "reason", "link")
@@ -150,7 +150,8 @@ def _missing(
     function, _, parameters = known.test_id.partition("[")
     same_test = [each for each in same_file if each.startswith(f"{function}[")]
     parts = {part for each in same_test for item in by_id[each] for part in _parts(item, each)}
-    if parts and not any(part in parameters for part in parts):
+    is_on_any = any(each.startswith(f"{function}[{ANY_MODEL}") for each in same_test)
+    if parts and not is_on_any and not any(part in parameters for part in parts):
         return None
     return f"no test has the id {known.test_id!r}{_hint(known, same_file)}"
 
