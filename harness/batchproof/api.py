@@ -412,6 +412,20 @@ class ClosableEngine(Protocol):
         ...
 
 
+class DescribedEngine(Protocol):
+    """An engine that says what it is, for verdicts, badges and the site. Both are optional."""
+
+    @property
+    def release(self) -> str:
+        """Name and version, such as "mine 1.4.0": what a history of verdicts is sorted by."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Conventions and settings that a verdict should state, a sentence each."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a request may ask for (promise P12), for engines that have no check of their own."""
