@@ -56,6 +56,8 @@ def read_all(paths: Sequence[Path], site: Path) -> Found:
     """
     found: dict[Path, Input] = {}
     for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no file or folder '{path}'; a site is made from {KNOWN}")
         read = {each.resolve(): _read(each) for each in _files(path, site.resolve())}
         usable = {at: each for at, each in read.items() if each is not None}
         if not usable:

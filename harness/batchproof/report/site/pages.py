@@ -23,6 +23,7 @@ from batchproof.report.site.standing import BUILT_IN, Standings
 from batchproof.report.site.verdict_facts import findings_by_verdict, verdict_facts
 from batchproof.report.verdicts import Verdict
 from batchproof.report.verdicts import verdict as line_of
+from batchproof.report.words import many
 from batchproof.requirements.promises import Promise
 
 TABLES: Mapping[Kind, Any] = {
@@ -91,7 +92,7 @@ class _Site:
         rows = [row for each in self._engines for row in matrix.matrix_rows(each, each.newest, "")]
         return {
             "rows": rows,
-            "num_engines": len(self._engines),
+            "engines": many(len(self._engines), "engine"),
             "num_answers": sum(each.verdict.totals.num_requests for each in newest),
             "last": max((each.date for each in newest), default=""),
             "legend": matrix.legend(rows),

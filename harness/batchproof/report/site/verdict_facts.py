@@ -17,6 +17,7 @@ def verdict_facts(verdict: EngineVerdict) -> tuple[Fact, ...]:
     """Returns what was judged, when, on what, and how to do it again."""
     made = verdict.made
     versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
+    alone = verdict.suite_command
     return (
         Fact("release", verdict.release or "not stated"),
         Fact("judged", made.date),
@@ -26,7 +27,7 @@ def verdict_facts(verdict: EngineVerdict) -> tuple[Fact, ...]:
         *_suite(verdict),
         Fact("commit of the suite", made.commit),
         Fact("to judge it again", made.command, is_code=True),
-        Fact("the suite alone", verdict.suite_command, is_code=True),
+        *([Fact("the suite alone", alone, is_code=True)] if alone != made.command else []),
         *(Fact("work of", each) for each in made.sittings),
     )
 
