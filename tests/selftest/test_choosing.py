@@ -7,7 +7,6 @@ import math
 import random
 import re
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -224,7 +223,7 @@ LIKELY = TokenLogprobs(-math.log(3), 1, ((0, -math.log(3)),))
 class Even:
     """An oracle of four tokens, of which the first three are equally likely after anything."""
 
-    kappa, error = 1.0, SimpleNamespace(max_abs=1e-3)
+    logit_bound = 1e-3
 
     def score(self, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
         assert len(prompt) == 1, "all tokens but the first are scored"
