@@ -55,6 +55,14 @@ def test_wrong(trial):
 def test_lacking(trial):
     raise AssertionError
 """
+WORKER = """
+def pytest_cmdline_main(config):
+    config.workerinput = {"batchproof_notes": "gw0.note", "batchproof_lost": {}}
+    config.workeroutput = {}
+
+def pytest_unconfigure(config):
+    print("PASSED ON", config.workeroutput["batchproof_problem"])
+"""
 DEAF, LEAVING = "mine.py:Deaf", "mine.py:Leaving"
 
 
@@ -102,3 +110,20 @@ def _require_entries(kept: list[JournalEntry], output: str) -> None:
     assert failed == {tests[1].format(DEAF), *(each.format(LEAVING) for each in tests)}, output
     assert [each.outcome for each in kept].count("passed") == 5
     assert all(each.record and each.record.failure for each in kept if each.outcome == "failed")
+
+
+def test_what_is_wrong_with_a_run_keeps_a_worker_from_all_tests(
+    run_suite: RunSuite, tmp_path: Path
+) -> None:
+    """Before the options are resolved and after the tests are collected. Here is no other process."""
+    (tmp_path / "conftest.py").write_text(WORKER)
+    (tmp_path / "test_mini.py").write_text(SUITE)
+    wrong = '[[expected_failures]]\ntest = "no::such[a-b]"\nreason = "r"\nlink = "http://x/#1"\n'
+    (tmp_path / "known.toml").write_text(wrong)
+    for option, words in (
+        ("--engine=nope.py:E", "PASSED ON --engine 'nope.py:E': there is no file 'nope.py'"),
+        ("--xfails=known.toml", "PASSED ON known.toml:2: there is no file or module 'no'"),
+    ):
+        session = run_suite(option)
+        assert session.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED, session.output
+        assert words in session.output

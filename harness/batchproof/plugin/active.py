@@ -13,7 +13,6 @@ from batchproof.plugin.options import (
     pytest_configure,
     pytest_report_header,
 )
-from batchproof.plugin.problems import pytest_collection
 from batchproof.plugin.spread import pytest_xdist_setupnodes
 from batchproof.plugin.summary import (
     pytest_sessionfinish,
@@ -23,7 +22,6 @@ from batchproof.plugin.summary import (
 __all__ = [
     "pytest_addoption",
     "pytest_cmdline_main",
-    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",

@@ -179,8 +179,11 @@ def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Returns the lines that name engines, models, device, dtype and known failures."""
-    selection = config.stash[SELECTION]
+    """Returns the lines that name engines, models, device, dtype and known failures; none in a worker
+    that found a problem before it knew them."""
+    selection = config.stash.get(SELECTION, None)
+    if selection is None:
+        return []
     xfails, configured = config.getoption("--xfails"), config.stash.get(CONFIGURED, None)
     return [
         *([f"batchproof: configured in {configured}"] if configured else []),

@@ -5,11 +5,14 @@ It ends the run in one sentence, as wrong arguments do.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from batchproof.plugin.configuring import located
 
-NAME = "batchproof_problem"
+NAME = "batchproof_problem"  # in a worker's output
+HEARD = pytest.StashKey[str]()  # by a controller, of a worker
 
 
 def report(config: pytest.Config, problem: str) -> None:
@@ -20,41 +23,37 @@ def report(config: pytest.Config, problem: str) -> None:
     config.workeroutput[NAME] = problem
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> object:
-    """Collects nothing in a worker that has found a problem."""
-    if NAME not in getattr(session.config, "workeroutput", {}):
-        return None
-    session.items = []
-    session.config.hook.pytest_collection_finish(session=session)
-    return True
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drops the tests among which a worker has found a problem."""
-    if NAME in getattr(config, "workeroutput", {}):
-        items.clear()
-
-
 class Problems:
-    """The plugin of a controller that hears of the problems of its workers."""
+    """The plugin of a worker that has found a problem, and of the controller that hears of it."""
 
-    def __init__(self) -> None:
-        self._problem: str | None = None
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> object:
+        """Collects nothing in a worker that has found a problem."""
+        if NAME not in getattr(session.config, "workeroutput", {}):
+            return None
+        session.items = []
+        session.config.hook.pytest_collection_finish(session=session)
+        return True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Drops the tests among which a worker has found a problem."""
+        if NAME in getattr(config, "workeroutput", {}):
+            items.clear()
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: object) -> None:
+    def pytest_testnodedown(self, node: Any) -> None:
         """Takes over what a worker that has ended reports."""
-        self._problem = getattr(node, "workeroutput", {}).get(NAME) or self._problem
+        if problem := getattr(node, "workeroutput", {}).get(NAME):
+            node.config.stash[HEARD] = problem
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails the session if there is a problem."""
-        if self._problem:
+        if HEARD in session.config.stash:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the problem."""
-        if self._problem:
-            problem = located(terminalreporter.config, self._problem)
-            terminalreporter.write_line(f"ERROR: {problem}", red=True)
+        config = terminalreporter.config
+        if HEARD in config.stash:
+            terminalreporter.write_line(f"ERROR: {located(config, config.stash[HEARD])}", red=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from batchproof.plugin.problems import HEARD
 from batchproof.plugin.promise_table import (
     adequacies,
     error_units,
@@ -29,7 +30,7 @@ NOTHING_COMPARED = "NOTHING WAS COMPARED: this run proves nothing about any engi
 
 def _session_outcomes(config: pytest.Config) -> list[Outcome]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None:
+    if reporter is None or SELECTION not in config.stash:  # of a worker with wrong options
         return []
     kinds = ("passed", "failed", "error", "skipped", "xfailed")
     found = outcomes_of(report for kind in kinds for report in reporter.stats.get(kind, ()))
@@ -89,8 +90,8 @@ def _report_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
     left_out = terminalreporter.stats.get("deselected", ())
     if getattr(option, "benchmark_only", False) and did_run:
         return
-    if terminalreporter.stats.get("error"):  # of a file that could not be collected: it is printed
-        return
+    if terminalreporter.stats.get("error") or HEARD in terminalreporter.config.stash:
+        return  # what could not be collected, or is wrong with the run, is printed
     if chosen and (not did_run or any("trial" in item.fixturenames for item in left_out)):
         words = f"no conformance test was selected by {' '.join(chosen)}: this run proves nothing"
         terminalreporter.write_line(words, red=not did_run)
