@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from batchproof.plugin.isolation import ExitStatus
 from batchproof.records.journal import JournalEntry, entries
 
 RunSuite = Callable[..., Any]
@@ -127,3 +129,14 @@ def test_what_is_wrong_with_a_run_keeps_a_worker_from_all_tests(
         session = run_suite(option)
         assert session.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED, session.output
         assert words in session.output
+
+
+@pytest.mark.parametrize(("has_failed", "status"), [(True, 1), (False, 2)])
+def test_a_session_that_its_first_failure_ends_has_failed(has_failed: bool, status: int) -> None:
+    """xdist ends it as if it were interrupted; one whose tests cannot be collected is."""
+    own, session = ExitStatus(), SimpleNamespace(exitstatus=2, shouldfail="stopping after 1 failures")
+    if has_failed:
+        own.pytest_runtest_logreport(cast("Any", SimpleNamespace(failed=True)))
+    own.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_exception(KeyboardInterrupt()))
+    own.pytest_sessionfinish(cast("Any", session))
+    assert session.exitstatus == status

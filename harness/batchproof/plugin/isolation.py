@@ -169,10 +169,16 @@ class Controller:
 
 
 class ExitStatus:
-    """The plugin that gives a session ended by SIGTERM the status 143; Ctrl-C has pytest's own, 2."""
+    """The plugin that gives a session ended by SIGTERM the status 143, and one that -x ended the status
+    1, which xdist takes for interrupted; Ctrl-C has pytest's own, 2."""
 
     def __init__(self) -> None:
         self._code: int | None = None
+        self._has_failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes that a test failed: -x also ends a session whose tests cannot be collected."""
+        self._has_failed |= report.failed
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Notes which signal it was."""
@@ -181,5 +187,8 @@ class ExitStatus:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Sets the exit status."""
+        was_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
         if self._code == 143:
             session.exitstatus = self._code
+        elif was_interrupted and self._code is None and session.shouldfail and self._has_failed:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
