@@ -10,6 +10,7 @@ import pytest
 from batchproof.__main__ import main
 
 WRONG_INPUT = [
+    ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),
     ("", "COMMAND"),
     ("dmeo", "'demo'"),
     ("faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),

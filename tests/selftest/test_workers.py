@@ -137,6 +137,5 @@ def test_a_session_that_its_first_failure_ends_has_failed(has_failed: bool, stat
     own, session = ExitStatus(), SimpleNamespace(exitstatus=2, shouldfail="stopping after 1 failures")
     if has_failed:
         own.pytest_runtest_logreport(cast("Any", SimpleNamespace(failed=True)))
-    own.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_exception(KeyboardInterrupt()))
     own.pytest_sessionfinish(cast("Any", session))
     assert session.exitstatus == status

@@ -7,14 +7,14 @@ that of the current folder. Its paths are relative to the folder that it lies in
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType
 
 from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DTYPES
-from batchproof.run.registry import COMMAND_PREFIX
+from batchproof.run.registry import COMMAND_PREFIX, looks_like_engine
 from batchproof.validation.toml_tables import TomlTable, read_toml
 from batchproof.validation.values import near
 
@@ -106,15 +106,23 @@ def chosen(asked: str | None) -> ConfigFile | None:
     return read(Path(asked))
 
 
-def required_engines(config: ConfigFile | None) -> list[str]:
-    """Returns the engines of the configuration, for a command that was given none. Raises `UsageError`
-    if there are none."""
+def required_engines(config: ConfigFile | None, words: Iterable[str] = ()) -> list[str]:
+    """Returns the engines of the configuration, for a command that was given none, but maybe other
+    words. Raises `UsageError` if there are none."""
     if config is None or not config.engines:
+        require_no_engine(words)
         raise UsageError(
             "no ENGINE is given: name one, such as mine.py:Engine or paged, or write "
             f'engine = "mine.py:Engine" into {config.table.file if config else OWN}'
         )
     return config.engines
+
+
+def require_no_engine(words: Iterable[str]) -> None:
+    """Raises `UsageError` if one of the words, which are behind an option, looks like an engine."""
+    for word in words:
+        if looks_like_engine(word):
+            raise UsageError(f"ENGINE comes first: put {word!r} before all options")
 
 
 def _section(root: TomlTable) -> TomlTable | None:

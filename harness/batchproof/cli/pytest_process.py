@@ -64,7 +64,7 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     known = _known(typed)
     config = chosen(getattr(known, DEST))
     if not known.engine:
-        required_engines(config)
+        required_engines(config, arguments[::-1])  # values of options are not the last
     dtypes = dtypes_in(config.table) if config and tests == SUITE and not known.dtype else []
     if len(dtypes) < 2:
         return _run(tests, [*options, *typed])

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.cli.config_file import DEST, ConfigFile, chosen
+from batchproof.cli.config_file import DEST, ConfigFile, chosen, require_no_engine
 from batchproof.cli.option_names import ADDOPTS, CONFIG, EXPECTED, FLAGS, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
-from batchproof.records.made import PART
+from batchproof.records.made import PART, TYPED
 from batchproof.validation.source_lines import SourceLine
 from batchproof.validation.toml_tables import TomlTable
 
@@ -54,6 +54,8 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
     typed = Namespace(**dict.fromkeys(map(_dest, FLAGS.values())))  # None: not typed
     parser.parse_known_and_unknown_args(args, typed)
     try:
+        if TYPED in os.environ:  # by a command, which names the folder of tests
+            require_no_engine(typed.file_or_dir[1:])
         file = chosen(getattr(typed, DEST))
         if file is not None:
             config.stash[CONFIGURED] = configured = Configured(file.table.place().path)

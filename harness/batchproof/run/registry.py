@@ -55,6 +55,7 @@ ODD_PREFIX = "odd:"
 COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
 SET_PREFIX = "set:"  # honest, but set otherwise than asked for
 COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
+FACTORY = re.compile(r"[^-:\s][^:\s]*:[^:\s]+")  # and fault:NAME, but no id of a test
 FORMS = (
     "a built-in or installed name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or "
     "path.py:factory, "
@@ -89,6 +90,13 @@ def resolve_engine(text: str) -> EngineSpec:
         factory = _load(text, target if ":" in target else _target_of(text, target))
     _check_options(text, factory, options)
     return EngineSpec(text, partial(factory, **options) if options else factory)
+
+
+def looks_like_engine(text: str) -> bool:
+    """Returns whether a word has the form of an engine's name. None is resolved."""
+    name = text.partition("?")[0]
+    is_named = name in BUILT_IN or bool(installed_engines(name))
+    return is_named or text.startswith(COMMAND_PREFIX) or bool(FACTORY.fullmatch(name))
 
 
 def has_own_process(text: str) -> bool:
