@@ -4,6 +4,7 @@ the run says what it waits for, and what was found so far is kept."""
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from batchproof.api import Request
 from batchproof.cli.interrupts import interruptible
@@ -26,6 +28,7 @@ from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.promise_table import record_of
 from batchproof.run import time_limit
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
+from batchproof.run.failures import last_frames
 from batchproof.workload.workloads import Workload
 
 RunSuite = Callable[..., Any]
@@ -248,3 +251,18 @@ def test_a_process_that_ends_in_a_diagnosis_keeps_the_finding() -> None:
     )
     assert texts[1].startswith("P10 liveness is broken: the process ended with status 7 in generate")
     assert (report.outcome, report.wasxfail) == ("skipped", "a bug")
+
+
+@torch.inference_mode()
+def parsed() -> object:
+    return json.loads("{")
+
+
+def test_the_line_of_the_engine_is_shown_below_a_decorator_and_above_libraries() -> None:
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        parsed()
+    traceback = caught.value.__traceback__
+    assert traceback is not None
+    frames = last_frames(caught.value.with_traceback(traceback.tb_next))
+    assert frames[0].endswith(' in parsed: return json.loads("{")')
+    assert len(frames) == 4

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sysconfig
 import traceback
+from pathlib import Path
 
 from batchproof.errors import EngineHang
 from batchproof.findings.failure import Failure
@@ -13,6 +15,14 @@ from batchproof.places import PACKAGE, SUITE
 
 # An engine's frames lie within those of the harness.
 OURS = (str(PACKAGE), str(SUITE), contextlib.__file__)
+
+INSTALLED = {"site-packages", "dist-packages"}  # folders of others
+STDLIB = sysconfig.get_path("stdlib") + os.sep
+
+
+def is_library(file: str) -> bool:
+    """Returns whether a file of the traceback is installed, of Python itself, or none at all."""
+    return file.startswith((STDLIB, "<")) or not INSTALLED.isdisjoint(Path(file).parts)
 
 
 class ConformanceFailure(AssertionError):
@@ -43,8 +53,10 @@ def last_frames(error: BaseException, count: int = 3) -> list[str]:
     named from there, so that a failure can be passed on."""
     walked = list(traceback.walk_tb(error.__traceback__))
     files = [frame.f_code.co_filename for frame, _ in walked]
-    entry = next((os.path.dirname(file) for file in files if not file.startswith(OURS)), None)
-    own = [at for at, file in enumerate(files) if os.path.dirname(file) == entry]
+    engines = [at for at, file in enumerate(files) if not file.startswith(OURS)]
+    folder = os.path.dirname(files[engines[0]]) if engines else None  # of an engine that is installed
+    own = [at for at in engines if not is_library(files[at])]
+    own = own or [at for at in engines if os.path.dirname(files[at]) == folder]
     shown = sorted({*own[-count:], *range(len(walked))[-count:]})
     frames = traceback.StackSummary.extract([walked[at] for at in shown])  # not of all: recursion
     here = f"{os.getcwd()}{os.sep}"

@@ -15,9 +15,8 @@ from typing import Any
 
 from batchproof.api import EngineFactory
 from batchproof.places import repository
-from batchproof.run.failures import OURS
+from batchproof.run.failures import OURS, is_library
 
-INSTALLED = {"site-packages", "dist-packages"}  # folders of others, even below the root
 Frame = tuple[str, int, str]  # file, line, function: JSON values, for a finding's facts
 
 
@@ -41,7 +40,7 @@ def innermost(frames: Iterable[Frame]) -> Frame | None:
     root = repository()
     for file, line, name in reversed(list(frames)):
         path = Path(file)
-        is_own = path.is_relative_to(root) and INSTALLED.isdisjoint(path.parts)
+        is_own = path.is_relative_to(root) and not is_library(file)  # some lie below the root
         if is_own and not file.startswith(OURS):
             return path.relative_to(root).as_posix(), line, name
     return None
