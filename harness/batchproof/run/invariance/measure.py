@@ -61,7 +61,8 @@ def measure_engine(
     except (UsageError, ConfigError):
         raise
     except UnsupportedModelError as error:
-        return EngineRecord(spec.name, model, dtype, refusal=f"refuses the model: {error}")
+        why = without_machine_paths(f"refuses the model: {error}")
+        return EngineRecord(spec.name, model, dtype, refusal=why)
     except (Exception, EngineHang) as error:
         return EngineRecord(spec.name, model, dtype, refusal=_reason(error))
     if failed:
