@@ -210,6 +210,16 @@ def test_a_green_run_says_so_and_annotates_nothing(monkeypatch: pytest.MonkeyPat
     assert not list(error_commands([failed("a")])), "nobody would read it"
 
 
+def test_a_promise_with_an_expected_failure_is_not_kept() -> None:
+    run = finished(status=0)
+    cells = {"mine": {"P1": PromiseCell("1 known 1", 1, known=1), "P4": PromiseCell("1", 1)}}
+    known = JournalEntry("t[mine]", "known", record=failed("t").record, report="a bug (#7)")
+    page = summary_page(replace(run, table=replace(run.table, cells=cells), known=(known,)))
+    headline = "has expected failures in 1 promise (P1 parity) and keeps 1 promise\n"
+    assert page.startswith(f"## Batchproof: `mine` {headline}")
+    assert "### Expected failures\n\n* `t[mine]`: a bug (#7)\n" in page
+
+
 def test_a_run_that_failed_for_no_engines_sake_does_not_look_green() -> None:
     assert "**The run failed**" in summary_page(finished())
     cut = replace(finished().table, is_complete=False)

@@ -140,12 +140,18 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     assert badge(verdict)["message"] == "2000.01: 2 of 20 promises"
 
     ids = [f"--requirement={each}" for each in (RENAMED, HELD[0])]
-    session = run_suite("--requirements=2000.01", "--verdict=part.json", *ids)
+    session = run_suite("--requirements=2000.01", "--verdict=part.json", "--artifacts=out", *ids)
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, "a part is not the whole"
     part = VERDICT.read(mini / "part.json")
     assert (part.verdict, part.held, part.is_complete) == ("incomplete", ("P4",), False)
     assert (part.outcomes[HELD[1]], part.promises["P1"].verdict) == ("not run", "incomplete")
     assert badge(part)["message"] == "2000.01: 1 of 20 promises, incomplete"
+    said = "incomplete; of 4 requirements 2 held, 2 not run; left out by --requirement"
+    page = (mini / "out" / "summary.md").read_text()
+    assert said in session.output
+    assert "keeps 1 promise, in 2 of 5 tests\n" in page
+    assert f"2000.01 (digest {MINI.digest[:12]}): **{said}, --model**" in page
+    assert "**The run failed: requirements were not run.**" in page
 
     path = str(mini / "verdict.json")
     for changed, exit_code in (({}, 0), ({HELD[0]: "failed"}, 1)):
@@ -158,6 +164,18 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     assert len(verify_command.drawn(verdict, 0.01, 1)) == 1
     with pytest.raises(UsageError, match="holds no outcome"):
         verify_command.drawn(replace(verdict, outcomes={}), 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [["-k=renamed"], ["test_mini.py::test_renamed"], ["--deselect=test_mini.py::test_new"]],
+)
+def test_a_selection_is_never_held(mini: Path, run_suite: RunSuite, chosen: list[str]) -> None:
+    """Without a set as well, but then it fails nothing."""
+    session = run_suite("--verdict=verdict.json", *chosen)
+    assert session.exit_status == pytest.ExitCode.OK, session.output
+    part = VERDICT.read(mini / "verdict.json")
+    assert (part.verdict, part.is_complete, part.broken) == ("incomplete", False, ())
 
 
 @pytest.mark.usefixtures("mini")

@@ -22,6 +22,7 @@ from batchproof.plugin import (
     bench_options,
     isolation,
     journal_file,
+    left_out,
     problems,
     scoring,
     spread,
@@ -142,9 +143,10 @@ def _configure(config: pytest.Config) -> None:
     of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
     config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
     scoring.register(config)
+    left_out.register(config)
+    verdict_file.register(config)  # settles the exit status, which the two below write down
     table_file.register(config)
     artifacts.register(config)
-    verdict_file.register(config)
     journal_file.register(config)
 
 

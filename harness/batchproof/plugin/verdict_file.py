@@ -6,13 +6,14 @@ Both are of the process that hears of all tests: the controller, if there are wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 
 from batchproof.plugin.item_names import AGAIN_OPTIONS, options_given
 from batchproof.plugin.journal_file import continued
+from batchproof.plugin.left_out import LEFT_OUT
 from batchproof.plugin.promise_table import counted
 from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
@@ -46,26 +47,28 @@ class VerdictFile:
         journal = config.getoption("--journal")  # what it holds is not run again
         done = entries(Path(journal)) if journal else ()
         self._entries = {each.test: each for each in done}
-        self._verdicts: list[EngineVerdict] = []
+        self.verdicts: list[EngineVerdict] = []  # once the session has ended
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the reports, those of workers included."""
         self._entries[report.nodeid] = continued(self._entries.get(report.nodeid), report)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: before and after all others
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost but for those who write the status
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Reaches the verdicts, writes them, and fails a run that leaves requirements out."""
         status = session.exitstatus
         was_stopped = status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         is_complete = not (was_stopped or session.shouldstop or session.shouldfail)
+        asked, left_out = self._config.stash[ASKED], self._config.stash[LEFT_OUT]
+        if asked is None:  # a set tells by itself whether something is missing
+            is_complete &= not (left_out.is_uncounted or left_out.num_without(self._entries))
         if any(each.record for each in self._entries.values()):
-            self._verdicts = self._reached(is_complete)
+            self.verdicts = self._reached(is_complete)
         yield
-        if session.exitstatus == pytest.ExitCode.OK and any(
-            each.verdict == "incomplete" for each in self._verdicts
-        ):
+        is_open = asked is not None and any(each.verdict == "incomplete" for each in self.verdicts)
+        if session.exitstatus == pytest.ExitCode.OK and is_open:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        for each in self._verdicts:
+        for each in self.verdicts:
             if self._path is not None:
                 VERDICT.write(passed_on(each), self._path)
 
@@ -98,18 +101,23 @@ class VerdictFile:
         """Prints the verdicts, and the path of the file or that it was not written."""
         write = terminalreporter.write_line
         asked = self._config.stash[ASKED]
-        if asked is not None and self._verdicts:
+        if asked is not None and self.verdicts:
             terminalreporter.section(f"Batchproof: requirement set {asked.name}")
-            for each in self._verdicts:
-                write(_in_words(each), red=each.verdict in ("broken", "incomplete"))
+            ways = self._config.stash[LEFT_OUT].ways()
+            for each in self.verdicts:
+                words = in_words(each, ways)
+                write(f"{each.engine}: {words}", red=each.verdict in ("broken", "incomplete"))
         if self._path is not None:
-            write(f"verdict: {self._path}" if self._verdicts else f"{self._path}: not written")
+            write(f"verdict: {self._path}" if self.verdicts else f"{self._path}: not written")
 
 
-def _in_words(verdict: EngineVerdict) -> str:
-    """Returns a line such as "static: held; of 512 requirements 400 held, 112 no capability"."""
-    words = [f"{verdict.engine}: {verdict.verdict}"]
+def in_words(verdict: EngineVerdict, ways: Sequence[str]) -> str:
+    """Returns a line such as "held; of 512 requirements 400 held, 112 no capability". `ways` are the
+    options that may have left some out."""
+    words = [verdict.verdict]
     for what, outcomes in (("requirement", verdict.outcomes), ("unscored test", verdict.unscored)):
         tally = ", ".join(f"{count} {word}" for word, count in Counter(outcomes.values()).items())
         words += [f"of {counted(len(outcomes), what)} {tally}"] if outcomes else []
+    if ways and "not run" in verdict.outcomes.values():
+        words.append(f"left out by {', '.join(ways)}")
     return "; ".join(words)

@@ -14,10 +14,13 @@ from batchproof.plugin.artifacts.code_quality import code_quality
 from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
 from batchproof.plugin.artifacts.sarif import sarif
 from batchproof.plugin.artifacts.summary_page import summary_page
-from batchproof.plugin.promise_table import record_of
+from batchproof.plugin.left_out import LEFT_OUT
+from batchproof.plugin.promise_table import counted, record_of
 from batchproof.plugin.table_file import TableFile
+from batchproof.plugin.verdict_file import VerdictFile
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import JournalEntry
+from batchproof.records.table import ConformanceTable
 
 OPTION = "--artifacts"
 HELP = (
@@ -63,11 +66,18 @@ class Artifacts:
     def __init__(self, config: pytest.Config, folder: Path | None) -> None:
         self._config, self._folder = config, folder
         self._failed: list[JournalEntry] = []
+        self._known: list[JournalEntry] = []
+        self._names: set[str] = set()  # of conformance tests
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects what failed, from workers as well."""
+        record, reason = record_of(report), getattr(report, "wasxfail", None)
+        if record is not None:
+            self._names.add(report.nodeid)
+        if record is not None and record.is_scored and reason is not None:
+            self._known.append(JournalEntry(report.nodeid, "known", record=record, report=reason))
         if report.failed:
-            record, text = record_of(report), str(report.longrepr)
+            text = str(report.longrepr)
             entry = JournalEntry(report.nodeid, "failed", report.duration, record, text)
             self._failed.append(entry)
 
@@ -85,10 +95,29 @@ class Artifacts:
         table = self._config.pluginmanager.get_plugin("batchproof-table")
         if self._folder is None or not isinstance(table, TableFile) or table.written is None:
             return
-        run = FinishedRun(table.written, tuple(self._failed), self._folder)
+        run = self._finished(table.written, self._folder)
         for name, text in (
             ("summary.md", summary_page(run)),
             ("results.sarif", json.dumps(sarif(run), indent=1)),
             ("code-quality.json", json.dumps(code_quality(problems_of(run.failed)), indent=1)),
         ):
             replace_text(self._folder / name, text)
+
+    def _finished(self, table: ConformanceTable, folder: Path) -> FinishedRun:
+        left_out = self._config.stash[LEFT_OUT]
+        reached = self._config.pluginmanager.get_plugin("batchproof-verdict")
+        verdicts = reached.verdicts if isinstance(reached, VerdictFile) else ()
+        selection, num_more = "", left_out.num_without(self._names)
+        if left_out.is_uncounted:
+            selection = f"{counted(len(self._names), 'test')}, a selection"
+        elif num_more:
+            selection = f"{len(self._names)} of {counted(len(self._names) + num_more, 'test')}"
+        return FinishedRun(
+            table,
+            tuple(self._failed),
+            folder,
+            known=tuple(self._known),
+            verdicts={each.engine: each for each in verdicts},
+            ways=left_out.ways(),
+            selection=selection,
+        )

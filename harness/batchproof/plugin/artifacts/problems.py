@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batchproof.findings.causes import Cause
@@ -13,6 +13,7 @@ from batchproof.places import repository
 from batchproof.records.journal import JournalEntry
 from batchproof.records.table import ConformanceTable
 from batchproof.records.trial_record import FailureRecord, SourcePlace
+from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.promises import Promise
 
 CONFIGURATIONS = ("batchproof.toml", "pyproject.toml")  # where an engine without source here is named
@@ -20,11 +21,16 @@ CONFIGURATIONS = ("batchproof.toml", "pyproject.toml")  # where an engine withou
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as its files show it: the table engine x promise, and all tests that failed."""
+    """A run as its files show it: the table engine x promise, all tests that failed, the verdicts by
+    engine, and what was left out."""
 
     table: ConformanceTable
     failed: tuple[JournalEntry, ...]
     folder: Path  # of the files
+    known: tuple[JournalEntry, ...] = ()  # failed as expected; the report is the reason, with its link
+    verdicts: Mapping[str, EngineVerdict] = field(default_factory=dict)
+    ways: Sequence[str] = ()  # options that leave tests out
+    selection: str = ""  # such as "12 of 510 tests"; empty: all ran
 
 
 @dataclass(frozen=True)

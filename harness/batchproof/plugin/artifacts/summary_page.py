@@ -7,6 +7,7 @@ from pathlib import Path
 
 from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
 from batchproof.plugin.promise_table import LEGEND, counted, totals_line
+from batchproof.plugin.verdict_file import in_words
 from batchproof.records.journal import JournalEntry
 from batchproof.records.markdown import header, line
 from batchproof.records.table import ConformanceTable
@@ -20,13 +21,14 @@ MOST_ROWS = 30
 def summary_page(run: FinishedRun) -> str:
     """Returns the page: verdict, table, the first failure in full, the others as a list."""
     problems, others = problems_of(run.failed), unexplained(run.failed)
-    parts = [*_verdict(run.table, problems), "", *_table(run.table), ""]
+    parts = [*_verdict(run, problems), "", *_table(run.table), ""]
     parts += _totals(run.table, run.folder)
     if problems:
         parts += ["", "### First failure", "", *_in_full(problems[0], run.folder)]
     if problems[1:]:
         parts += ["", "### Other failures", "", *_list(problems[1:])]
     for title, entries in (
+        ("Expected failures", run.known),
         ("Expected failures that pass now", [e for e in others if _is_stale(e)]),
         ("Failed for other reasons than an engine", [e for e in others if not _is_stale(e)]),
     ):
@@ -35,17 +37,32 @@ def summary_page(run: FinishedRun) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _verdict(table: ConformanceTable, problems: Sequence[Problem]) -> Iterator[str]:
+def _verdict(run: FinishedRun, problems: Sequence[Problem]) -> Iterator[str]:
+    table = run.table
     for engine in table.engines:
+        cells, verdict = table.cells[engine], run.verdicts.get(engine)
         broken = [p for p in Promise if any((e.engine, e.promise) == (engine, p) for e in problems)]
-        num_held = sum(bool(c.passed and not c.failed) for c in table.cells[engine].values())
-        words = f"breaks {counted(len(broken), 'promise')} ({', '.join(map(str, broken))}) and "
-        held = f"keeps {counted(num_held, 'promise')}"
-        yield f"## Batchproof: {_code(engine)} {words if broken else ''}{held}"
+        known = [p for p in Promise if p.id in cells and cells[p.id].known and p not in broken]
+        held = [p for p, c in cells.items() if c.passed and not c.failed and not c.known]
+        num_held = len(verdict.held if verdict else held)
+        words = [f"breaks {_promises(broken)}"] if broken else []
+        words += [f"has expected failures in {_promises(known)}"] if known else []
+        words += [f"keeps {counted(num_held, 'promise')}"]
+        ran = f", in {run.selection}" if run.selection else ""
+        yield f"## Batchproof: {_code(engine)} {' and '.join(words)}{ran}"
+        if verdict and (asked := verdict.requirement_set):
+            said = in_words(verdict, run.ways)
+            yield f"Requirement set {asked.name} (digest {asked.digest[:12]}): **{said}**.  "
     if not table.is_complete:
         yield "**The run was stopped: some tests are missing.**"
+    elif any(each.requirement_set and each.verdict == "incomplete" for each in run.verdicts.values()):
+        yield "**The run failed: requirements were not run.**"
     elif table.exit_status and not problems:
         yield "**The run failed**, though no promise is broken: see below, or the log."
+
+
+def _promises(promises: Sequence[Promise]) -> str:
+    return f"{counted(len(promises), 'promise')} ({', '.join(map(str, promises))})"
 
 
 def _table(table: ConformanceTable) -> Iterator[str]:
