@@ -114,7 +114,11 @@ def verdict(mini: Path, run_suite: RunSuite) -> EngineVerdict:
 
 
 def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
-    verdict: EngineVerdict, mini: Path, run_suite: RunSuite, monkeypatch: pytest.MonkeyPatch
+    verdict: EngineVerdict,
+    mini: Path,
+    run_suite: RunSuite,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import jsonschema
 
@@ -154,6 +158,27 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
     assert "**The run failed: requirements were not run.**" in page
 
     path = str(mini / "verdict.json")
+    for name, change, words in (
+        ("part", {"verdict": "held"}, "its verdict is stated as 'held', but is 'incomplete'"),
+        ("part", {"is_complete": True}, "stated to be complete, but requirements were not run"),
+        ("verdict", {"held": ["P1"]}, "its list 'held' is P1, but must be P1, P4"),
+        ("verdict", {"outcomes": {}}, "its outcomes are not those of the requirements of 2000.01"),
+        (
+            "verdict",
+            {"outcomes": {**document["outcomes"], RENAMED: "failed"}},
+            "0 tests of P4 are stated as failed, but 1 outcomes are",
+        ),
+        (
+            "verdict",
+            {"requirement_set": document["requirement_set"] | {"digest": "ab" * 32}},
+            f"the digest abababababab, but the released one {MINI.digest[:12]}",
+        ),
+    ):
+        changed = json.loads((mini / f"{name}.json").read_text()) | change
+        (mini / "changed.json").write_text(json.dumps(changed))
+        assert main(["badge", str(mini / "changed.json")]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["badge", path]) == 0
     for changed, exit_code in (({}, 0), ({HELD[0]: "failed"}, 1)):
         again = replace(verdict, outcomes={**verdict.outcomes, **changed})
         monkeypatch.setattr(verify_command, "_run_again", lambda *_, again=again: again)

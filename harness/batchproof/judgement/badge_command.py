@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.verdict import VERDICT, EngineVerdict, OverallVerdict
+from batchproof.records.verdict import EngineVerdict, OverallVerdict
+from batchproof.requirements.consistency import consistent
 from batchproof.requirements.promises import Promise
 
 COLORS: Mapping[OverallVerdict, str] = {
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0. Raises `UsageError` if the file is no verdict."""
-    text = json.dumps(badge(VERDICT.read(arguments.verdict)), indent=1)
+    """Returns 0. Raises `UsageError` if the file is no verdict, or contradicts itself."""
+    text = json.dumps(badge(consistent(arguments.verdict)), indent=1)
     if arguments.output is None:
         print(text)
     else:

@@ -71,18 +71,17 @@ def verdict_of(
     groups = tuple(in_order(found))
     promises = _results(cells_of(engine, outcomes), groups, met)
     is_whole = is_complete and "not run" not in met.scored.values()
-    are_named = all(group.promises for group in groups)
-    return EngineVerdict(
+    bare = EngineVerdict(
         title=title_of(engine, said.release, said.precision),
         engine=engine,
         release=said.release,
         precision=said.precision,
         conventions=said.conventions,
         promises=promises,
-        held=_with("held", promises),
-        broken=_with("broken", promises),
-        differing=_with("differs by design", promises),
-        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
+        held=(),
+        broken=(),
+        differing=(),
+        untested=(),
         totals=totals_of(engine, outcomes),
         groups=groups,
         unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
@@ -90,13 +89,42 @@ def verdict_of(
         suite_command=asked.command,
         made=made,
         is_complete=is_whole,
-        verdict=_overall(promises.values(), is_whole and are_named),
         requirement_set=asked.requirements.stamp if asked.requirements else None,
         suite=suite_stamp(),
         conditions=asked.conditions,
         outcomes=met.scored,
         unscored=met.unscored,
         failures=tuple(_failures(engine, everything, met, asked)),
+    )
+    return _added_up(bare)
+
+
+def concluded_anew(verdict: EngineVerdict) -> EngineVerdict:
+    """Returns the verdict with what the numbers of its promises, and its groups, add up to."""
+    undocumented = _undocumented(verdict.groups)
+    promises = {
+        name: _result(
+            PromiseCell(each.verdict, each.passed, each.failed, known=each.known, no_cap=each.no_cap),
+            name in undocumented,
+            each.undecided,
+            each.not_run,
+        )
+        for name, each in verdict.promises.items()
+    }
+    return _added_up(replace(verdict, promises=promises))
+
+
+def _added_up(verdict: EngineVerdict) -> EngineVerdict:
+    """Returns the verdict with lists and verdict on the whole as its promises say."""
+    promises = verdict.promises
+    is_whole = verdict.is_complete and all(group.promises for group in verdict.groups)
+    return replace(
+        verdict,
+        held=_with("held", promises),
+        broken=_with("broken", promises),
+        differing=_with("differs by design", promises),
+        untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
+        verdict=_overall(promises.values(), is_whole),
     )
 
 
@@ -118,7 +146,7 @@ def _results(
     cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: Outcomes
 ) -> dict[str, PromiseResult]:
     """Returns the result of each promise that was asked, in their order."""
-    undocumented = {p for group in groups if not group.is_documented for p in group.promises}
+    undocumented = _undocumented(groups)
     return {
         p.id: _result(
             cells.get(p.id, EMPTY),
@@ -129,6 +157,10 @@ def _results(
         for p in Promise
         if p.id in {*cells, *met.undecided, *met.not_run}
     }
+
+
+def _undocumented(groups: Iterable[FailureGroup]) -> set[str]:
+    return {p for group in groups if not group.is_documented for p in group.promises}
 
 
 def _result(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:

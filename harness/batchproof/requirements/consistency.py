@@ -1,0 +1,86 @@
+"""Whether a verdict file says what its own outcomes add up to: others may have changed it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from batchproof.errors import UsageError
+from batchproof.records.verdict import VERDICT, EngineVerdict, RequirementOutcome
+from batchproof.requirements import sets
+from batchproof.requirements.verdict_of_journal import concluded_anew
+
+LISTS = ("held", "broken", "differing", "untested")
+# The field of `PromiseResult` that counts an outcome. Others it does not hold.
+FIELDS: Mapping[RequirementOutcome, str] = {
+    "held": "passed",
+    "failed": "failed",
+    "known": "known",
+    "no capability": "no_cap",
+    "not run": "not_run",
+}
+
+
+def consistent(path: Path) -> EngineVerdict:
+    """Returns the verdict in the file. Raises `UsageError` if it contradicts its outcomes, or names
+    a set that is not the released one."""
+    verdict = VERDICT.read(path)
+    problem = contradiction(verdict)
+    if problem is not None:
+        raise UsageError(f"{str(path)!r} contradicts itself: {problem}")
+    return verdict
+
+
+def contradiction(verdict: EngineVerdict) -> str | None:
+    """Returns what is stated that cannot be, or None. Raises `UsageError` for an unknown set."""
+    asked = verdict.requirement_set and sets.load(verdict.requirement_set.name)
+    if asked and asked.stamp != verdict.requirement_set:
+        return (
+            f"its requirement set {asked.name} has the digest {verdict.requirement_set.digest[:12]}, "
+            f"but the released one {asked.digest[:12]}"
+        )
+    if asked and verdict.outcomes.keys() != asked.by_id.keys():
+        return f"its outcomes are not those of the requirements of {asked.name}"
+    if verdict.is_complete and "not run" in verdict.outcomes.values():
+        return "it is stated to be complete, but requirements were not run"
+    is_old = verdict.suite is None  # of version 1: without outcomes, and of fewer promises
+    return _lists(verdict, LISTS[:-1]) if is_old else _numbers(verdict, asked) or _lists(verdict, LISTS)
+
+
+def _numbers(verdict: EngineVerdict, asked: sets.RequirementSet | None) -> str | None:
+    """Returns where the numbers of the promises are not those of the outcomes. Only a set tells which
+    promise a requirement decides: without one, the sums over all are compared."""
+    broke = {each.requirement: each.failure.promise for each in verdict.failures if each.failure}
+    stated, counted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for name, outcome in verdict.outcomes.items():
+        if outcome in FIELDS:
+            is_failure = outcome in ("failed", "known")
+            promise = broke.get(name) if is_failure else None
+            decided = (promise or asked.by_id[name].promise) if asked else "all"
+            counted[decided, FIELDS[outcome]] += 1
+    for name, result in verdict.promises.items():
+        for each in FIELDS.values():
+            stated[name if asked else "all", each] += getattr(result, each)
+    for key in sorted(stated.keys() | counted.keys()):
+        if stated[key] != counted[key]:
+            promise, what = key
+            where = f"of {promise}" if asked else "of all promises"
+            return f"{stated[key]} tests {where} are stated as {what}, but {counted[key]} outcomes are"
+    return None
+
+
+def _lists(verdict: EngineVerdict, fields: Sequence[str]) -> str | None:
+    """Returns which list or verdict is not what the promises add up to."""
+    anew = concluded_anew(verdict)
+    for name, each in verdict.promises.items():
+        if each.verdict != anew.promises[name].verdict:
+            return f"{name} is stated as {each.verdict!r}, but is {anew.promises[name].verdict!r}"
+    for field in fields:
+        was, now = getattr(verdict, field), getattr(anew, field)
+        if was != now:
+            words = [", ".join(each) or "empty" for each in (was, now)]
+            return f"its list {field!r} is {words[0]}, but must be {words[1]}"
+    if verdict.verdict != anew.verdict:
+        return f"its verdict is stated as {verdict.verdict!r}, but is {anew.verdict!r}"
+    return None
