@@ -145,6 +145,7 @@ def place_of(result: dict[str, Any]) -> tuple[str, int, str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--artifacts="], "--artifacts '' must name a folder"),
         (["--artifacts=file/below"], "--artifacts 'file/below' can be no folder: Not a directory"),
         (["--artifacts=out", "--benchmark-only"], "--artifacts 'out' is of conformance tests"),
     ],
@@ -234,6 +235,10 @@ def test_an_engine_without_source_here_is_shown_where_it_is_named(
     assert entry.record is not None
     foreign = replace(entry, record=replace(entry.record, defined_at=None))
     assert "locations" not in sarif(finished(foreign))["runs"][0]["results"][0]
+    spaced = replace(
+        entry, record=replace(entry.record, defined_at=SourcePlace("my engine.py", 1, "M"))
+    )
+    assert place_of(sarif(finished(spaced))["runs"][0]["results"][0])[0] == "my%20engine.py"
     (tmp_path / "batchproof.toml").write_text("")
     assert problems_of([foreign])[0].at == SourcePlace("batchproof.toml", 1, "")
 

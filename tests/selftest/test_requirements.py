@@ -183,10 +183,13 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
         again = replace(verdict, outcomes={**verdict.outcomes, **changed})
         monkeypatch.setattr(verify_command, "_run_again", lambda *_, again=again: again)
         assert main(["verify", path, "--share=1", "--seed=1"]) == exit_code
+        end = "1 differ" if exit_code else "all are the same"
+        assert f"3 requirements compared: {end}\n" in capsys.readouterr().out
     monkeypatch.setattr(verify_command, "suite_stamp", lambda: SuiteStamp("0", "another"))
     assert main(["verify", path]) == 2
     assert verify_command.drawn(verdict, 0.5, 1) == verify_command.drawn(verdict, 0.5, 1)
     assert len(verify_command.drawn(verdict, 0.01, 1)) == 1
+    assert verify_command.drawn(verdict, 1.0, 1) == sorted([*HELD, RENAMED]), "those that ran"
     with pytest.raises(UsageError, match="holds no outcome"):
         verify_command.drawn(replace(verdict, outcomes={}), 1.0, 1)
 

@@ -15,13 +15,15 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.cli.pytest_process import run_pytest
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
+from batchproof.plugin.promise_table import counted
 from batchproof.plugin.scoring import ONE
 from batchproof.records.made import versions
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements import sets
+from batchproof.requirements.consistency import consistent
 
-UNDECIDED = ("not run", "error")
+RAN = ("held", "failed", "known")  # what else was asked compared nothing
 SAME = {"known": "failed"}  # whether a failure was expected is no matter of the engine's
 
 
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("verdict", type=Path, metavar="VERDICT.json")
     parser.add_argument("--engine", metavar="ENGINE", help="(default: as in the verdict)")
     parser.add_argument(
-        "--share", type=share, default=0.1, help="of the requirements (default: %(default)s)"
+        "--share", type=share, default=0.1, help="of the requirements that ran (default: %(default)s)"
     )
     parser.add_argument("--seed", type=whole, help="of the draw (default: a random one, printed)")
 
@@ -49,12 +51,13 @@ def share(value: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if all outcomes are the same, 1 if one differs. Raises `UsageError` if that cannot be
     told: exit status 2."""
-    before = VERDICT.read(arguments.verdict)
+    before = consistent(arguments.verdict)
     _require_same_suite(before)
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
     chosen = drawn(before, arguments.share, seed)
     engine = arguments.engine or before.engine
-    print(f"verifying {len(chosen)} of {len(before.outcomes)} requirements, --seed={seed}", flush=True)
+    of = counted(len(_ran(before)), "requirement")
+    print(f"verifying {len(chosen)} of {of} that ran, --seed={seed}", flush=True)
     after = _run_again(engine, before, chosen)
     if after.release != before.release:
         raise UsageError(f"the verdict is on {before.release!r}, but {engine!r} is {after.release!r}")
@@ -65,21 +68,26 @@ def run(arguments: argparse.Namespace) -> int:
         for each in chosen
         if _plain(before.outcomes, each) != _plain(outcomes, each)
     ]
-    print("\n".join([*_other_versions(before), *differing]) or "all the same")
+    compared = f"{counted(len(chosen), 'requirement')} compared"
+    same = f"{len(differing)} differ" if differing else "all are the same"
+    print("\n".join([*_other_versions(before), *differing, f"{compared}: {same}"]))
     return 1 if differing else 0
 
 
 def drawn(verdict: EngineVerdict, share: float, seed: int) -> list[str]:
-    """Returns that share of the requirements that have an outcome, at least one. Raises
-    `UsageError`."""
-    known = sorted(name for name, each in verdict.outcomes.items() if each not in UNDECIDED)
-    if not known:
-        raise UsageError("the verdict holds no outcome of a requirement: make it with this version")
-    return sorted(random.Random(seed).sample(known, math.ceil(share * len(known))))
+    """Returns that share of the requirements that ran, at least one. Raises `UsageError`."""
+    ran = _ran(verdict)
+    if not ran:
+        raise UsageError("the verdict holds no outcome of a requirement that ran")
+    return sorted(random.Random(seed).sample(ran, math.ceil(share * len(ran))))
+
+
+def _ran(verdict: EngineVerdict) -> list[str]:
+    return sorted(name for name, each in verdict.outcomes.items() if each in RAN)
 
 
 def _require_same_suite(verdict: EngineVerdict) -> None:
-    """Raises `UsageError` if other code, or another set, has judged."""
+    """Raises `UsageError` if other code has judged."""
     own = suite_stamp()
     if verdict.suite != own:
         theirs = verdict.suite and f"{verdict.suite.version}, digest {verdict.suite.digest}"
@@ -87,9 +95,6 @@ def _require_same_suite(verdict: EngineVerdict) -> None:
             f"the verdict is of another suite, {theirs or 'of before version 2'}; this one is "
             f"{own.version}, digest {own.digest}"
         )
-    asked = verdict.requirement_set
-    if asked is not None and sets.load(asked.name).stamp != asked:
-        raise UsageError(f"the verdict is by another requirement set {asked.name}: {asked.digest}")
 
 
 def _run_again(engine: str, verdict: EngineVerdict, chosen: list[str]) -> EngineVerdict:

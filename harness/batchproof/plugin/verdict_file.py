@@ -107,8 +107,10 @@ class VerdictFile:
             for each in self.verdicts:
                 words = in_words(each, ways)
                 write(f"{each.engine}: {words}", red=each.verdict in ("broken", "incomplete"))
-        if self._path is not None:
-            write(f"verdict: {self._path}" if self.verdicts else f"{self._path}: not written")
+        if self._path is not None and not self.verdicts:
+            write(f"{self._path}: not written")
+        elif self._path is not None and self._config.get_verbosity() >= 0:  # -q: for a program
+            write(f"verdict: {self._path}")
 
 
 def in_words(verdict: EngineVerdict, ways: Sequence[str]) -> str:

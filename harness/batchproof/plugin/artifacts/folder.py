@@ -39,6 +39,8 @@ def prepare(config: pytest.Config) -> None:
         return
     if config.getoption("--benchmark-only", default=False):
         raise UsageError(f"{OPTION} {asked!r} is of conformance tests: leave out --benchmark-only")
+    if not asked:
+        raise UsageError(f"{OPTION} '' must name a folder")
     folder = Path(asked).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)

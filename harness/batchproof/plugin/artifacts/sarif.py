@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import batchproof
 from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
@@ -62,7 +63,7 @@ def _result(problem: Problem) -> dict[str, Any]:
         },
     }
     if at := problem.at:
-        file, region = {"uri": at.file, "uriBaseId": "%SRCROOT%"}, {"startLine": at.line}
+        file, region = {"uri": quote(at.file), "uriBaseId": "%SRCROOT%"}, {"startLine": at.line}
         place: dict[str, Any] = {"physicalLocation": {"artifactLocation": file, "region": region}}
         if at.name:
             place["logicalLocations"] = [{"fullyQualifiedName": at.name}]
