@@ -294,7 +294,7 @@ def test_sets_are_listed_shown_and_explained(
     assert main(["requirements", "show", "2026.12", "P5"]) == 0
     assert main(["requirements", "explain", asked]) == 0
     said = capsys.readouterr().out
-    assert f"| 2026.12 | 2026-12-01 | {len(sets.load('2026.12').by_id)} |" in said
+    assert f"| 2026.12 | 2026-11-23 | {len(sets.load('2026.12').by_id)} |" in said
     assert f"  S  {asked}\n" in said
     assert "test: Keeps lengths, caps and arrivals and changes contents" in said
     monkeypatch.setattr(requirements_command, "collected", lambda: [requirement(HELD[0], "P1")])

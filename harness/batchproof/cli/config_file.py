@@ -49,7 +49,7 @@ class ConfigFile:
     def from_here(self, path: str) -> str:
         """Returns a path of the file as it is named from the current folder."""
         is_same = self._folder == Path.cwd() or Path(path).is_absolute()
-        return path if is_same else os.path.relpath(self._folder / path)
+        return path if is_same or not path else os.path.relpath(self._folder / path)
 
     def named_from_here(self, names: Sequence[str]) -> list[str]:
         """Returns names of engines, models or workloads. One is a path if it reads `path.py:factory`,

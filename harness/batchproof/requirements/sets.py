@@ -22,7 +22,7 @@ from batchproof.records.verdict import Grade, SetStamp
 
 FOLDER = Path(__file__).parent
 RELEASED: dict[str, str] = {
-    "2026.12": "ab3deab3e2a1399cfd510292ead7a023fac77501f366e261d3c65f751ee2b62d",
+    "2026.12": "24c384f8a69d810a367575bc018b38d5ae58091fe87c97b1d94d3856ed741b33",
 }
 # Old requirement id, or `module::function` for all its ids, to the new one.
 ALIASES: dict[str, str] = {}
