@@ -116,7 +116,7 @@ class VerdictFile:
 def in_words(verdict: EngineVerdict, ways: Sequence[str]) -> str:
     """Returns a line such as "held; of 512 requirements 400 held, 112 no capability". `ways` are the
     options that may have left some out."""
-    words = [verdict.verdict]
+    words: list[str] = [verdict.verdict]
     for what, outcomes in (("requirement", verdict.outcomes), ("unscored test", verdict.unscored)):
         tally = ", ".join(f"{count} {word}" for word, count in Counter(outcomes.values()).items())
         words += [f"of {counted(len(outcomes), what)} {tally}"] if outcomes else []

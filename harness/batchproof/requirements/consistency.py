@@ -34,10 +34,11 @@ def consistent(path: Path) -> EngineVerdict:
 
 def contradiction(verdict: EngineVerdict) -> str | None:
     """Returns what is stated that cannot be, or None. Raises `UsageError` for an unknown set."""
-    asked = verdict.requirement_set and sets.load(verdict.requirement_set.name)
-    if asked and asked.stamp != verdict.requirement_set:
+    stamp = verdict.requirement_set
+    asked = sets.load(stamp.name) if stamp else None
+    if stamp and asked and asked.stamp != stamp:
         return (
-            f"its requirement set {asked.name} has the digest {verdict.requirement_set.digest[:12]}, "
+            f"its requirement set {asked.name} has the digest {stamp.digest[:12]}, "
             f"but the released one {asked.digest[:12]}"
         )
     if asked and verdict.outcomes.keys() != asked.by_id.keys():
