@@ -286,6 +286,12 @@ def test_a_prompt_above_the_budget_needs_an_engine_that_feeds_it_in_parts(tmp_pa
         assert case.needs == needs
 
 
+def test_an_engine_is_not_asked_for_parameters_that_it_does_not_take() -> None:
+    (case,) = [case for case in load_cases() if case.name == "greedy-beside-drawn"]
+    assert case.lacking({"temperature"}) == ["top_k", "top_p", "seed"]
+    assert not case.lacking({"temperature", "top_k", "top_p", "seed"})
+
+
 def test_a_name_used_in_two_files_names_both_places(tmp_path: Path) -> None:
     for name in ("one.yaml", "two.yaml"):
         (tmp_path / name).write_text(GOOD)

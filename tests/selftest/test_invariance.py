@@ -397,5 +397,11 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
 def test_the_committed_page_is_that_of_the_record() -> None:
     record = INVARIANCE.read(RESULTS)
     assert record.is_complete
-    assert not any(each.refusal for each in record.engines)
+    own = [
+        each
+        for each in record.engines
+        if each.engine.startswith(("reference", "static", "ragged", "paged"))
+    ]
+    assert own
+    assert not any(each.refusal for each in own)
     assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == invariance_page(record)

@@ -7,7 +7,8 @@ model. `cases/README.md` describes the YAML.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, fields
 
 from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
 from batchproof.requirements.promises import Promise
@@ -143,6 +144,13 @@ class Case:
         return bool(self.abort_unknown) or any(
             spec.arrive is not None or spec.aborts for spec in self.requests
         )
+
+    def lacking(self, sampling_fields: Set[str]) -> list[str]:
+        """Returns the fields of `SamplingParams` that good requests have and an engine with these ones
+        does not take, in order."""
+        asked = [spec.sampling for spec in self.requests if spec.sampling and not spec.is_bad]
+        used = {name for each in asked for name in each.changed}
+        return [each.name for each in fields(SamplingParams) if each.name in used - sampling_fields]
 
     @property
     def has_prompt_above_budget(self) -> bool:

@@ -61,11 +61,15 @@ class SamplingParams:
             or self.min_tokens > 0
         )
 
+    @property
+    def changed(self) -> list[str]:
+        """The fields that are not at their defaults."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+
     def beyond(self, taken: AbstractSet[str]) -> str | None:
         """Returns why an engine that takes only these fields refuses others; None if they are at their
         defaults."""
-        changed = [each for each in fields(self) if getattr(self, each.name) != each.default]
-        others = [each.name for each in changed if each.name not in taken]
+        others = [each for each in self.changed if each not in taken]
         if not others:
             return None
         known = ", ".join(each.name for each in fields(self) if each.name in taken)

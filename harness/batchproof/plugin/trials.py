@@ -8,6 +8,7 @@ from itertools import chain, groupby
 import pytest
 
 from batchproof.api import Capability
+from batchproof.cases.schema import Case
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.findings.finding import Rule, found
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
@@ -172,6 +173,10 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
         if Capability(name) not in trial.capabilities:
             record["lacks"] = name
             pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
+    case = request.node.callspec.params.get("case")
+    if isinstance(case, Case) and (lacking := case.lacking(trial.offer[1])):
+        record["lacks"] = lacking[0]
+        pytest.skip(f"engine {spec.name!r} takes no {' and no '.join(lacking)}")
     trial.oracle = laboratory.oracle(model_name)  # anew, if the first contact damaged the model
     adequacy = laboratory.adequacy(trial.subject)
     if adequacy is not None:
