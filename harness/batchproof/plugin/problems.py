@@ -13,12 +13,14 @@ from batchproof.plugin.configuring import located
 
 NAME = "batchproof_problem"  # in a worker's output
 HEARD = pytest.StashKey[str]()  # by a controller, of a worker
+TOLD = pytest.StashKey[bool]()  # by pytest itself, of this process
 
 
 def report(config: pytest.Config, problem: str) -> None:
     """Raises `pytest.UsageError`, with the place if the value is that of a configuration file; a worker
     of xdist passes the problem to the controller instead, and runs no test."""
     if not hasattr(config, "workeroutput"):
+        config.stash[TOLD] = True
         raise pytest.UsageError(located(config, problem))
     config.workeroutput[NAME] = problem
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.plugin.problems import HEARD
+from batchproof.plugin.problems import HEARD, TOLD
 from batchproof.plugin.promise_table import (
     adequacies,
     error_units,
@@ -90,7 +90,8 @@ def _report_empty_selection(terminalreporter: pytest.TerminalReporter) -> None:
     left_out = terminalreporter.stats.get("deselected", ())
     if getattr(option, "benchmark_only", False) and did_run:
         return
-    if terminalreporter.stats.get("error") or HEARD in terminalreporter.config.stash:
+    stash = terminalreporter.config.stash
+    if terminalreporter.stats.get("error") or HEARD in stash or TOLD in stash:
         return  # what could not be collected, or is wrong with the run, is printed
     if chosen and (not did_run or any("trial" in item.fixturenames for item in left_out)):
         words = f"no conformance test was selected by {' '.join(chosen)}: this run proves nothing"
