@@ -21,11 +21,10 @@ def settled(record: HonestRecord, folder: Path) -> HonestRecord:
     """Returns the record with its alarms sorted by what the folder's file says of them. Raises
     `UsageError` naming what is wrong in the file."""
     reasons = _reasons(folder / FILE)
-    right = [
-        RightAlarm(each, reasons[name_of(each)]) for each in record.alarms if name_of(each) in reasons
-    ]
-    false = [each for each in record.alarms if name_of(each) not in reasons]
-    return replace(record, alarms=tuple(false), right=(*record.right, *right))
+    named = [(each, reasons.get(name_of(each))) for each in record.alarms]
+    right = tuple(RightAlarm(each, why) for each, why in named if why is not None)
+    false = tuple(each for each, why in named if why is None)
+    return replace(record, alarms=false, right=(*record.right, *right))
 
 
 def name_of(alarm: FalseAlarm) -> str:

@@ -14,6 +14,7 @@ from types import NoneType
 from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DTYPES
+from batchproof.places import repository
 from batchproof.run.registry import COMMAND_PREFIX, looks_like_engine
 from batchproof.validation.toml_tables import TomlTable, read_toml
 from batchproof.validation.values import near
@@ -76,22 +77,22 @@ def read(path: Path) -> ConfigFile:
         table = section
     elif SECTION[0] in table.values:
         raise table.place(SECTION[0]).error(f"[tool.batchproof] is for {SHARED}: leave the header out")
-    table.require_keys(KEYS)
-    return ConfigFile(table, path.resolve().parent)
+    return _checked(table, path)
 
 
 def find() -> ConfigFile | None:
     """Returns the configuration of the current folder. Raises `UsageError` if there are two."""
     here = Path.cwd()
     folders = [here, *here.parents]
-    root = next((each for each in folders if (each / ".git").exists()), here)
-    for folder in folders[: folders.index(root) + 1]:
+    for folder in folders[: folders.index(repository()) + 1]:
         own, shared = folder / OWN, folder / SHARED
-        has_section = shared.is_file() and _section(read_toml(shared, SHARED)) is not None
-        if own.is_file() and has_section:
+        section = _section(read_toml(shared, SHARED)) if shared.is_file() else None
+        if own.is_file() and section is not None:
             raise UsageError(f"{own} and [tool.batchproof] in {SHARED} beside it: keep one of the two")
-        if own.is_file() or has_section:
-            return read(own if own.is_file() else shared)
+        if own.is_file():
+            return read(own)
+        if section is not None:
+            return _checked(section, shared)
     return None
 
 
@@ -123,6 +124,11 @@ def require_no_engine(words: Iterable[str]) -> None:
     for word in words:
         if looks_like_engine(word):
             raise UsageError(f"ENGINE comes first: put {word!r} before all options")
+
+
+def _checked(table: TomlTable, path: Path) -> ConfigFile:
+    table.require_keys(KEYS)
+    return ConfigFile(table, path.resolve().parent)
 
 
 def _section(root: TomlTable) -> TomlTable | None:

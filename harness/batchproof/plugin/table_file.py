@@ -43,9 +43,7 @@ class TableFile:
         yield
         if not self._outcomes:
             return
-        status = int(session.exitstatus)
-        was_stopped = status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        is_complete = not (was_stopped or session.shouldstop or session.shouldfail)
+        status, is_complete = int(session.exitstatus), ran_to_its_end(session)
         self.written = conformance(self._outcomes, self._config, status, is_complete)
         CONFORMANCE.write(self.written, self.path)
 
@@ -82,6 +80,12 @@ def conformance(
         exit_status=exit_status,
         is_complete=is_complete,
     )
+
+
+def ran_to_its_end(session: pytest.Session) -> bool:
+    """Returns whether no chosen test is missing, by the session's exit status so far."""
+    was_stopped = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return not (was_stopped or session.shouldstop or session.shouldfail)
 
 
 def register(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ from batchproof.plugin.left_out import LEFT_OUT
 from batchproof.plugin.promise_table import counted
 from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
-from batchproof.plugin.table_file import writable_json
+from batchproof.plugin.table_file import ran_to_its_end, writable_json
 from batchproof.records.journal import entries
 from batchproof.records.made import made_now, pytest_line
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
@@ -56,9 +56,7 @@ class VerdictFile:
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost but for those who write the status
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Reaches the verdicts, writes them, and fails a run that leaves requirements out."""
-        status = session.exitstatus
-        was_stopped = status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        is_complete = not (was_stopped or session.shouldstop or session.shouldfail)
+        is_complete = ran_to_its_end(session)
         asked, left_out = self._config.stash[ASKED], self._config.stash[LEFT_OUT]
         if asked is None:  # a set tells by itself whether something is missing
             is_complete &= not (left_out.is_uncounted or left_out.num_without(self._entries))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from batchproof.cli.config_file import OWN, SHARED
 from batchproof.findings.causes import Cause
 from batchproof.places import repository
 from batchproof.records.journal import JournalEntry
@@ -15,8 +16,6 @@ from batchproof.records.table import ConformanceTable
 from batchproof.records.trial_record import FailureRecord, SourcePlace
 from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.promises import Promise
-
-CONFIGURATIONS = ("batchproof.toml", "pyproject.toml")  # where an engine without source here is named
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,7 @@ def _rank(problem: Problem) -> tuple[int, int, str]:
 
 
 def _configuration() -> SourcePlace | None:
+    """Returns where an engine without source here is named."""
     root = repository()
-    files = [name for name in CONFIGURATIONS if (root / name).is_file()]
+    files = [name for name in (OWN, SHARED) if (root / name).is_file()]
     return SourcePlace(files[0], 1, "") if files else None

@@ -20,7 +20,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -269,33 +270,30 @@ def _event(
 def _converted(folder: str) -> Path:
     """Returns the folder of the converted model inside the checkpoint's, made when it is first
     needed."""
-    target = Path(folder) / "openvino-genai"
-    if not target.exists():
-        unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=folder))
-        try:
-            _convert(folder, unfinished)
-            os.rename(unfinished, target)
-        except OSError:
-            if not target.exists():  # otherwise another process was faster
-                raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    return target
+    return _made_once(Path(folder) / "openvino-genai", partial(_convert, folder))
 
 
 def _with_tokenizer(converted: Path) -> Path:
     """Returns a folder with the converted model and a tokenizer that nobody asks; without a draft there
     is none, as the library may take settings from it."""
-    target = converted.with_name("openvino-genai-drafting")
+
+    def fill(folder: Path) -> None:
+        for each in converted.iterdir():
+            (folder / each.name).symlink_to(each)
+        ov.save_model(_any_tokenizer(), folder / "openvino_tokenizer.xml")
+
+    return _made_once(converted.with_name("openvino-genai-drafting"), fill)
+
+
+def _made_once(target: Path, fill: Callable[[Path], None]) -> Path:
+    """Returns the folder, filled when it is first needed; it appears whole or not at all."""
     if not target.exists():
-        unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=converted.parent))
+        unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=target.parent))
         try:
-            for each in converted.iterdir():
-                (unfinished / each.name).symlink_to(each)
-            ov.save_model(_any_tokenizer(), unfinished / "openvino_tokenizer.xml")
+            fill(unfinished)
             os.rename(unfinished, target)
         except OSError:
-            if not target.exists():
+            if not target.exists():  # otherwise another process was faster
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
