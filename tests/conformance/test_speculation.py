@@ -19,8 +19,10 @@ from batchproof.checks.happened import (
 from batchproof.generators.choosing import mixed_workloads
 from batchproof.generators.crossing import Feature, crossed, features_of, shared_prefixes
 from batchproof.generators.speculating import (
+    LEAST_CAP,
     ending_on_a_draft,
     foretold,
+    one_alone,
     speculated,
     unevenly_accepted,
 )
@@ -57,20 +59,22 @@ def test_drafts_change_no_answer_in_any_batch(trial: Trial, data: st.DataObject)
 def test_a_draft_that_is_never_right_changes_no_answer(trial: Trial, data: st.DataObject) -> None:
     """Lets the draft propose EOS ids where the model goes on; and, on a model whose tokens have twins
     that are nearly as good, these."""
-    drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=2))
-    workload = data.draw(ending_on_a_draft(trial.oracle, drawn))
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, first_cap=LEAST_CAP)
+    workload = data.draw(ending_on_a_draft(trial.oracle, data.draw(drawn)))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
+        trial.check(one_alone(trial.oracle, workload, is_right=False), engine)
         trial.must_show("rejected draft", has_rejection(trial.trace_of(engine)))
 
 
 @pytest.mark.one_model
 @given(data=st.data())
 def test_an_eos_or_the_cap_ends_a_run_of_right_drafts(trial: Trial, data: st.DataObject) -> None:
-    drawn = data.draw(workloads(trial.oracle, trial.capabilities, min_requests=3))
-    workload = data.draw(speculated(trial.oracle, drawn, 1.0))
+    drawn = workloads(trial.oracle, trial.capabilities, min_requests=3, first_cap=LEAST_CAP)
+    workload = data.draw(speculated(trial.oracle, data.draw(drawn), 1.0))
     with trial.engine(workload.config) as engine:
         trial.check(workload, engine)
+        trial.check(one_alone(trial.oracle, workload, is_right=True), engine)
         trial.must_show("accepted draft", has_acceptance(trial.trace_of(engine)))
 
 
@@ -98,11 +102,12 @@ def test_a_preempted_request_keeps_no_rejected_draft(trial: Trial, data: st.Data
 @pytest.mark.one_model
 @given(data=st.data())
 def test_no_rejected_draft_is_found_in_the_prefix_cache(trial: Trial, data: st.DataObject) -> None:
-    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities))
-    config = data.draw(speculated(trial.oracle, calls[0])).config
-    with trial.engine(config) as engine:
-        for call in calls:
-            trial.check(Workload(call.requests, config), engine)
+    calls = data.draw(shared_prefixes(trial.oracle, trial.capabilities, LEAST_CAP))
+    first = data.draw(speculated(trial.oracle, calls[0]))
+    alone = one_alone(trial.oracle, first, is_right=False)
+    with trial.engine(first.config) as engine:
+        for call in (*calls, alone):
+            trial.check(Workload(call.requests, first.config), engine)
         trace = trial.trace_of(engine)
         trial.must_show("prefix hit", has_prefix_hit(trace))
         trial.must_show("rejected draft", has_rejection(trace))
@@ -113,9 +118,9 @@ def test_no_rejected_draft_is_found_in_the_prefix_cache(trial: Trial, data: st.D
 @given(data=st.data())
 def test_an_abort_amid_drafts_changes_no_one_elses_tokens(trial: Trial, data: st.DataObject) -> None:
     features = {*features_of(trial.capabilities)} - {Feature.CHUNKS} | {Feature.ABORTS}
-    workload = data.draw(
-        speculated(trial.oracle, data.draw(crossed(trial.oracle, features, False)), 1.0)
-    )
+    drawn = data.draw(crossed(trial.oracle, features, False, growth=4))
+    # With more drafts a step the answers could end before the one to abort is aborted.
+    workload = data.draw(speculated(trial.oracle, drawn, 1.0, most_drafts=3))
     with trial.engine(workload.config) as engine:
         outcome = check_run_with_aborts(trial, workload, engine)
         reasons = [each.finish_reason for each in outcome.completions]

@@ -13,13 +13,18 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.workload.workloads import Workload
 
 MOST_DRAFTS = 7
+LEAST_CAP = 3  # of an answer that has a draft for certain: between a token of the prompt and the last
 AGREEMENTS = (0.25, 0.5, 0.75, 0.9)
 OWN_TEXT = 13
 
 
 @st.composite
 def speculated(
-    draw: st.DrawFn, oracle: Oracle, workload: Workload, agreement: float | None = None
+    draw: st.DrawFn,
+    oracle: Oracle,
+    workload: Workload,
+    agreement: float | None = None,
+    most_drafts: int = MOST_DRAFTS,
 ) -> Workload:
     """Draws the workload with a draft model that is right in this share of the tokens; None: in one of
     some shares of which the right answers meet right drafts and wrong ones, or, if they are too uniform
@@ -33,8 +38,31 @@ def speculated(
         wrong = {each: {*disagreeing_tokens(oracle.subject.vocab_size, each)} for each in AGREEMENTS}
         mixed = [each for each, tokens in wrong.items() if said & tokens and said - tokens]
         agreement = draw(st.sampled_from(mixed or [0.0]), label="draft_agreement")
-    num = draw(st.integers(1, MOST_DRAFTS), label="num_speculative_tokens")
-    return workload.with_config(num_speculative_tokens=num, draft_agreement=agreement)
+    num = draw(st.integers(1, most_drafts), label="num_speculative_tokens")
+    budget = max(2, workload.config.max_num_batched_tokens)  # a single token has no room for a draft
+    return workload.with_config(
+        max_num_batched_tokens=budget, num_speculative_tokens=num, draft_agreement=agreement
+    )
+
+
+def one_alone(oracle: Oracle, workload: Workload, is_right: bool) -> Workload:
+    """Returns a call for the engine of the workload to serve behind it: one request, alone, whose first
+    draft is right or is wrong. So a test of drafts meets one, whatever was drawn.
+
+    It goes on where an answer of the workload is about to meet such a draft, and needs no more room
+    than that. The workload has a draft model, and a request that may have `LEAST_CAP` tokens.
+    """
+    agreement = workload.config.draft_agreement
+    assert agreement is not None, "n-grams are right where the prompts repeat themselves"
+    wrong = disagreeing_tokens(oracle.subject.vocab_size, agreement)
+    behind = (
+        (*request.prompt_token_ids, *said[: place - 1])
+        for request in workload.requests
+        for said in [oracle.right_tokens(request.prompt_token_ids, request.max_new_tokens)]
+        for place in range(1, len(said) - 1)
+        if (said[place] not in wrong) == is_right
+    )
+    return Workload((Request("alone", next(behind), LEAST_CAP),), workload.config)
 
 
 @st.composite
@@ -67,18 +95,21 @@ def ending_on_a_draft(draw: st.DrawFn, oracle: Oracle, workload: Workload) -> Wo
 @st.composite
 def foretold(draw: st.DrawFn, oracle: Oracle) -> Workload:
     """Draws prompts that hold a beginning of their own answers, so that n-grams find drafts of which
-    some are right.
+    some are right, and, in the first, some wrong.
 
     A prompt is the last tokens of a text and what the model says behind the text, up to a slip, then
     the text itself. The drafts are right on a model that reads the last tokens only.
     """
     vocab_size = oracle.subject.vocab_size
-    config = EngineConfig(num_speculative_tokens=draw(st.integers(1, MOST_DRAFTS), label="most drafts"))
-    wanted = []
+    num = draw(st.integers(1, MOST_DRAFTS), label="most drafts")
+    config = EngineConfig(num_speculative_tokens=num)
+    # The token behind so many right drafts is the model's own choice, and has no draft that could slip.
+    drafted = [place for place in range(2, 7) if place % (num + 1)]
+    wanted: list[Request] = []
     for place in range(draw(st.integers(1, 3), label="requests")):
         text = text_tokens(OWN_TEXT + place, vocab_size)[:64]
         answer = oracle.right_tokens(text, 8)
-        right = draw(st.integers(2, 8), label="right drafts")
+        right = draw(st.integers(2, 8) if wanted else st.sampled_from(drafted), label="right drafts")
         slip = (answer[right] + 1) % vocab_size if right < len(answer) else 0
         wanted.append(Request(f"r{place}", (*text[-3:], *answer[:right], slip, *text), 8))
     return Workload(tuple(wanted), config)

@@ -67,8 +67,9 @@ def requests(
     min_size: int = 1,
     max_size: int = 6,
     with_eos: bool = True,
+    first_cap: int = 1,
 ) -> tuple[Request, ...]:
-    """Draws good requests with unique ids."""
+    """Draws good requests with unique ids, the first of which may have `first_cap` tokens or more."""
     vocab_size = oracle.subject.vocab_size
     count = draw(st.integers(min_size, max_size))
     made: list[Request] = []
@@ -77,7 +78,7 @@ def requests(
             prompt = draw(st.sampled_from(made)).prompt_token_ids  # an identical prompt
         else:
             prompt = draw(prompts(vocab_size, prompt_lens(block_size)))
-        cap = draw(caps())
+        cap = draw(caps()) if made else max(first_cap, draw(caps()))
         eos = draw(eos_sets(oracle, prompt, cap)) if with_eos else frozenset()
         made.append(Request(f"r{index}", prompt, cap, eos))
     return tuple(made)
@@ -136,10 +137,12 @@ def workloads(
     max_requests: int = 6,
     with_eos: bool = True,
     with_arrivals: bool = False,
+    first_cap: int = 1,
 ) -> Workload:
-    """Draws good requests under limits this engine can work with; `with_arrivals` staggers them."""
+    """Draws good requests under limits this engine can work with, of which the first may have
+    `first_cap` tokens or more; `with_arrivals` staggers them."""
     block_size = draw(st.sampled_from([2, 3, 4, 16]))
-    wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos))
+    wanted = draw(requests(oracle, block_size, min_requests, max_requests, with_eos, first_cap))
     config = draw(
         configs(
             capabilities,
