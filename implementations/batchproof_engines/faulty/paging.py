@@ -13,6 +13,7 @@ from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.lane_rows import LaneDecodes
 from batchproof_engines.paged.lanes import LanePool
 from batchproof_engines.paged.sequence import Sequence
 
@@ -81,7 +82,7 @@ class GrowthLosesTheLastBlock(LanePool):
                     each[:, :, end - self._block_size : end] = self._poison
 
 
-@planted(Promise.P8, Cause.STALE, "pegainfer-project/pegainfer#291", backend="lanes")
+@planted(Promise.P8, Cause.STALE, "pegainfer-project/pegainfer#291", backend="lanes", decodes="torch")
 class DecodesReadABlockTooFar(LanePool):
     """A decode that fills its block also sees the cells of the next one, whatever they hold."""
 
@@ -89,7 +90,7 @@ class DecodesReadABlockTooFar(LanePool):
         """Begins the step with the lengths of full decodes extended by a block."""
         super().begin(batch)
         decodes = self._decodes
-        if decodes is not None:
+        if isinstance(decodes, LaneDecodes):
             is_full = (decodes.seq_lens % self._block_size == 0) & (decodes.seq_lens > 1)
             lens = decodes.seq_lens + is_full * self._block_size
             longest = min(int(lens.max()), self._capacity)

@@ -25,11 +25,13 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
     packing, packing_choice                       copies of weights in a faster layout, on a CPU
+    native                                        our own kernels for a CPU, compiled where they run
     tile_products, tile_kernels                   the same bits in every batch, on request
     options                                       what can be switched, and the defaults by device
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
-by separate kernels. On a CPU the forward pass is traced (`torchscript`). On CUDA one compiled decoder
+by separate kernels. On a CPU the forward pass is traced (`torchscript`), and
+decodes multiply and attend by kernels of our own (`native`). On CUDA one compiled decoder
 layer serves all (`compiled`); steps, including those with short prompts, are recorded as graphs
 (`graphs`); the pool is sized and all of this is made when the engine is built; and tokens are read one
 step late, while the device works on the next step. An EOS is read late as well: its sequence is fed
@@ -42,17 +44,27 @@ from __future__ import annotations
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, Limits
 from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof_engines.paged import native
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.compiled import uniform_layers
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.feeding import options_for
 from batchproof_engines.paged.lanes import LanePool
-from batchproof_engines.paged.options import PACKED, SEPARATE, STACKED, PagedOptions, keeps_prefixes
+from batchproof_engines.paged.options import (
+    NATIVE,
+    PACKED,
+    SEPARATE,
+    STACKED,
+    TORCH,
+    PagedOptions,
+    keeps_prefixes,
+)
 
 # Why the layers of a model are not compiled, or None if they are: engines are built often.
 _NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
@@ -75,6 +87,7 @@ def paged(
     prepare: bool | None = None,
     tune: bool = False,
     linears: str = "auto",
+    decodes: str = "auto",
     poison: float | None = None,
     feed: str = "auto",
     one_by_one: bool | None = None,
@@ -89,9 +102,24 @@ def paged(
     options that contradict each other or the device.
     """
     asked = PagedOptions(
-        *(backend, trace, graphs, overlap, compile, prepare, tune, linears, poison, feed, one_by_one),
+        *(
+            backend,
+            trace,
+            graphs,
+            overlap,
+            compile,
+            prepare,
+            tune,
+            linears,
+            decodes,
+            poison,
+            feed,
+            one_by_one,
+        ),
         batch_invariant,
     )
+    if NATIVE in (linears, decodes) and model.dtype is not torch.float32:
+        raise ConfigError(f"engine 'paged': native kernels need float32; the model is in {model.dtype}")
     if num_speculative_tokens is not None or draft_agreement is not None:
         drafts = {"num_speculative_tokens": num_speculative_tokens, "draft_agreement": draft_agreement}
         config = replace(config, **drafts)  # type: ignore[arg-type]
@@ -148,10 +176,12 @@ def build_unprobed(
     if not keeps_prefixes(options):
         config = replace(config, prefix_caching=False)
 
+    is_native = options.decodes != TORCH and model.dtype is torch.float32 and native.works()
+
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
         shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
         if options.backend == "lanes":
-            return lane_pool_class(*shape)
+            return lane_pool_class(*shape, is_native=is_native)
         return block_pool_class(
             *shape,
             device=model.device,

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from batchproof.errors import UnsupportedModelError
@@ -69,7 +68,6 @@ class Pass:
     """A forward pass: the backend that attention uses, and the number of layers that have attended."""
 
     backend: Backend
-    num_tokens: int | None = None  # of the batch, if the pass may be filled up behind them
     num_layers: int = 0
 
 
@@ -77,10 +75,9 @@ _CURRENT: ContextVar[Pass] = ContextVar("the current forward pass")
 
 
 @contextmanager
-def passing_to(backend: Backend, num_tokens: int | None = None) -> Iterator[Pass]:
-    """A context for one forward pass over `num_tokens` tokens, and perhaps padding, in inference mode,
-    whose attention uses this backend."""
-    current = Pass(backend, num_tokens)
+def passing_to(backend: Backend) -> Iterator[Pass]:
+    """A context for one forward pass in inference mode, whose attention uses this backend."""
+    current = Pass(backend)
     token = _CURRENT.set(current)
     try:
         with torch.inference_mode():
@@ -114,12 +111,8 @@ def _attend(
     layer, current.num_layers = current.num_layers, current.num_layers + 1
     form = AttentionForm(scaling, window, softcap, sinks)
     shape = query.shape[0], query.shape[2]
-    query, key, value = (
-        each.transpose(1, 2).flatten(0, 1)[: current.num_tokens] for each in (query, key, value)
-    )
+    query, key, value = (each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
     result = current.backend.attend(layer, query, key, value, form)
-    padding = shape[0] * shape[1] - len(result)
-    result = pad(result, (0, 0, 0, 0, 0, padding)) if padding else result
     return result.view(*shape, *result.shape[1:])
 
 

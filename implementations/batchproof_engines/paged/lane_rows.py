@@ -1,13 +1,16 @@
-"""The rows of a step on a CPU: which of them share one product, and which get a call of their own."""
+"""The rows of a step on a CPU: which of them are served together, and which get a call of their own."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from batchproof_engines.paged import native
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import Ints
 from batchproof_engines.paged.dense import attend_dense
@@ -26,10 +29,32 @@ class LaneCache:
     values: Tensor  # the same with v_dim
 
 
+class Decodes(Protocol):
+    """Rows of one token each, of straight sequences, which are served together."""
+
+    def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+        """Writes these rows of `result` (T, num_heads, v_dim), given `query` (T, num_heads,
+        qk_dim)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NativeDecodes:
+    """Decodes for our own kernel, which reads each row's keys and no others."""
+
+    rows: Tensor  # in the batch, which are tokens as well; int64, as the others
+    lanes: Tensor
+    seq_lens: Tensor
+
+    def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+        """See `Decodes.attend`."""
+        layer = native.Layer.of(held.keys, held.values, query.shape[1], form)
+        native.attend(layer, self.rows, self.lanes, self.seq_lens, query, result)
+
+
 @dataclass(frozen=True, slots=True)
 class LaneDecodes:
-    """Straight sequences with one fed token each, served by one product over lanes 0 to num_lanes -
-    1."""
+    """Decodes served by one product of torch over lanes 0 to num_lanes - 1."""
 
     rows: Tensor  # in the batch, their lanes ascending
     lanes: Tensor
@@ -39,10 +64,43 @@ class LaneDecodes:
     visible: dict[int | None, Tensor] = field(default_factory=dict)  # by window: (num_lanes, longest)
     biases: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
-    @property
-    def is_dense(self) -> bool:
-        """Returns whether every lane in the range has a row."""
-        return len(self.rows) == self.num_lanes
+    def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+        """See `Decodes.attend`."""
+        queries = query[self.rows]
+        if len(self.rows) < self.num_lanes:  # there are lanes without a row in between
+            queries = query.new_zeros(self.num_lanes, *query.shape[1:])
+            queries[self.lanes] = query[self.rows]
+        result[self.rows] = self._attended(held, queries, form)[self.lanes]
+        self._repair(held, query, form, result)
+
+    def _attended(self, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
+        """Attends for all lanes: `query` (num_lanes, num_heads, qk_dim) -> (num_lanes, num_heads,
+        v_dim)."""
+        keys = held.keys[: self.num_lanes, :, : self.longest]
+        values = held.values[: self.num_lanes, :, : self.longest]
+        num_lanes, num_heads, head_size = query.shape
+        num_kv_heads = keys.shape[1]
+        if form.softcap is not None or form.sinks is not None or query.dtype is not torch.float32:
+            visible = self.visible_keys(form.window)[:, None, None]
+            attended = attend_dense(query[:, :, None], keys, values, form, visible, is_causal=False)
+            return attended[:, :, 0]
+        grouped = query.reshape(num_lanes * num_kv_heads, num_heads // num_kv_heads, head_size)
+        bias = self.bias(form.window, num_kv_heads)
+        scores = torch.baddbmm(bias, grouped, keys.flatten(0, 1).transpose(1, 2), alpha=form.scaling)
+        shares = scores.softmax(dim=2)
+        return torch.bmm(shares, values.flatten(0, 1)).view(num_lanes, num_heads, values.shape[3])
+
+    def _repair(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+        """Recomputes the rows whose result is NaN from their own cells.
+
+        The product reads cells of other sequences too, with weight zero, but zero times NaN is NaN.
+        """
+        if not math.isnan(result[self.rows].sum()):
+            return
+        for row, lane in zip(self.rows.tolist(), self.lanes.tolist(), strict=True):
+            seq_len = int(self.seq_lens[lane])
+            alone = LaneRow(slice(row, row + 1), seq_len - 1, seq_len, lane)
+            result[alone.tokens] = attend_row(alone, held, query[alone.tokens], form)
 
     def visible_keys(self, window: int | None) -> Tensor:
         """Returns which keys each lane's query may see, bool (num_lanes, longest)."""
@@ -117,23 +175,6 @@ def decodes_of(rows: Ints, lanes: Ints, seq_lens: Ints) -> LaneDecodes | None:
         int(seq_lens.max()),
         torch.from_numpy(by_lane)[:, None],
     )
-
-
-def attend_decodes(decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
-    """Attends for all decodes: `query` (num_lanes, num_heads, qk_dim) -> (num_lanes, num_heads,
-    v_dim)."""
-    keys = held.keys[: decodes.num_lanes, :, : decodes.longest]
-    values = held.values[: decodes.num_lanes, :, : decodes.longest]
-    num_lanes, num_heads, head_size = query.shape
-    num_kv_heads = keys.shape[1]
-    if form.softcap is not None or form.sinks is not None or query.dtype is not torch.float32:
-        visible = decodes.visible_keys(form.window)[:, None, None]
-        return attend_dense(query[:, :, None], keys, values, form, visible, is_causal=False)[:, :, 0]
-    grouped = query.reshape(num_lanes * num_kv_heads, num_heads // num_kv_heads, head_size)
-    bias = decodes.bias(form.window, num_kv_heads)
-    scores = torch.baddbmm(bias, grouped, keys.flatten(0, 1).transpose(1, 2), alpha=form.scaling)
-    shares = scores.softmax(dim=2)
-    return torch.bmm(shares, values.flatten(0, 1)).view(num_lanes, num_heads, values.shape[3])
 
 
 def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:

@@ -7,13 +7,12 @@ its own lane, in order, whenever it can. Here the blocks of a lane lie side by s
     lane 1   | block 1 | block 4 | block 7 |
     lane 2   | block 2 | block 5 | block 8 |
 
-so a *straight* sequence is a slice: nothing is copied, and one batched product serves all decodes. A
-sequence with blocks of other lanes (from the prefix cache, or because its own were taken) is gathered.
+so a *straight* sequence is a slice: nothing is copied, and one call serves all decodes. A sequence with
+blocks of other lanes (from the prefix cache, or because its own were taken) is gathered.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence as Seq
 
@@ -21,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchproof_engines.paged import native
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.lane_rows import (
+    Decodes,
     LaneCache,
-    LaneDecodes,
     LaneRow,
-    attend_decodes,
+    NativeDecodes,
     attend_row,
     decodes_of,
     worth_batching,
@@ -43,8 +43,14 @@ class LanePool:
     """
 
     def __init__(
-        self, num_lanes: int, block_size: int, num_blocks: int | None = None, poison: float = 0.0
+        self,
+        num_lanes: int,
+        block_size: int,
+        num_blocks: int | None = None,
+        poison: float = 0.0,
+        is_native: bool = False,
     ) -> None:
+        """`is_native`: all keys are float32, and the kernels of `native` work."""
         num_columns = sys.maxsize if num_blocks is None else -(-num_blocks // num_lanes)
         self._longest = num_columns * block_size
         self._num_lanes = num_lanes
@@ -53,7 +59,8 @@ class LanePool:
         self._capacity = 0  # tokens per lane
         self._layers: dict[int, LaneCache] = {}
         self._writes: tuple[Tensor, Tensor]  # lane and offset of each fed token
-        self._decodes: LaneDecodes | None = None
+        self._is_native = is_native
+        self._decodes: Decodes | None = None
         self._singles: list[LaneRow] = []
 
     @property
@@ -80,8 +87,9 @@ class LanePool:
         seq_lens = batch.seq_lens
         is_straight = np.array([self._is_straight(each.sequence) for each in batch.scheduled])
         batched = np.flatnonzero(is_straight[: batch.num_decodes])
-        batched = batched[worth_batching(seq_lens[batched], batch.lanes[batched])]
-        self._decodes = decodes_of(batched, batch.lanes[batched], seq_lens[batched])
+        if not self._is_native:
+            batched = batched[worth_batching(seq_lens[batched], batch.lanes[batched])]
+        self._decodes = self._together(batched, batch.lanes[batched], seq_lens[batched])
         alone = np.ones(len(seq_lens), dtype=bool)
         alone[batched] = False
         self._singles = [
@@ -93,38 +101,27 @@ class LanePool:
     ) -> Tensor:
         """Stores the keys and values of the fed tokens and attends; see `Backend.attend`."""
         held = self._layers.get(layer) or self._allocate(layer, key, value)
-        lanes, offsets = self._writes
-        held.keys[lanes, :, offsets] = key
-        held.values[lanes, :, offsets] = value
-        decodes = self._decodes
-        if decodes is not None and decodes.is_dense and not self._singles:
-            result = attend_decodes(decodes, held, query, form)
-            self._repair(decodes, held, query, form, result)
-            return result
+        self._store(held, key, value)
         result = query.new_empty(*query.shape[:2], value.shape[2])
-        if decodes is not None:
-            queries = query.new_zeros(decodes.num_lanes, *query.shape[1:])
-            queries[decodes.lanes] = query[decodes.rows]
-            attended = attend_decodes(decodes, held, queries, form)
-            result[decodes.rows] = attended[decodes.lanes]
-            self._repair(decodes, held, query, form, result)
+        if self._decodes is not None:
+            self._decodes.attend(held, query, form, result)
         for row in self._singles:
             result[row.tokens] = attend_row(row, held, query[row.tokens], form)
         return result
 
-    def _repair(
-        self, decodes: LaneDecodes, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor
-    ) -> None:
-        """Recomputes the rows whose result is NaN from their own cells.
+    def _store(self, held: LaneCache, key: Tensor, value: Tensor) -> None:
+        lanes, offsets = self._writes
+        if self._is_native:
+            native.store(held.keys, held.values, lanes, offsets, key, value)
+        else:
+            held.keys[lanes, :, offsets] = key
+            held.values[lanes, :, offsets] = value
 
-        The product reads cells of other sequences too, with weight zero, but zero times NaN is NaN.
-        """
-        if not math.isnan(result[decodes.rows].sum()):
-            return
-        for row, lane in zip(decodes.rows.tolist(), decodes.lanes.tolist(), strict=True):
-            seq_len = int(decodes.seq_lens[lane])
-            alone = LaneRow(slice(row, row + 1), seq_len - 1, seq_len, lane)
-            result[alone.tokens] = attend_row(alone, held, query[alone.tokens], form)
+    def _together(self, rows: Ints, lanes: Ints, seq_lens: Ints) -> Decodes | None:
+        """Returns what serves these decodes of the batch, if there are any."""
+        if self._is_native and len(rows):
+            return NativeDecodes(*map(torch.from_numpy, (rows, lanes, seq_lens)))
+        return decodes_of(rows, lanes, seq_lens)
 
     def _places(self, slots: Ints) -> tuple[Ints, Ints]:
         """Returns lanes and offsets of slots."""

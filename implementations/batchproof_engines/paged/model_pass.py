@@ -56,8 +56,8 @@ class ModelPass:
         self._num_layers = 0  # the number that attend in a pass
         self._trace: TracedForward | None = None
         if options.trace:
-            shape = options.linears, config.max_num_seqs
-            self._trace = TracedForward(model, self._forward, *shape, by_tiles=products is not None)
+            by_tiles = products is not None
+            self._trace = TracedForward(model, self._forward, options.linears, by_tiles=by_tiles)
 
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
@@ -72,7 +72,7 @@ class ModelPass:
         `UnsupportedModelError` if the model's attention is not ours, or if the number of attending
         layers changes.
         """
-        with passing_to(self._backend, tokens.shape[1]) as current, self._products:
+        with passing_to(self._backend) as current, self._products:
             logits = (self._trace or self._forward)(tokens, positions, last)
             token_ids = _argmax(logits)
         if not current.num_layers:

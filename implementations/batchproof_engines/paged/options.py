@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from batchproof.errors import ConfigError
+from batchproof_engines.paged import native
 from batchproof_engines.paged.kernels import triton_works
 
 PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that optimise nothing, to bisect a fault
 BACKENDS = ("lanes", "blocks", "triton")
-LINEARS = ("auto", "plain", "onednn", "mkl")
+TORCH, NATIVE = "torch", "native"
+LINEARS = ("auto", "plain", "onednn", NATIVE)
+DECODES = ("auto", TORCH, NATIVE)
 PACKED, STACKED, SEPARATE = FEEDS = ("packed", "stacked", "separate")
 
 
@@ -35,7 +38,8 @@ class PagedOptions:
     compile: bool | str | None = None  # compile one layer for all, with this backend; default on CUDA
     prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
     tune: bool = False  # choose the kernels' tiling by measurement at construction; needs triton
-    linears: str = "auto"  # plain; all packed for onednn or mkl, which needs trace; or by measurement
+    linears: str = "auto"  # plain; packed for onednn or native, which needs trace; or by measurement
+    decodes: str = "auto"  # their attention in lanes: torch's products, or native where that works
     poison: float | None = None  # the content of unused and freed blocks, which must have no effect
     feed: str = "auto"  # packed, stacked or separate: see `feeding`
     one_by_one: bool | None = None  # single tokens behind a first chunk; default as the model needs
@@ -47,9 +51,12 @@ class PagedOptions:
             value = getattr(self, name)
             if not (value is None or isinstance(value, bool)):
                 raise ConfigError(f"engine 'paged': {name} is {value!r}, but must be true or false")
-        if self.linears not in LINEARS:
-            choices = ", ".join(LINEARS)
-            raise ConfigError(f"engine 'paged': linears {self.linears!r} is none of {choices}")
+        for name, choices in (("linears", LINEARS), ("decodes", DECODES)):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"engine 'paged': {name} {value!r} is none of {', '.join(choices)}")
+            if value == NATIVE and native.why_not():
+                raise ConfigError(f"engine 'paged': {name}=native cannot be had: {native.why_not()}")
         is_number = isinstance(self.poison, int | float) and not isinstance(self.poison, bool)
         if self.poison is not None and not is_number:
             raise ConfigError(f"engine 'paged': poison is {self.poison!r}, but must be a number")
@@ -99,6 +106,10 @@ class PagedOptions:
             (not is_cpu and self.backend == "lanes", "backend=lanes is for a CPU"),
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
             (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
+            (
+                self.decodes == NATIVE and self.backend != "lanes",
+                "decodes=native needs backend=lanes",
+            ),
             *(
                 (self.feed != PACKED and bool(getattr(self, name)), f"{name} needs feed=packed")
                 for name in ("trace", "graphs", "overlap", "compile", "prepare", "tune")
@@ -122,7 +133,7 @@ class PagedOptions:
             ),
             (bool(self.trace and self.compile), "trace and compile exclude each other"),
             (
-                self.linears in ("onednn", "mkl") and not self.trace,
+                self.linears in ("onednn", NATIVE) and not self.trace,
                 f"linears={self.linears} needs trace=true",
             ),
             (

@@ -9,7 +9,7 @@ through `.data` moves as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -21,11 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from batchproof_engines.paged.packing_choice import (
     CLASSES,
-    FULL,
-    MKL,
-    ONEDNN,
     PLAIN,
-    Choice,
     Layer,
     as_linear,
     chosen,
@@ -40,11 +36,12 @@ LEAST_SIZE = 1 << 20  # elements in all: the weights of smaller models stay in t
 
 
 class PackedLinear:
-    """A layer and a copy of its weights for a kernel; `slots`: the rows that it is made for."""
+    """A layer and a copy of its weights for a kernel."""
 
-    def __init__(self, layer: Layer, kernel: str, slots: int) -> None:
-        self.layer, self.kernel, self.slots = layer, kernel, slots
+    def __init__(self, layer: Layer, kernel: str) -> None:
+        self.layer, self.kernel = layer, kernel
         self._source = layer.weight
+        self._num_outputs = len(as_linear(layer))
         self._repack()
 
     def follow(self, is_thorough: bool) -> None:
@@ -55,12 +52,11 @@ class PackedLinear:
 
     def multiply(self, packed: Tensor, rows: Tensor) -> Tensor:
         """Is the layer's forward pass over `rows` (1, T, in), given the copy."""
-        layer = self.layer
-        return multiply(self.kernel, rows, packed, as_linear(layer), layer.bias, self.slots)
+        return multiply(self.kernel, rows, packed, self.layer.bias, self._num_outputs)
 
     def _repack(self) -> None:
         self._mark, self._sums = _mark(self._source), _sums_of_bits(self._source)
-        self.weight = pack(self.kernel, as_linear(self.layer), self.slots)  # opaque
+        self.weight = pack(self.kernel, as_linear(self.layer))  # opaque
 
 
 # The copies of the engine built last: engines are built often.
@@ -70,27 +66,29 @@ _LATEST: WeakKeyDictionary[PreTrainedModel, dict[tuple[object, ...], PackedLinea
 
 
 class PackedLinears:
-    """The copies that an engine with so many slots uses, by the number of rows."""
+    """The copies that an engine uses, by the number of rows."""
 
     @torch.no_grad()
-    def __init__(self, model: PreTrainedModel, linears: str, slots: int) -> None:
+    def __init__(self, model: PreTrainedModel, linears: str) -> None:
         """`linears`: "plain" makes no copies, "auto" those that gain clearly, by measurement, and the
         name of a kernel those of all layers for that kernel."""
-        self._slots = slots
         self._head = model.get_output_embeddings()
         layers = [] if linears == PLAIN else _packable(model)
         if linears == "auto":
             is_large = sum(each.weight.numel() for each in layers) >= LEAST_SIZE
-            self._choices = chosen(layers, slots) if is_large else {}
+            choices = chosen(layers) if is_large else {}
         else:
-            self._choices = _forced(layers, linears)
+            forced = dict.fromkeys(CLASSES, linears)
+            choices = {each: forced for each in layers if works(linears, each.weight.dtype)}
         kept, self._copies = _LATEST.get(model, {}), dict[tuple[object, ...], PackedLinear]()
-        for layer, choice in self._choices.items():
-            for kernel in {*choice.values()} - {PLAIN}:
-                key = _key(layer, kernel, slots)
-                self._copies[key] = kept.get(key) or PackedLinear(layer, kernel, slots)
+        self._choices: dict[Layer, dict[int, PackedLinear]] = {}
+        for layer, choice in choices.items():
+            for rows, kernel in choice.items():
+                key = layer, id(layer.weight), kernel
+                if key not in self._copies:
+                    self._copies[key] = kept.get(key) or PackedLinear(layer, kernel)
+                self._choices.setdefault(layer, {})[rows] = self._copies[key]
         _LATEST[model] = self._copies
-        self._has_full = any(each.kernel == MKL for each in self._copies.values())
         self._selected: dict[tuple[int, int], tuple[PackedLinear, ...]] = {}
 
     def follow(self, is_thorough: bool) -> None:
@@ -99,25 +97,14 @@ class PackedLinears:
             for each in self._copies.values():
                 each.follow(is_thorough)
 
-    def room(self, num_tokens: int, num_sampled: int) -> int:
-        """Returns the rows for which to run a pass: a step of decodes is filled up to all slots if
-        that is the number of rows that copies were made for."""
-        is_decoding = num_tokens == num_sampled and 2 * num_tokens > self._slots > num_tokens
-        return self._slots if is_decoding and self._has_full else num_tokens
-
     def selected(self, num_tokens: int, num_sampled: int) -> tuple[PackedLinear, ...]:
         """Returns the copies that a pass uses over so many tokens that samples so many rows."""
-        classes = row_class(num_tokens, self._slots), row_class(num_sampled, self._slots)
+        classes = row_class(num_tokens), row_class(num_sampled)
         if classes not in self._selected:
-            of_layers = (
-                (layer, choice.get(classes[layer is self._head], PLAIN))
-                for layer, choice in self._choices.items()
+            found = (
+                choice.get(classes[layer is self._head]) for layer, choice in self._choices.items()
             )
-            self._selected[classes] = tuple(
-                self._copies[_key(layer, kernel, self._slots)]
-                for layer, kernel in of_layers
-                if kernel != PLAIN
-            )
+            self._selected[classes] = tuple(each for each in found if each is not None)
         return self._selected[classes]
 
 
@@ -132,15 +119,6 @@ def multiplying(packed: Sequence[PackedLinear], weights: Sequence[Tensor]) -> It
     finally:
         for each in packed:
             del each.layer.__dict__["forward"]
-
-
-def _key(layer: Layer, kernel: str, slots: int) -> tuple[object, ...]:
-    return layer, id(layer.weight), kernel, slots if kernel == MKL else 0
-
-
-def _forced(layers: Iterable[Layer], kernel: str) -> dict[Layer, Choice]:
-    classes = (FULL, *(CLASSES if kernel == ONEDNN else ()))
-    return {each: dict.fromkeys(classes, kernel) for each in layers if works(kernel, each.weight.dtype)}
 
 
 def _packable(model: PreTrainedModel) -> list[Layer]:

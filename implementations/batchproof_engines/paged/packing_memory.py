@@ -1,4 +1,4 @@
-"""What was measured here before: which kernels gained, in a file that other processes read.
+"""What was measured here before: what kernels gain, in a file that other processes read.
 
 `batchproof/linears.json` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`) holds the
 answers by machine and version of torch. Whoever doubts them deletes it. If it cannot be read or
@@ -24,22 +24,22 @@ class Memory:
     """Answers by question, of this process and, on this machine, of those before it."""
 
     def __init__(self) -> None:
-        self._known: dict[str, bool] | None = None
+        self._known: dict[str, float] | None = None
 
-    def recall(self, question: str) -> bool | None:
+    def recall(self, question: str) -> float | None:
         """Returns the answer, or None if it was never measured."""
         if self._known is None:
             self._known = {
-                name: gains
-                for name, gains in _read().get(_machine(), {}).items()
-                if isinstance(gains, bool)
+                name: gain
+                for name, gain in _read().get(_machine(), {}).items()
+                if isinstance(gain, float)
             }
         return self._known.get(question)
 
-    def keep(self, question: str, gains: bool) -> None:
+    def keep(self, question: str, gain: float) -> None:
         """Keeps an answer, beside those that other processes have kept meanwhile."""
         assert self._known is not None, "whoever measures has asked before"
-        self._known[question] = gains
+        self._known[question] = gain
         found = _read()
         found[_machine()] = found.get(_machine(), {}) | self._known
         with suppress(OSError, UsageError):

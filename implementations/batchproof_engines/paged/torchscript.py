@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
-from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from batchproof_engines.paged.attention import AttentionForm, passing_to
@@ -71,7 +70,6 @@ class TracedForward:
         model: PreTrainedModel,
         forward: Forward,
         linears: str,
-        slots: int,
         by_tiles: bool = False,  # as `forward` multiplies; it has traces of its own
     ) -> None:
         self._forward = forward
@@ -82,7 +80,7 @@ class TracedForward:
             _TRACES[model] = current
         self._traces = _TRACES[model]
         self.is_traced = self._trace(()) is not None
-        self._linears = PackedLinears(model, linears if self.is_traced else PLAIN, slots)
+        self._linears = PackedLinears(model, linears if self.is_traced else PLAIN)
 
     def begin_run(self) -> None:
         """Looks thoroughly whether weights that have packed copies have changed."""
@@ -91,19 +89,14 @@ class TracedForward:
     def __call__(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
         """Returns logits (S, vocab) as `forward` does."""
         self._linears.follow(is_thorough=False)
-        num_tokens, num_sampled = tokens.shape[1], len(last)
-        padding = self._linears.room(num_tokens, num_sampled) - num_tokens
-        if padding:
-            tokens, positions, last = (pad(each, (0, padding)) for each in (tokens, positions, last))
         packed = self._linears.selected(tokens.shape[1], len(last))
         trace = self._trace(packed)
         if trace is None:
-            return self._forward(tokens, positions, last)[:num_sampled]
-        weights = [each.weight for each in packed]
-        return trace(tokens, positions, last, *weights, *self._traces.tensors)[:num_sampled]
+            return self._forward(tokens, positions, last)
+        return trace(tokens, positions, last, *[each.weight for each in packed], *self._traces.tensors)
 
     def _trace(self, packed: Sequence[PackedLinear]) -> Trace | None:
-        key = self._by_tiles, *((each.layer, each.kernel, each.slots) for each in packed)
+        key = self._by_tiles, *((each.layer, each.kernel) for each in packed)
         if key not in self._traces:
             tensors = self._traces.tensors
             self._traces[key] = _traced(self._forward, self._device, packed, tensors)

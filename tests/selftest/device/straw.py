@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.selftest.device.native import built
+from tests.selftest.device.native import built_for_torch
 
 NAME = "straw"
 
 
 def make_device() -> None:
     """Registers the device's name and its module with torch; call it once per process."""
-    torch.ops.load_library(built(Path(__file__).with_suffix(".cpp")))
+    torch.ops.load_library(built_for_torch(Path(__file__).with_suffix(".cpp")))
     torch.utils.rename_privateuse1_backend(NAME)
     module = types.ModuleType(f"torch.{NAME}")
     vars(module).update(

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.native_build import compiler
 from tests.selftest.device.fake.dry_run import FakeDevice, dry_run
 from tests.selftest.device.fake.kernels import kernels
 from tests.selftest.device.fake.ledger import Ledger
 from tests.selftest.device.fake.report import Report, problem_lines
 from tests.selftest.device.fake.runtime import runtime
 from tests.selftest.device.fake.watch import Watch
-from tests.selftest.device.native import compiler
 
 pytestmark = [
-    pytest.mark.skipif(compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(not compiler(), reason="no C++ compiler"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here, and is what counts"),
 ]
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.places import ROOT
-from tests.selftest.device.native import compiler
+from batchproof_engines.paged.native_build import compiler
 
 HERE = Path(__file__).parent
 ENGINES = ("paged?backend=blocks&graphs=true&overlap=true", "ragged", "static", "reference")
@@ -29,7 +29,7 @@ CASES = (
     "prompts-around-the-window",
 )
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
 
 
 @dataclass(frozen=True, slots=True)

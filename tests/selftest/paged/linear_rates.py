@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from batchproof.records.made import command_line, made_now
-from batchproof_engines.paged.packing_choice import MKL, ONEDNN, PLAIN, multiply, pack
+from batchproof_engines.paged.packing_choice import NATIVE, ONEDNN, PLAIN, multiply, pack, works
 
 IN, OUT = 768, 3072  # of the up projection of GPT-2
 CACHED = 256  # of its outputs: 0.8 MB
@@ -53,7 +54,7 @@ def page() -> Iterator[str]:
     yield ""
     yield "| kernel | rows | in the cache | out of it | cache + reading |"
     yield "| --- | --- | --- | --- | --- |"
-    for kernel in (PLAIN, ONEDNN, MKL):
+    for kernel in (PLAIN, *filter(partial(works, dtype=torch.float32), (ONEDNN, NATIVE))):
         for num_rows in ROWS:
             cached = time_of(kernel, num_rows, [weights[0][:CACHED].clone()]) * OUT / CACHED
             streamed = time_of(kernel, num_rows, weights)
@@ -64,7 +65,7 @@ def page() -> Iterator[str]:
 def time_of(kernel: str, num_rows: int, weights: Sequence[Tensor]) -> float:
     """Returns the seconds of a product of `num_rows` rows with one of the weights."""
     rows = torch.randn(num_rows, IN)
-    copies = [each if kernel == PLAIN else pack(kernel, each, num_rows) for each in weights]
+    copies = [each if kernel == PLAIN else pack(kernel, each) for each in weights]
     turns = -(-COPIES // len(weights))
 
     def products() -> None:
@@ -72,7 +73,7 @@ def time_of(kernel: str, num_rows: int, weights: Sequence[Tensor]) -> float:
             if kernel == PLAIN:
                 torch.nn.functional.linear(rows, weight)
             else:
-                multiply(kernel, rows, copy, weight, None, num_rows)
+                multiply(kernel, rows, copy, None, len(weight))
 
     return best(products) / turns / len(weights)
 

@@ -21,7 +21,7 @@ from batchproof.records.made import command_line, made_now
 from batchproof.run.registry import resolve_engine
 
 PROMPT_LEN, NUM_STEPS, NUM_WARM = 48, 20, 10
-PRODUCTS = ("aten::mm", "aten::addmm", "mkl::_mkl_linear", "mkldnn::_linear_pointwise")
+PRODUCTS = ("aten::mm", "aten::addmm", "batchproof::multiply_packed", "mkldnn::_linear_pointwise")
 ATTENTION = "batchproof::attend"
 
 

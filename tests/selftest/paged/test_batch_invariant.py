@@ -82,7 +82,7 @@ def test_other_sums_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["graphs=true", "backend=lanes", "linears=mkl", "feed=separate", "prepare=true", "overlap=true"],
+    ["graphs=true", "backend=lanes", "linears=onednn", "feed=separate", "prepare=true", "overlap=true"],
 )
 def test_what_would_take_other_kernels_is_refused(option: str) -> None:
     model = load_model("gpt2-random", CPU, torch.float32).model

@@ -19,7 +19,7 @@ from batchproof.api import Completion, EngineConfig, Request
 from batchproof.errors import ConfigError
 from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
-from batchproof_engines.paged import paged
+from batchproof_engines.paged import native, paged
 from batchproof_engines.paged.torchscript import TracedForward
 
 CPU = torch.device("cpu")
@@ -27,7 +27,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lanes": {},
     "untraced": {"trace": False},
     "onednn": {"linears": "onednn"},
-    "mkl": {"linears": "mkl"},
+    "native": {"linears": "native"} if native.works() else {},
+    "in torch": {"decodes": "torch"},
     "blocks": {"backend": "blocks"},
     "captured": {"backend": "blocks", "graphs": True},
     "overlapped": {"overlap": True},
@@ -84,7 +85,7 @@ def answers_alike(model: PreTrainedModel, name: str) -> None:
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["lanes", "blocks", "captured and overlapped"])
+@pytest.mark.parametrize("name", ["lanes", "in torch", "blocks", "captured and overlapped"])
 @pytest.mark.parametrize("prefix_caching", [False, True])
 def test_what_stands_in_free_blocks_changes_no_bit(
     model: PreTrainedModel, name: str, prefix_caching: bool
@@ -166,11 +167,11 @@ def test_a_trace_is_made_anew_when_a_weight_is_replaced() -> None:
     [
         ({"backend": "pages"}, "'pages' is none of auto, lanes, blocks, triton"),
         ({"graphs": True}, "graphs=true needs backend=blocks or triton"),
-        ({"linears": "mkl", "trace": False}, "linears=mkl needs trace=true"),
+        ({"linears": "onednn", "trace": False}, "linears=onednn needs trace=true"),
         ({"compile": True, "trace": True}, "trace and compile exclude each other"),
         ({"prepare": True}, "prepare=true needs backend=blocks or triton"),
         ({"backend": "blocks", "prepare": True, "tune": True}, "tune=true needs backend=triton and"),
-        ({"linears": "fast"}, "linears 'fast' is none of auto, plain, onednn, mkl"),
+        ({"linears": "fast"}, "linears 'fast' is none of auto, plain, onednn, native"),
         ({"overlap": "maybe"}, "overlap is 'maybe', but must be true or false"),
         ({"trace": 1}, "trace is 1, but must be true or false"),
         ({"poison": "lots"}, "poison is 'lots', but must be a number"),

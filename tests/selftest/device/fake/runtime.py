@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from tests.selftest.device.fake.ledger import Ledger
-from tests.selftest.device.native import built
+from tests.selftest.device.native import built_for_torch
 
 H200 = SimpleNamespace(
     name="NVIDIA H200, which is not there",
@@ -40,7 +40,7 @@ def runtime(ledger: Ledger) -> Iterator[None]:
     """
     if torch.cuda.is_available():
         raise RuntimeError("the fake CUDA cannot replace a real one, and this machine has one")
-    guard = ctypes.CDLL(str(built(Path(__file__).with_name("guard.cpp"))))
+    guard = ctypes.CDLL(str(built_for_torch(Path(__file__).with_name("guard.cpp"))))
     guard.install()
     try:
         with mock.patch.multiple(torch.cuda, **_state(ledger), **_streams(ledger)):

@@ -1,0 +1,146 @@
+"""The kernels that are compiled where they run: what they compute, and what is done without them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from batchproof.api import EngineConfig, Request
+from batchproof.errors import ConfigError
+from batchproof.models.catalogue import load_model
+from batchproof_engines.paged import native, native_build, paged
+from batchproof_engines.paged.attention import AttentionForm
+from batchproof_engines.paged.dense import attend_dense
+from batchproof_engines.paged.native_build import built, compiler
+
+CPU = torch.device("cpu")
+needs_native = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
+
+
+@needs_native
+@pytest.mark.parametrize("num_outputs", [1, 16, 37, 160])
+@pytest.mark.parametrize("num_inputs", [1, 64, 77])
+def test_a_product_is_that_of_the_weights_and_each_row_has_its_own_bits(
+    num_outputs: int, num_inputs: int
+) -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(num_outputs, num_inputs), torch.randn(num_outputs)
+    packed = native.pack(weight.t().contiguous().t())  # strided, as in a Conv1D
+    rows = torch.randn(70, num_inputs)
+    exact = rows.double() @ weight.double().t() + bias
+    alone = torch.cat([native.multiply(each[None], packed, bias, num_outputs) for each in rows])
+    torch.testing.assert_close(alone.double(), exact, rtol=1e-5, atol=1e-4)
+    for num_rows in (2, 3, 4, 5, 8, 9, 16, 17, 64, 65, 70):
+        assert torch.equal(
+            native.multiply(rows[:num_rows], packed, bias, num_outputs), alone[:num_rows]
+        )
+    plain = native.multiply(rows[None], packed, None, num_outputs)
+    torch.testing.assert_close(plain[0].double(), exact - bias, rtol=1e-5, atol=1e-4)
+
+
+FORMS = {
+    "plain": AttentionForm(0.3),
+    "window": AttentionForm(0.3, window=5),
+    "softcap": AttentionForm(0.3, softcap=2.0),
+    "sinks": AttentionForm(0.3, sinks=torch.linspace(-1, 3, 8)),
+}
+
+
+@needs_native
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("sizes", [(8, 64, 64), (2, 32, 80), (1, 20, 7)], ids=str)
+def test_a_decode_sees_its_own_keys_and_no_others(
+    form: AttentionForm, sizes: tuple[int, int, int]
+) -> None:
+    num_kv_heads, key_size, value_size = sizes
+    torch.manual_seed(0)
+    lanes, seq_lens = torch.tensor([3, 0, 4]), torch.tensor([1, 64, 150])
+    keys, values = (torch.randn(5, num_kv_heads, 160, size) for size in (key_size, value_size))
+    query = torch.randn(4, key_size, 8).transpose(1, 2)  # its heads are strided
+    tokens = torch.tensor([0, 1, 3])
+    expected = [
+        alone(query[token], keys[lane, :, :end], values[lane, :, :end], form)
+        for token, lane, end in zip(tokens, lanes, seq_lens.tolist(), strict=True)
+    ]
+    for lane, end in zip(lanes, seq_lens.tolist(), strict=True):
+        keys[lane, :, end:] = values[lane, :, end:] = float("nan")
+    keys[1], values[2] = float("nan"), float("inf")
+    out = torch.zeros(4, 8, value_size)
+    layer = native.Layer.of(keys, values, 8, form)
+    native.attend(layer, tokens, lanes, seq_lens, query, out)
+    torch.testing.assert_close(out[tokens], torch.stack(expected), rtol=1e-5, atol=1e-5)
+    assert not out[2].any(), "a token that is no decode"
+    keys[4, :, 149] = float("nan")
+    native.attend(layer, tokens, lanes, seq_lens, query, out)
+    assert out[3].isnan().all(), "what a sequence holds shows"
+    assert out[:3].isfinite().all()
+
+
+def alone(query: Tensor, keys: Tensor, values: Tensor, form: AttentionForm) -> Tensor:
+    """Attends for one query (heads, size)."""
+    first = max(0, keys.shape[1] - form.window) if form.window else 0
+    attended = attend_dense(
+        query[None, :, None], keys[None, :, first:], values[None, :, first:], form, None, False
+    )
+    return attended[0, :, 0]
+
+
+@needs_native
+def test_what_is_no_float_is_refused_before_it_is_misread() -> None:
+    with pytest.raises(TypeError, match=r"compute in float32, not in torch\.bfloat16"):
+        native.multiply(torch.ones(1, 4).bfloat16(), native.pack(torch.ones(4, 4)), None, 4)
+    model = load_model("llama-random", CPU, torch.bfloat16).model
+    with pytest.raises(ConfigError, match=r"need float32; the model is in torch\.bfloat16"):
+        paged(model, EngineConfig(), decodes="native")
+
+
+@pytest.fixture
+def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Lets the kernels be looked for again, in a cache of their own; and once more at the end."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    known = (native._kernels, native.why_not)
+    for each in known:
+        each.cache_clear()
+    yield
+    for each in known:
+        each.cache_clear()
+
+
+@pytest.mark.usefixtures("_anew")
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", r"there is no C\+\+ compiler: neither CXX nor "),
+        ("no-such-compiler", "the compiler 'no-such-compiler' does not run: "),
+        ("false", "the compiler 'false' fails: "),
+    ],
+)
+def test_without_a_compiler_torch_serves(given: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", given)
+    monkeypatch.setattr(native_build, "COMPILERS", ())
+    model = load_model("llama-random", CPU, torch.float32).model
+    asked = [Request("a", (1, 2, 3), 4)]
+    assert paged(model, EngineConfig()).generate(asked)
+    with pytest.raises(ConfigError, match=f"linears=native cannot be had: {why}"):
+        paged(model, EngineConfig(), linears="native")
+
+
+@needs_native
+@pytest.mark.usefixtures("_anew")
+def test_what_was_compiled_is_kept_and_a_folder_that_cannot_be_written_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "empty.cpp"
+    source.write_text('extern "C" int one() { return 1; }')
+    made = built(source, native.FLAGS, wanted=["-fno-such-flag"])
+    assert made.parent == tmp_path / "batchproof" / "native"
+    began = made.stat().st_mtime_ns
+    assert built(source, native.FLAGS, wanted=["-fno-such-flag"]) == made
+    assert made.stat().st_mtime_ns == began
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made))  # a file, in which there is no folder
+    assert ctypes.CDLL(str(built(source, native.FLAGS))).one() == 1
