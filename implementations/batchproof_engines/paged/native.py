@@ -22,7 +22,7 @@ from batchproof_engines.paged.native_build import NotBuiltError, built
 
 SOURCE = Path(__file__).with_name("native_kernels.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
-PANEL, CHUNK = 16, 64  # as in the source
+PANEL, CHUNK = 16, 80  # as in the source
 
 
 def works() -> bool:

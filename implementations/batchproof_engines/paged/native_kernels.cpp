@@ -21,7 +21,8 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 const int PANEL = 16;  /* outputs whose weights lie side by side: a cache line for each input */
 const int PARTS = PANEL / LANES;
 const int AHEAD = 128; /* cache lines to ask for before they are needed; measured */
-const int CHUNK = 64;  /* rows that share a reading of the weights; keys whose scores are held */
+const int CHUNK = 72;  /* rows that share a reading of the weights */
+const int KEYS = 64;   /* whose scores are held */
 
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -100,7 +101,7 @@ extern "C" void multiply_packed(int64_t num_rows, int64_t num_outputs, int64_t n
 {
     for (int64_t first = 0; first < num_rows; first += CHUNK) {
         const int64_t num = num_rows - first < CHUNK ? num_rows - first : CHUNK;
-        const auto multiply = num > 8 ? multiply_chunk<16, 1> : num > 4 ? multiply_chunk<8, 2>
+        const auto multiply = num > 32 ? multiply_chunk<6, 4> : num > 8 ? multiply_chunk<16, 1> : num > 4 ? multiply_chunk<8, 2>
             : num > 2 ? multiply_chunk<4, 4> : num > 1 ? multiply_chunk<2, 4> : multiply_chunk<1, 8>;
         multiply(num, num_outputs, num_inputs, rows + first * num_inputs, panels, bias,
                  out + first * num_outputs, columns, threads);
@@ -231,10 +232,10 @@ static void attend_one(const Layer *layer, const float *query, int64_t head, int
     const int64_t start = (lane * layer->num_kv_heads + kv_head) * layer->capacity;
     float highest = layer->sinks ? layer->sinks[head] : -INFINITY;
     float shares = layer->sinks ? 1 : 0;
-    float scores[CHUNK] __attribute__((aligned(64)));
+    float scores[KEYS] __attribute__((aligned(64)));
     memset(out, 0, 4 * layer->value_size);
     /* Chunks of one size, so that each asks for all that the next will read. */
-    const int64_t begin = first, num_chunks = (end - begin + CHUNK - 1) / CHUNK;
+    const int64_t begin = first, num_chunks = (end - begin + KEYS - 1) / KEYS;
     const int64_t size = (end - begin + num_chunks - 1) / num_chunks;
     const bool is_first = head % (layer->num_heads / layer->num_kv_heads) == 0; /* to read these keys */
     for (; first < end; first += size) {

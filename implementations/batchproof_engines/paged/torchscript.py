@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from batchproof_engines.paged.attention import AttentionForm, passing_to
 from batchproof_engines.paged.batch import RaggedBatch
+from batchproof_engines.paged.fusing import Fused, fusible, fusing
 from batchproof_engines.paged.packing import PackedLinear, PackedLinears, multiplying
 from batchproof_engines.paged.packing_choice import PLAIN
 
@@ -39,6 +40,8 @@ _TRACES: WeakKeyDictionary[PreTrainedModel, Traces] = WeakKeyDictionary()
 
 class Traces(dict[object, "Trace | None"]):
     """The traces of a model, by how they multiply: tiles or not, and the layers that are packed."""
+
+    fusible: Sequence[Fused] = ()
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -78,6 +81,7 @@ class TracedForward:
         current = Traces(model)
         if model not in _TRACES or _TRACES[model].facts != current.facts:
             _TRACES[model] = current
+            current.fusible = fusible(model)
         self._traces = _TRACES[model]
         self.is_traced = self._trace(()) is not None
         self._linears = PackedLinears(model, linears if self.is_traced else PLAIN)
@@ -98,16 +102,21 @@ class TracedForward:
     def _trace(self, packed: Sequence[PackedLinear]) -> Trace | None:
         key = self._by_tiles, *((each.layer, each.kernel) for each in packed)
         if key not in self._traces:
+            fused = [] if self._by_tiles else self._traces.fusible
             tensors = self._traces.tensors
-            self._traces[key] = _traced(self._forward, self._device, packed, tensors)
+            self._traces[key] = _traced(self._forward, self._device, packed, fused, tensors)
         return self._traces[key]
 
 
 def _traced(
-    forward: Forward, device: torch.device, packed: Sequence[PackedLinear], tensors: Sequence[Tensor]
+    forward: Forward,
+    device: torch.device,
+    packed: Sequence[PackedLinear],
+    fused: Sequence[Fused],
+    tensors: Sequence[Tensor],
 ) -> Trace | None:
     def forward_packed(tokens: Tensor, positions: Tensor, last: Tensor, *others: Tensor) -> Tensor:
-        with multiplying(packed, others[: len(packed)]):
+        with fusing(fused), multiplying(packed, others[: len(packed)]):
             return forward(tokens, positions, last)
 
     tokens = torch.arange(7, device=device)
