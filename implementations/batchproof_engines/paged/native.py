@@ -22,7 +22,7 @@ from batchproof_engines.paged.native_build import NotBuiltError, built
 
 SOURCE = Path(__file__).with_name("native_kernels.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
-PANEL, CHUNK = 16, 80  # as in the source
+PANEL = 16  # as in the source
 
 
 def works() -> bool:
@@ -59,7 +59,6 @@ def multiply(rows: Tensor, packed: Tensor, bias: Tensor | None, num_outputs: int
     rows = rows.contiguous()
     bias = None if bias is None else bias.contiguous()
     out = rows.new_empty(*rows.shape[:-1], num_outputs)
-    columns = rows.new_empty(CHUNK * num_inputs)
     _kernels().multiply_packed(
         rows.numel() // num_inputs,
         num_outputs,
@@ -68,7 +67,6 @@ def multiply(rows: Tensor, packed: Tensor, bias: Tensor | None, num_outputs: int
         packed.data_ptr(),
         None if bias is None else bias.data_ptr(),
         out.data_ptr(),
-        columns.data_ptr(),
         torch.get_num_threads(),
     )
     return out
@@ -174,7 +172,7 @@ def _kernels() -> ctypes.CDLL:
         raise NotBuiltError(f"what the compiler made cannot be loaded: {error}") from error
     size, place = c_int64, c_void_p
     library.pack_weights.argtypes = [size, size, place, size, size, place]
-    library.multiply_packed.argtypes = [size, size, size, *[place] * 5, c_int32]
+    library.multiply_packed.argtypes = [size, size, size, *[place] * 4, c_int32]
     library.store.argtypes = [place, *[size] * 4, *[place] * 3, size, size]
     library.attend_rows.argtypes = [POINTER(Layer), size, *[place] * 4, size, size, place]
     for name in ("pack_weights", "multiply_packed", "store", "attend_rows"):

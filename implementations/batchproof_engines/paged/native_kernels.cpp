@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <utility>
+#include <vector>
+
 #if defined(__AVX512F__)
 const int LANES = 16;
 #elif defined(__AVX__)
@@ -30,8 +33,8 @@ const int KEYS = 64;   /* whose scores are held */
 
 /* Copies weights (num_outputs, num_inputs), of any strides, to panels (ceil(num_outputs / PANEL),
    num_inputs, PANEL), filled up with zeros. */
-extern "C" void pack_weights(int64_t num_outputs, int64_t num_inputs, const float *weights, int64_t output_stride,
-                  int64_t input_stride, float *panels)
+extern "C" void pack_weights(int64_t num_outputs, int64_t num_inputs, const float *weights,
+                             int64_t output_stride, int64_t input_stride, float *panels)
 {
     for (int64_t first = 0; first < num_outputs; first += PANEL)
         for (int64_t input = 0; input < num_inputs; input++)
@@ -43,8 +46,9 @@ extern "C" void pack_weights(int64_t num_outputs, int64_t num_inputs, const floa
 /* Multiplies `rows` rows, of which `inputs` (num_inputs, rows) holds the columns, with `num` panels;
    stores `stored` of the rows, and `width` outputs of each. */
 template <int rows, int num>
-static void multiply_tile(int64_t num_inputs, const float *inputs, const float *panels, const float *bias,
-                   float *out, int64_t out_stride, int64_t stored, int64_t width)
+static void multiply_tile(int64_t num_inputs, const float *inputs, const float *panels,
+                          const float *bias, float *out, int64_t out_stride, int64_t stored,
+                          int64_t width)
 {
     const int64_t num_bytes = 4 * (width < PANEL * num ? width : PANEL * num);
     floats sums[rows][num][PARTS], first[num][PARTS] = {};
@@ -70,8 +74,9 @@ static void multiply_tile(int64_t num_inputs, const float *inputs, const float *
 /* Multiplies up to CHUNK rows, by tiles of `rows` rows and `num` panels: with fewer rows more panels, for
    as many sums as there are registers. `columns` has room for CHUNK * num_inputs. */
 template <int rows, int num>
-static void multiply_chunk(int64_t num_rows, int64_t num_outputs, int64_t num_inputs, const float *chunk,
-                    const float *panels, const float *bias, float *out, float *columns, int threads)
+static void multiply_chunk(int64_t num_rows, int64_t num_outputs, int64_t num_inputs,
+                           const float *chunk, const float *panels, const float *bias, float *out,
+                           float *columns, int threads)
 {
     for (int64_t block = 0; block < num_rows; block += rows)
         for (int64_t input = 0; input < num_inputs; input++)
@@ -87,7 +92,7 @@ static void multiply_chunk(int64_t num_rows, int64_t num_outputs, int64_t num_in
     };
     const int64_t num_panels = (num_outputs + PANEL - 1) / PANEL;
     const int64_t num_groups = num_panels / num;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+#pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t group = 0; group < num_groups; group++)
         multiply(multiply_tile<rows, num>, group * num);
     for (int64_t panel = num_groups * num; panel < num_panels; panel++)
@@ -95,16 +100,23 @@ static void multiply_chunk(int64_t num_rows, int64_t num_outputs, int64_t num_in
 }
 
 /* Writes `rows` (num_rows, num_inputs), contiguous, times the packed weights, plus the bias unless that
-   is null, to `out` (num_rows, num_outputs). `columns` has room for CHUNK * num_inputs. */
-extern "C" void multiply_packed(int64_t num_rows, int64_t num_outputs, int64_t num_inputs, const float *rows,
-                     const float *panels, const float *bias, float *out, float *columns, int threads)
+   is null, to `out` (num_rows, num_outputs). */
+extern "C" void multiply_packed(int64_t num_rows, int64_t num_outputs, int64_t num_inputs,
+                                const float *rows, const float *panels, const float *bias,
+                                float *out, int threads)
 {
+    static thread_local std::vector<float> columns;
+    if (columns.size() < size_t(CHUNK * num_inputs))
+        columns.resize(CHUNK * num_inputs);
     for (int64_t first = 0; first < num_rows; first += CHUNK) {
         const int64_t num = num_rows - first < CHUNK ? num_rows - first : CHUNK;
-        const auto multiply = num > 32 ? multiply_chunk<6, 4> : num > 8 ? multiply_chunk<16, 1> : num > 4 ? multiply_chunk<8, 2>
-            : num > 2 ? multiply_chunk<4, 4> : num > 1 ? multiply_chunk<2, 4> : multiply_chunk<1, 8>;
+        const auto multiply = num > 32 ? multiply_chunk<6, 4>
+            : num > 8 ? multiply_chunk<16, 1>
+            : num > 4 ? multiply_chunk<8, 2>
+            : num > 2 ? multiply_chunk<4, 4>
+            : num > 1 ? multiply_chunk<2, 4> : multiply_chunk<1, 8>;
         multiply(num, num_outputs, num_inputs, rows + first * num_inputs, panels, bias,
-                 out + first * num_outputs, columns, threads);
+                 out + first * num_outputs, columns.data(), threads);
     }
 }
 
@@ -139,6 +151,33 @@ static inline float total(floats x)
     return sums[0];
 }
 
+/* Every second lane of `a`, then of `b`, from the lane `first` on. */
+template <int first, int... lanes>
+static inline floats every_second(floats a, floats b, std::integer_sequence<int, lanes...>)
+{
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, (first + 2 * lanes)...);
+#else
+    return __builtin_shuffle(a, b, ints{(first + 2 * lanes)...});
+#endif
+}
+
+/* The sums of two lanes each of `a`, then of `b`. */
+static inline floats pairs(floats a, floats b)
+{
+    const std::make_integer_sequence<int, LANES> lanes;
+    return every_second<0>(a, b, lanes) + every_second<1>(a, b, lanes);
+}
+
+/* Writes the totals of four vectors, in half the operations of four times `total`. */
+static inline void totals(const floats *each, float *sums)
+{
+    floats sum = pairs(pairs(each[0], each[1]), pairs(each[2], each[3]));
+    UNROLL for (int width = LANES; width > 4; width /= 2)
+        sum = pairs(sum, sum);
+    memcpy(sums, &sum, 4 * sizeof *sums);
+}
+
 /* Asks for `size` numbers that will be read soon. */
 static inline void ask_for(const float *numbers, int64_t size)
 {
@@ -146,10 +185,10 @@ static inline void ask_for(const float *numbers, int64_t size)
         __builtin_prefetch(numbers + place);
 }
 
-/* Writes the products of a query with `num` keys, contiguous, four at a time for as many sums; asks for as
-   many rows of `next`, of `next_size`. */
-static void scores_of(const float *query, const float *keys, int64_t size, int64_t num, float *scores,
-                      const float *next, int64_t next_size)
+/* Writes the products of a query with `num` keys, contiguous, four at a time for as many sums; asks for
+   as many rows of `next`, of `next_size`. */
+static void scores_of(const float *query, const float *keys, int64_t size, int64_t num,
+                      float *scores, const float *next, int64_t next_size)
 {
     for (int64_t key = 0; key < num; key += 4) {
         floats sums[4] = {};
@@ -161,17 +200,15 @@ static void scores_of(const float *query, const float *keys, int64_t size, int64
         for (; place + LANES <= size; place += LANES)
             UNROLL for (int i = 0; i < 4; i++)
                 sums[i] += *(const floats *)(query + place) * *(const floats *)(each[i] + place);
-        UNROLL for (int i = 0; i < 4; i++) {
-            float score = total(sums[i]);
-            for (int64_t rest = place; rest < size; rest++)
-                score += query[rest] * each[i][rest];
-            scores[key + i] = score;
-        }
+        totals(sums, scores + key);
+        for (; place < size; place++)
+            for (int i = 0; i < 4; i++)
+                scores[key + i] += query[place] * each[i][place];
     }
 }
 
-/* Adds `num` rows, each times its weight, to `sum`: `parts` vectors of every row, which are `size` numbers
-   apart; asks for as many rows of `next`, of `next_size`. */
+/* Adds `num` rows, each times its weight, to `sum`: `parts` vectors of every row, which are `size`
+   numbers apart; asks for as many rows of `next`, of `next_size`. */
 template <int parts>
 static void add_part(const float *weights, const float *rows, int64_t size, int64_t num, float *sum,
                      const float *next, int64_t next_size)
@@ -187,8 +224,8 @@ static void add_part(const float *weights, const float *rows, int64_t size, int6
 }
 
 /* Adds `num` values, contiguous, each times its weight, to `sum`; asks for as many rows of `next`. */
-static void add_weighted(const float *weights, const float *values, int64_t size, int64_t num, float *sum,
-                         const float *next, int64_t next_size)
+static void add_weighted(const float *weights, const float *values, int64_t size, int64_t num,
+                         float *sum, const float *next, int64_t next_size)
 {
     int64_t place = 0;
     for (; place + 4 * LANES <= size; place += 4 * LANES, next_size = 0)
@@ -250,16 +287,14 @@ static void attend_one(const Layer *layer, const float *query, int64_t head, int
                 scores[key] = layer->softcap * tanhf(scores[key] / layer->softcap);
             highest = scores[key] > highest ? scores[key] : highest;
         }
-        for (int64_t key = num; key < (num + LANES - 1) / LANES * LANES; key++)
-            scores[key] = -INFINITY;
+        for (int64_t key = num; key % LANES; key++)
+            scores[key] = -INFINITY; /* adds e^-87 to a sum that is at least 1 */
         floats sum = {};
         for (int64_t key = 0; key < num; key += LANES) {
             floats *some = (floats *)(scores + key);
             *some = exponential(*some - highest);
             sum += *some;
         }
-        for (int64_t key = num; key < (num + LANES - 1) / LANES * LANES; key++)
-            sum[key % LANES] -= scores[key];
         if (before != highest) {
             const float factor = expf(before - highest);
             shares *= factor;
@@ -278,11 +313,11 @@ static void attend_one(const Layer *layer, const float *query, int64_t head, int
 
 /* Lets the query of each row (its token among those of `queries`, its lane, and how many keys are there)
    see the keys of its lane; writes to the rows of `out` (tokens, num_heads, value_size), contiguous. */
-extern "C" void attend_rows(const Layer *layer, int64_t num_rows, const int64_t *tokens, const int64_t *lanes,
-                 const int64_t *seq_lens, const float *queries, int64_t query_stride,
-                 int64_t query_head_stride, float *out)
+extern "C" void attend_rows(const Layer *layer, int64_t num_rows, const int64_t *tokens,
+                            const int64_t *lanes, const int64_t *seq_lens, const float *queries,
+                            int64_t query_stride, int64_t query_head_stride, float *out)
 {
-#pragma omp parallel for collapse(2) schedule(static) num_threads(layer->threads) if (layer->threads > 1)
+#pragma omp parallel for collapse(2) num_threads(layer->threads) if (layer->threads > 1)
     for (int64_t row = 0; row < num_rows; row++)
         for (int64_t head = 0; head < layer->num_heads; head++) {
             const int64_t end = seq_lens[row];
