@@ -1,13 +1,13 @@
-"""Where a decode step of `paged` spends its time on this CPU.
+"""Where a decode step of `paged` spends its time on this CPU, and what each of its options gains.
 
-python -m tests.selftest.paged.step_profile [SHAPE ...] [--slots N] [--engine ENGINE]
+python -m tests.selftest.paged.step_profile [SHAPE ...] [--slots N] [--engine ENGINE ...]
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from statistics import median
+from statistics import median, quantiles
 from time import thread_time
 from typing import cast
 
@@ -20,7 +20,8 @@ from batchproof.models.shapes import SHAPES
 from batchproof.records.made import command_line, made_now
 from batchproof.run.registry import resolve_engine
 
-PROMPT_LEN, NUM_STEPS, NUM_WARM = 48, 20, 10
+PROMPT_LEN, NUM_WARM, NUM_STEPS, NUM_PROFILED = 48, 10, 40, 10
+SHARES = ("linear layers", "attention", "other operators of the model", "around it")
 PRODUCTS = ("aten::mm", "aten::addmm", "batchproof::multiply_packed", "mkldnn::_linear_pointwise")
 ATTENTION = "batchproof::attend"
 
@@ -31,7 +32,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--slots", type=int, default=16, help="sequences that decode (16)")
-    parser.add_argument("--engine", default="paged", help="paged, with options (paged)")
+    parser.add_argument(
+        "--engine", action="append", help="paged, with options (paged); repeatable, to be compared"
+    )
     asked = parser.parse_args(arguments)
     for shape in asked.shapes:
         if shape not in SHAPES:
@@ -39,28 +42,43 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.slots < 1:
         parser.error(f"--slots is {asked.slots}, but must be at least 1")
     torch.set_num_threads(1)
-    for line in page(asked.shapes or ["tiny", "gpt2"], asked.engine, asked.slots):
+    for line in page(asked.shapes or ["tiny", "gpt2"], asked.engine or ["paged"], asked.slots):
         print(line, flush=True)
 
 
-def page(shapes: list[str], engine: str, slots: int) -> Iterator[str]:
+def page(shapes: list[str], names: list[str], slots: int) -> Iterator[str]:
     """Yields the lines of a page in Markdown."""
     yield "# Where a decode step spends its time"
     yield ""
     yield from made_now(command_line("python", "-m", "tests.selftest.paged.step_profile")).lines()
     yield ""
-    yield f"`{engine}`, {slots} sequences, one thread, float32. Shares are those of a profiled step."
+    yield (
+        f"{slots} sequences, one thread, float32; {NUM_STEPS} steps, in which the engines take turns. "
+        "An engine is so many times as fast as the first one in the same step, median and quartiles. "
+        "Shares are those of profiled steps."
+    )
     yield ""
-    yield "| shape | ms a step | linear layers | attention | other operators of the model | around it |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    titles = ("shape", "engine", "ms a step", "over the first", *SHARES)
+    yield "| " + " | ".join(titles) + " |"
+    yield "| --- " * len(titles) + "|"
     for shape in shapes:
-        yield _row(shape, decoding(shape, engine, slots))
+        engines = {name: decoding(shape, name, slots) for name in names}
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(NUM_STEPS):
+            for name, engine in engines.items():
+                times[name].append(_time_of(engine))
+        for name, engine in engines.items():
+            pairs = zip(times[names[0]], times[name], strict=True)
+            low, middle, high = quantiles([first / each for first, each in pairs], n=4)
+            ratio = "" if name == names[0] else f"{middle:.2f}x [{low:.2f}, {high:.2f}]"
+            cells = (shape, f"`{name}`", f"{1000 * median(times[name]):.2f}", ratio, *_shares(engine))
+            yield "| " + " | ".join(cells) + " |"
 
 
 def decoding(shape: str, engine: str, slots: int) -> SteppingEngine:
     """Returns an engine on a model of this shape, with all its slots in the middle of their answers."""
     model = load_model(shape, torch.device("cpu"), torch.float32).model
-    cap = NUM_WARM + 3 * NUM_STEPS
+    cap = NUM_WARM + NUM_STEPS + 2 * NUM_PROFILED
     config = EngineConfig(max_num_seqs=slots, max_model_len=PROMPT_LEN + cap)
     built = cast(SteppingEngine, resolve_engine(engine).factory(model, config))
     for slot in range(slots):
@@ -70,24 +88,22 @@ def decoding(shape: str, engine: str, slots: int) -> SteppingEngine:
     return built
 
 
-def _row(shape: str, engine: SteppingEngine) -> str:
-    times = []
-    for _ in range(NUM_STEPS):
-        began = thread_time()
-        engine.step()
-        times.append(thread_time() - began)
+def _time_of(engine: SteppingEngine) -> float:
+    began = thread_time()
+    engine.step()
+    return thread_time() - began
+
+
+def _shares(engine: SteppingEngine) -> Iterator[str]:
+    """Yields what share of the time of profiled steps each of `SHARES` takes."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        began = thread_time()
-        for _ in range(NUM_STEPS):
-            engine.step()
-        whole = 1e6 * (thread_time() - began)
+        whole = 1e6 * sum(_time_of(engine) for _ in range(NUM_PROFILED))
     totals = {each.key: each for each in profiled.key_averages()}
     products = sum(totals[name].self_cpu_time_total for name in PRODUCTS if name in totals)
     attention = totals[ATTENTION].cpu_time_total
     inside = sum(each.self_cpu_time_total for each in totals.values())
-    shares = (products, attention, inside - products - attention, whole - inside)
-    cells = (f"{1000 * median(times):.1f}", *(f"{max(0.0, each / whole):.0%}" for each in shares))
-    return f"| {shape} | " + " | ".join(cells) + " |"
+    for share in (products, attention, inside - products - attention, whole - inside):
+        yield f"{max(0.0, share / whole):.0%}"
 
 
 if __name__ == "__main__":
