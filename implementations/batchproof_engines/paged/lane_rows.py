@@ -100,7 +100,7 @@ class LaneDecodes:
         for row, lane in zip(self.rows.tolist(), self.lanes.tolist(), strict=True):
             seq_len = int(self.seq_lens[lane])
             alone = LaneRow(slice(row, row + 1), seq_len - 1, seq_len, lane)
-            result[alone.tokens] = attend_row(alone, held, query[alone.tokens], form)
+            attend_row(alone, held, query[alone.tokens], form, result[alone.tokens])
 
     def visible_keys(self, window: int | None) -> Tensor:
         """Returns which keys each lane's query may see, bool (num_lanes, longest)."""
@@ -177,8 +177,9 @@ def decodes_of(rows: Ints, lanes: Ints, seq_lens: Ints) -> LaneDecodes | None:
     )
 
 
-def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
-    """Attends for one row: `query` (query_len, num_heads, qk_dim) -> (query_len, num_heads, v_dim)."""
+def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm, out: Tensor) -> None:
+    """Attends for one row: `query` (query_len, num_heads, qk_dim); writes `out` (query_len, num_heads,
+    v_dim)."""
     first = row.first_key(form.window)
     if isinstance(row.where, int):
         keys = held.keys[row.where, :, first : row.seq_len]
@@ -192,4 +193,17 @@ def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm
     is_causal = row.context_len == 0 and is_plain
     visible = None if is_causal else row.visible_keys(form.window)
     attended = attend_dense(queries[None], keys[None], values[None], form, visible, is_causal)
-    return attended[0].transpose(0, 1)
+    out[:] = attended[0].transpose(0, 1)
+
+
+def attend_row_natively(
+    row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm, out: Tensor
+) -> None:
+    """Does the same as `attend_row` by our own kernel; `out` is contiguous."""
+    keys, values, where = held.keys, held.values, row.where
+    if not isinstance(where, int):
+        lanes, offsets = where
+        keys, values = (each[lanes, :, offsets].transpose(0, 1)[None] for each in (keys, values))
+        where = 0
+    layer = native.Layer.of(keys.contiguous(), values.contiguous(), query.shape[1], form)
+    native.attend_span(layer, where, row.context_len, query, out)

@@ -29,6 +29,7 @@ from batchproof_engines.paged.lane_rows import (
     LaneRow,
     NativeDecodes,
     attend_row,
+    attend_row_natively,
     decodes_of,
     worth_batching,
 )
@@ -60,6 +61,7 @@ class LanePool:
         self._layers: dict[int, LaneCache] = {}
         self._writes: tuple[Tensor, Tensor]  # lane and offset of each fed token
         self._is_native = is_native
+        self._attend_row = attend_row_natively if is_native else attend_row
         self._decodes: Decodes | None = None
         self._singles: list[LaneRow] = []
 
@@ -106,7 +108,7 @@ class LanePool:
         if self._decodes is not None:
             self._decodes.attend(held, query, form, result)
         for row in self._singles:
-            result[row.tokens] = attend_row(row, held, query[row.tokens], form)
+            self._attend_row(row, held, query[row.tokens], form, result[row.tokens])
         return result
 
     def _store(self, held: LaneCache, key: Tensor, value: Tensor) -> None:

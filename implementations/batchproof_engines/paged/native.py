@@ -40,6 +40,11 @@ def why_not() -> str | None:
     return None
 
 
+def identity() -> str:
+    """Returns a name that changes with whatever the kernels are made of."""
+    return Path(_kernels()._name).stem
+
+
 def pack(weight: Tensor) -> Tensor:
     """Returns a copy of `weight` (out, in), float32 of any strides, in the layout of `multiply`:
     (panels, in, PANEL)."""
@@ -151,6 +156,17 @@ def attend(
     )
 
 
+def attend_span(layer: Layer, lane: int, context_len: int, query: Tensor, out: Tensor) -> None:
+    """Lets the queries (T, num_heads, size) of T tokens behind `context_len` others of the lane see the
+    keys up to their own, or the window's. Writes `out` (T, num_heads, value_size), contiguous."""
+    query = _with_dense_heads(query)
+    _kernels().attend_span(
+        byref(layer),
+        *(lane, context_len, len(query)),
+        *(query.data_ptr(), *query.stride()[:2], out.data_ptr()),
+    )
+
+
 def _with_dense_heads(rows: Tensor) -> Tensor:
     _require_float(rows)
     return rows if rows.stride(2) == 1 else rows.contiguous()
@@ -175,6 +191,7 @@ def _kernels() -> ctypes.CDLL:
     library.multiply_packed.argtypes = [size, size, size, *[place] * 4, c_int32]
     library.store.argtypes = [place, *[size] * 4, *[place] * 3, size, size]
     library.attend_rows.argtypes = [POINTER(Layer), size, *[place] * 4, size, size, place]
-    for name in ("pack_weights", "multiply_packed", "store", "attend_rows"):
+    library.attend_span.argtypes = [POINTER(Layer), *[size] * 3, place, size, size, place]
+    for name in ("pack_weights", "multiply_packed", "store", "attend_rows", "attend_span"):
         getattr(library, name).restype = None
     return library

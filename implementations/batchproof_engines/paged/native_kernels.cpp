@@ -1,4 +1,4 @@
-/* Products and attention of decode steps on a CPU, in float32; `native.py` compiles and calls them.
+/* Products and attention on a CPU, in float32; `native.py` compiles and calls them.
 
    A step of few rows is bound by reading the weights and the keys once, so each loop reads them in order,
    asks for what comes next while it computes, and keeps its sums in registers. A row's sums are added
@@ -141,6 +141,14 @@ static inline floats exponential(floats x)
     return sum * (floats)exponent;
 }
 
+/* tanh(x), to an absolute error of 1e-7. */
+static inline floats tangent(floats x)
+{
+    const floats zero = {}, shrunk = exponential(x < zero ? 2 * x : -2 * x);
+    const floats size = (1 - shrunk) / (1 + shrunk);
+    return x < zero ? -size : size;
+}
+
 static inline float total(floats x)
 {
     float sums[LANES];
@@ -176,6 +184,11 @@ static inline void totals(const floats *each, float *sums)
     UNROLL for (int width = LANES; width > 4; width /= 2)
         sum = pairs(sum, sum);
     memcpy(sums, &sum, 4 * sizeof *sums);
+}
+
+static inline int64_t between(int64_t low, int64_t x, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
 }
 
 /* Asks for `size` numbers that will be read soon. */
@@ -269,7 +282,7 @@ static void attend_one(const Layer *layer, const float *query, int64_t head, int
     const int64_t start = (lane * layer->num_kv_heads + kv_head) * layer->capacity;
     float highest = layer->sinks ? layer->sinks[head] : -INFINITY;
     float shares = layer->sinks ? 1 : 0;
-    float scores[KEYS] __attribute__((aligned(64)));
+    float scores[KEYS] __attribute__((aligned(64))) = {};
     memset(out, 0, 4 * layer->value_size);
     /* Chunks of one size, so that each asks for all that the next will read. */
     const int64_t begin = first, num_chunks = (end - begin + KEYS - 1) / KEYS;
@@ -281,12 +294,14 @@ static void attend_one(const Layer *layer, const float *query, int64_t head, int
         const float *keys = layer->keys + (start + first) * layer->key_size;
         const float *values = layer->values + (start + first) * layer->value_size;
         scores_of(query, keys, layer->key_size, num, scores, values, is_first ? layer->value_size : 0);
-        for (int64_t key = 0; key < num; key++) {
-            scores[key] *= layer->scaling;
+        for (int64_t key = 0; key < num; key += LANES) {
+            floats *some = (floats *)(scores + key);
+            *some *= layer->scaling;
             if (layer->softcap != 0)
-                scores[key] = layer->softcap * tanhf(scores[key] / layer->softcap);
-            highest = scores[key] > highest ? scores[key] : highest;
+                *some = layer->softcap * tangent(*some / layer->softcap);
         }
+        for (int64_t key = 0; key < num; key++)
+            highest = scores[key] > highest ? scores[key] : highest;
         for (int64_t key = num; key % LANES; key++)
             scores[key] = -INFINITY; /* adds e^-87 to a sum that is at least 1 */
         floats sum = {};
@@ -325,5 +340,119 @@ extern "C" void attend_rows(const Layer *layer, int64_t num_rows, const int64_t 
             attend_one(layer, queries + tokens[row] * query_stride + head * query_head_stride, head,
                        lanes[row], first, end,
                        out + (tokens[row] * layer->num_heads + head) * layer->value_size);
+        }
+}
+
+/* The rest has a block of LANES queries, of which each vector holds one number of every query. */
+
+/* Adds the products of `num` vectors with the numbers of `rows` rows, to as many sums: those of row r are
+   numbers[r * row_stride + i * stride]. */
+template <int rows>
+static inline void add_products(const floats *vectors, int64_t num, const float *numbers,
+                                int64_t row_stride, int64_t stride, floats *sums)
+{
+    floats some[rows];
+    memcpy(some, sums, sizeof some);
+    for (int64_t i = 0; i < num; i++)
+        UNROLL for (int row = 0; row < rows; row++)
+            some[row] += vectors[i] * numbers[row * row_stride + i * stride];
+    memcpy(sums, some, sizeof some);
+}
+
+static void add_all_products(const floats *vectors, int64_t num, int64_t num_rows, const float *numbers,
+                             int64_t row_stride, int64_t stride, floats *sums)
+{
+    int64_t row = 0;
+    for (; row + 16 <= num_rows; row += 16)
+        add_products<16>(vectors, num, numbers + row * row_stride, row_stride, stride, sums + row);
+    for (; row + 4 <= num_rows; row += 4)
+        add_products<4>(vectors, num, numbers + row * row_stride, row_stride, stride, sums + row);
+    for (; row < num_rows; row++)
+        add_products<1>(vectors, num, numbers + row * row_stride, row_stride, stride, sums + row);
+}
+
+/* Which of the queries, that of lane 0 at `position`, see a key. */
+static inline ints seen_by_lanes(int64_t key, int64_t position, int64_t window)
+{
+    ints lanes;
+    for (int lane = 0; lane < LANES; lane++)
+        lanes[lane] = lane;
+    const int32_t offset = key - position;
+    return (lanes >= offset) & (lanes < offset + int32_t(window));
+}
+
+/* Lets `num` queries, strided, of one head, at `position` and behind it, see the keys up to their own. */
+static void attend_block(const Layer *layer, int64_t lane, int64_t head, int64_t position, int64_t num,
+                         const float *queries, int64_t stride, float *out, int64_t out_stride)
+{
+    const int64_t key_size = layer->key_size, value_size = layer->value_size;
+    const int64_t kv_head = head / (layer->num_heads / layer->num_kv_heads);
+    const int64_t start = (lane * layer->num_kv_heads + kv_head) * layer->capacity;
+    const int64_t window = layer->window ? layer->window : INT32_MAX / 2;
+    floats scaled[key_size], results[value_size], scores[KEYS];
+    floats highest = floats{} + (layer->sinks ? layer->sinks[head] : -1e30f);
+    floats shares = floats{} + (layer->sinks ? 1.0f : 0.0f);
+    memset(scaled, 0, sizeof scaled);
+    memset(results, 0, sizeof results);
+    for (int64_t place = 0; place < key_size; place++)
+        for (int64_t query = 0; query < num; query++)
+            scaled[place][query] = queries[query * stride + place] * layer->scaling;
+    const int64_t end = position + num;
+    for (int64_t first = position >= window ? position - window + 1 : 0; first < end; first += KEYS) {
+        const int64_t num_keys = end - first < KEYS ? end - first : KEYS;
+        const float *keys = layer->keys + (start + first) * key_size;
+        const float *values = layer->values + (start + first) * value_size;
+        memset(scores, 0, sizeof scores);
+        add_all_products(scaled, key_size, num_keys, keys, key_size, 1, scores);
+        /* The keys between `all` and `some` are seen by all queries. */
+        const int64_t all = between(0, position + LANES - window - first, num_keys);
+        const int64_t some = between(all, position + 1 - first, num_keys);
+        const floats before = highest;
+        for (int64_t key = 0; key < num_keys; key++) {
+            if (layer->softcap != 0)
+                scores[key] = layer->softcap * tangent(scores[key] / layer->softcap);
+            if (key < all || key >= some)
+                scores[key] = seen_by_lanes(first + key, position, window)
+                    ? scores[key] : floats{} - INFINITY;
+            highest = scores[key] > highest ? scores[key] : highest;
+        }
+        const floats factor = exponential(before - highest);
+        shares *= factor;
+        for (int64_t place = 0; place < value_size; place++)
+            results[place] *= factor;
+        for (int64_t key = 0; key < num_keys; key++) {
+            scores[key] = exponential(scores[key] - highest);
+            shares += scores[key];
+        }
+        add_all_products(scores + all, some - all, value_size, values + all * value_size, 1, value_size,
+                         results);
+        for (int64_t key = all ? 0 : some; key < num_keys; key = key + 1 == all ? some : key + 1) {
+            /* A weight of zero does not cancel a NaN. */
+            const ints seen = seen_by_lanes(first + key, position, window);
+            for (int64_t place = 0; place < value_size; place++)
+                results[place] += seen ? scores[key] * values[key * value_size + place] : floats{};
+        }
+    }
+    for (int64_t place = 0; place < value_size; place++)
+        for (int64_t query = 0; query < num; query++)
+            out[query * out_stride + place] = results[place][query] / shares[query];
+}
+
+/* Lets the queries of a span of one lane, of which `context_len` tokens precede it, see the keys up to
+   their own; writes to `out` (query_len, num_heads, value_size), contiguous. */
+extern "C" void attend_span(const Layer *layer, int64_t lane, int64_t context_len, int64_t query_len,
+                            const float *queries, int64_t query_stride, int64_t query_head_stride,
+                            float *out)
+{
+    const int64_t num_blocks = (query_len + LANES - 1) / LANES;
+#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(layer->threads) \
+    if (layer->threads > 1)
+    for (int64_t head = 0; head < layer->num_heads; head++)
+        for (int64_t block = 0; block < num_blocks; block++) {
+            const int64_t query = block * LANES, left = query_len - query;
+            attend_block(layer, lane, head, context_len + query, left < LANES ? left : LANES,
+                         queries + query * query_stride + head * query_head_stride, query_stride,
+                         out + (query * layer->num_heads + head) * layer->value_size,
+                         layer->num_heads * layer->value_size);
         }
 }

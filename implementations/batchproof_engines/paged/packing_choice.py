@@ -124,7 +124,8 @@ def _choice(shape: str, layers: list[Layer]) -> Choice:
 def _gain(shape: str, layers: list[Layer], kernel: str, num_rows: int) -> float:
     """Returns how many times as fast as the plain one a kernel multiplies so many rows; measured
     once."""
-    question = f"{shape}, {kernel}, {num_rows} rows"
+    name = native.identity() if kernel == NATIVE else kernel
+    question = f"{shape}, {name}, {num_rows} rows"
     gain = _MEMORY.recall(question)
     if gain is None:
         gain = _measured(layers, kernel, num_rows)

@@ -81,6 +81,33 @@ def test_a_decode_sees_its_own_keys_and_no_others(
     assert out[:3].isfinite().all()
 
 
+@needs_native
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("sizes", [(8, 64, 64), (2, 32, 80), (1, 20, 7)], ids=str)
+@pytest.mark.parametrize("span", [(0, 1), (0, 70), (63, 2), (130, 20)], ids=str)
+def test_each_token_of_a_span_sees_the_keys_up_to_its_own(
+    form: AttentionForm, sizes: tuple[int, int, int], span: tuple[int, int]
+) -> None:
+    (num_kv_heads, key_size, value_size), (context_len, query_len) = sizes, span
+    torch.manual_seed(0)
+    end = context_len + query_len
+    keys, values = (torch.randn(3, num_kv_heads, 160, size) for size in (key_size, value_size))
+    query = torch.randn(query_len, key_size, 8).transpose(1, 2)
+    expected = [
+        alone(query[i], keys[1, :, : context_len + i + 1], values[1, :, : context_len + i + 1], form)
+        for i in range(query_len)
+    ]
+    keys[1, :, end:] = values[1, :, end:] = float("nan")
+    keys[0], keys[2], values[2] = float("nan"), float("inf"), float("nan")
+    out = torch.empty(query_len, 8, value_size)
+    native.attend_span(native.Layer.of(keys, values, 8, form), 1, context_len, query, out)
+    torch.testing.assert_close(out, torch.stack(expected), rtol=1e-5, atol=1e-5)
+    keys[1, :, end - 1] = values[1, :, end - 1] = float("nan")
+    native.attend_span(native.Layer.of(keys, values, 8, form), 1, context_len, query, out)
+    torch.testing.assert_close(out[:-1], torch.stack(expected)[:-1], rtol=1e-5, atol=1e-5)
+    assert out[-1].isnan().all(), "its own key shows, and in its own answer alone"
+
+
 def alone(query: Tensor, keys: Tensor, values: Tensor, form: AttentionForm) -> Tensor:
     """Attends for one query (heads, size)."""
     first = max(0, keys.shape[1] - form.window) if form.window else 0
