@@ -176,7 +176,8 @@ def build_unprobed(
     if not keeps_prefixes(options):
         config = replace(config, prefix_caching=False)
 
-    is_native = options.decodes != TORCH and model.dtype is torch.float32 and native.works()
+    may_be_native = options.backend == "lanes" and options.decodes != TORCH
+    is_native = may_be_native and model.dtype is torch.float32 and native.works()
 
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
         shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -34,8 +34,13 @@ def fusible(model: PreTrainedModel) -> list[Fused]:
     """Returns the modules of a model in float32 that one operator can stand for."""
     if model.dtype is not torch.float32:  # rounding in between is part of the module
         return []
-    found = filter(None, map(_of, model.modules()))
-    return [each for each in found if "forward" not in each.module.__dict__ and _is_same(each)]
+    parts = []
+    for module in model.modules():
+        with suppress(Exception):  # whatever a module of others asks for, it is no plain one
+            part = _of(module)
+            if part is not None and "forward" not in module.__dict__ and _is_same(part):
+                parts.append(part)
+    return parts
 
 
 @contextmanager

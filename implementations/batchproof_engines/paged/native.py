@@ -182,16 +182,19 @@ def _require_float(rows: Tensor) -> None:
 def _kernels() -> ctypes.CDLL:
     """Returns the compiled kernels. Raises `NotBuiltError`."""
     made = built(SOURCE, FLAGS, wanted=["-fopenmp"])  # without OpenMP its loops run in one thread
+    size, place = c_int64, c_void_p
+    signatures = {
+        "pack_weights": [size, size, place, size, size, place],
+        "multiply_packed": [size, size, size, *[place] * 4, c_int32],
+        "store": [place, *[size] * 4, *[place] * 3, size, size],
+        "attend_rows": [POINTER(Layer), size, *[place] * 4, size, size, place],
+        "attend_span": [POINTER(Layer), *[size] * 3, place, size, size, place],
+    }
     try:
         library = ctypes.CDLL(str(made))
-    except OSError as error:
+        for name, arguments in signatures.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+    except (OSError, AttributeError) as error:
         raise NotBuiltError(f"what the compiler made cannot be loaded: {error}") from error
-    size, place = c_int64, c_void_p
-    library.pack_weights.argtypes = [size, size, place, size, size, place]
-    library.multiply_packed.argtypes = [size, size, size, *[place] * 4, c_int32]
-    library.store.argtypes = [place, *[size] * 4, *[place] * 3, size, size]
-    library.attend_rows.argtypes = [POINTER(Layer), size, *[place] * 4, size, size, place]
-    library.attend_span.argtypes = [POINTER(Layer), *[size] * 3, place, size, size, place]
-    for name in ("pack_weights", "multiply_packed", "store", "attend_rows", "attend_span"):
-        getattr(library, name).restype = None
     return library

@@ -122,12 +122,12 @@ extern "C" void multiply_packed(int64_t num_rows, int64_t num_outputs, int64_t n
 
 /* Attention -------------------------------------------------------------------------------------- */
 
-/* exp(x) to two units in the last place, for x <= 0: 2^n times a polynomial in what is left (the
-   coefficients are those of Cephes' expf). NaN stays NaN. */
+/* exp(x) to two units in the last place, for x <= 0, and 0 below e^-87: 2^n times a polynomial in what is
+   left (the coefficients are those of Cephes' expf). NaN stays NaN. */
 static inline floats exponential(floats x)
 {
-    const floats lowest = floats{} - 87.0f;
-    x = x < lowest ? lowest : x;
+    const ints is_nothing = x < -87.0f;
+    x = is_nothing ? floats{} : x;
     const floats shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
     const floats whole = shifted - 12582912.0f;
     const floats rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
@@ -138,7 +138,7 @@ static inline floats exponential(floats x)
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
     const ints exponent = ((ints)shifted - 0x4b400000 + 127) << 23;
-    return sum * (floats)exponent;
+    return is_nothing ? floats{} : sum * (floats)exponent;
 }
 
 /* tanh(x), to an absolute error of 1e-7. */
@@ -303,7 +303,7 @@ static void attend_one(const Layer *layer, const float *query, int64_t head, int
         for (int64_t key = 0; key < num; key++)
             highest = scores[key] > highest ? scores[key] : highest;
         for (int64_t key = num; key % LANES; key++)
-            scores[key] = -INFINITY; /* adds e^-87 to a sum that is at least 1 */
+            scores[key] = -INFINITY;
         floats sum = {};
         for (int64_t key = 0; key < num; key += LANES) {
             floats *some = (floats *)(scores + key);

@@ -107,8 +107,8 @@ class PagedOptions:
             (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
             (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
             (
-                self.decodes == NATIVE and self.backend != "lanes",
-                "decodes=native needs backend=lanes",
+                self.decodes == NATIVE and (self.backend != "lanes" or self.feed == SEPARATE),
+                "decodes=native needs backend=lanes, and feed=packed or =stacked",
             ),
             *(
                 (self.feed != PACKED and bool(getattr(self, name)), f"{name} needs feed=packed")

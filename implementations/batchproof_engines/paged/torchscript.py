@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -104,7 +105,8 @@ class TracedForward:
         if key not in self._traces:
             fused = [] if self._by_tiles else self._traces.fusible
             tensors = self._traces.tensors
-            self._traces[key] = _traced(self._forward, self._device, packed, fused, tensors)
+            make = partial(_traced, self._forward, self._device, packed, tensors=tensors)
+            self._traces[key] = make(fused=fused) or (make(fused=[]) if fused else None)
         return self._traces[key]
 
 
