@@ -74,7 +74,8 @@ class RaggedBatch:
         """Where the keys of the rows from `first_row` on go, one for each token: block_id * block_size
         + offset."""
         blocks: list[int] = []
-        for sequence, context_len, query_len, _ in self.scheduled[first_row:]:
+        columns = (column[first_row:] for column in self.scheduled.columns[:3])
+        for sequence, context_len, query_len in zip(*columns, strict=True):
             table = sequence.block_table
             if query_len == 1:
                 blocks.append(table[context_len // block_size])
