@@ -30,7 +30,7 @@ Files = dict[str, bytes]
 
 @pytest.fixture(scope="module")
 def site() -> Files:
-    names = ("engines", "conformance.json", "invariance.json", "2026-11-22-cpu-released-tiny.json")
+    names = ("engines", "conformance.json", "invariance.json", "2026-11-23-cpu-released-tiny.json")
     return pages(read_all([RESULTS / name for name in names], Path("none")))
 
 
