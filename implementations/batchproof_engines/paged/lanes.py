@@ -81,7 +81,7 @@ class LanePool:
                 layer.values[lane, :, cells] = value
 
     def begin(self, batch: RaggedBatch) -> None:
-        """Prepares a step: where its keys go, and which decodes one product serves; grows the lanes if
+        """Prepares a step: where its keys go, and which decodes one call serves; grows the lanes if
         needed."""
         lanes, offsets = self._places(batch.slot_mapping(self._block_size))
         self._writes = torch.from_numpy(lanes), torch.from_numpy(offsets)
