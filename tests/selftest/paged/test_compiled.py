@@ -14,6 +14,7 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof_engines import paged as package
 from batchproof_engines.paged import compiled, paged
+from batchproof_engines.paged.native_build import compiler
 from batchproof_engines.paged.options import PagedOptions
 
 CPU = torch.device("cpu")
@@ -65,6 +66,7 @@ def test_the_layers_are_their_own_again_after_a_pass(model: PreTrainedModel) -> 
     assert not any("forward" in layer.__dict__ for layer in model.model.layers)
 
 
+@pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
 def test_inductor_answers_alike() -> None:
     model = load_model("llama-random", CPU, torch.float32).model
     options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}

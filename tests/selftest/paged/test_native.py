@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,8 +146,8 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     [
         ("", r"there is no C\+\+ compiler: neither CXX nor "),
         ("no-such-compiler", "the compiler 'no-such-compiler' does not run: "),
-        ("false", "the compiler 'false' fails: status 1"),
-        ("true", "the compiler 'true' makes no file"),
+        (f"{sys.executable} -c 'raise SystemExit(3)'", "the compiler .* fails: status 3"),
+        (f"{sys.executable} -c pass", "the compiler .* makes no file"),
         ('g++ "', "CXX is 'g\\+\\+ \"': No closing quotation"),
         *([("g++ -fvisibility=hidden", "cannot be loaded: ")] if shutil.which("g++") else []),
     ],

@@ -53,6 +53,7 @@ def measuring(gains: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> list[
 
     monkeypatch.setattr(packing_choice, "_measured", gain)
     monkeypatch.setattr(packing_choice, "works", lambda kernel, _: kernel in gains)
+    monkeypatch.setattr(native, "identity", lambda: NATIVE)
     monkeypatch.setattr(packing_choice, "_MEMORY", Memory())
     return measured
 
