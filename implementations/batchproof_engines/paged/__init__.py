@@ -24,6 +24,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
+    stand_ins, fusing                             other forward passes of modules, in traces
     packing, packing_choice                       copies of weights in a faster layout, on a CPU
     native                                        our own kernels for a CPU, compiled where they run
     tile_products, tile_kernels                   the same bits in every batch, on request

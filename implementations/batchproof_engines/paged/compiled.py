@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from batchproof.errors import ConfigError
+from batchproof_engines.paged.stand_ins import StandIns
 
 LEAST_TOKENS = 2  # the compiler specialises on a size of one
 Forward = Callable[..., Any]
@@ -29,32 +29,23 @@ Forward = Callable[..., Any]
 _COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, Forward]] = WeakKeyDictionary()
 
 
-class CompiledLayers(AbstractContextManager[None]):
+class CompiledLayers(StandIns):
     """A context in which the layers of a model run compiled.
 
     Raises `ConfigError` for a model without a uniform list of layers.
     """
 
     def __init__(self, model: PreTrainedModel, backend: str) -> None:
-        self._layers = uniform_layers(model)
-        if not self._layers:
+        layers = uniform_layers(model)
+        if not layers:
             raise ConfigError(
                 f"engine 'paged': compile needs a model whose layers are of one class, in a ModuleList "
                 f"as long as num_hidden_layers; {type(model).__name__} has none"
             )
         forwards = _COMPILED.setdefault(model, {})
         if backend not in forwards:
-            forwards[backend] = _compiled(type(self._layers[0]).forward, backend)
-        self._forward = forwards[backend]
-
-    def __enter__(self) -> None:
-        # In the instance's dictionary, which takes precedence: the class is shared with other models.
-        for layer in self._layers:
-            layer.__dict__["forward"] = self._forward.__get__(layer)
-
-    def __exit__(self, *_: object) -> None:
-        for layer in self._layers:
-            del layer.__dict__["forward"]
+            forwards[backend] = _compiled(type(layers[0]).forward, backend)
+        super().__init__((each, forwards[backend].__get__(each)) for each in layers)
 
 
 def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:

@@ -8,8 +8,8 @@ does is not told by their names, so it is tried.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -41,19 +41,6 @@ def fusible(model: PreTrainedModel) -> list[Fused]:
             if part is not None and "forward" not in module.__dict__ and _is_same(part):
                 parts.append(part)
     return parts
-
-
-@contextmanager
-def fusing(parts: Sequence[Fused]) -> Iterator[None]:
-    """A context, for making a trace, in which operators stand for these modules."""
-    for module, forward in parts:
-        # In the instance's dictionary, which takes precedence over the class; the model is not changed.
-        module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        for module, _ in parts:
-            del module.__dict__["forward"]
 
 
 def _of(module: nn.Module) -> Fused | None:

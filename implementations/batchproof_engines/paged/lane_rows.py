@@ -66,10 +66,8 @@ class LaneDecodes:
 
     def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
         """See `Decodes.attend`."""
-        queries = query[self.rows]
-        if len(self.rows) < self.num_lanes:  # there are lanes without a row in between
-            queries = query.new_zeros(self.num_lanes, *query.shape[1:])
-            queries[self.lanes] = query[self.rows]
+        queries = query.new_zeros(self.num_lanes, *query.shape[1:])  # of lanes without a row as well
+        queries[self.lanes] = query[self.rows]
         result[self.rows] = self._attended(held, queries, form)[self.lanes]
         self._repair(held, query, form, result)
 

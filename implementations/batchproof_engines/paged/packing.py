@@ -9,9 +9,6 @@ through `.data` moves as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -106,19 +103,6 @@ class PackedLinears:
             )
             self._selected[classes] = tuple(each for each in found if each is not None)
         return self._selected[classes]
-
-
-@contextmanager
-def multiplying(packed: Sequence[PackedLinear], weights: Sequence[Tensor]) -> Iterator[None]:
-    """A context, for making a trace, in which these layers multiply with these copies."""
-    for each, weight in zip(packed, weights, strict=True):
-        # In the instance's dictionary, which takes precedence over the class; the model is not changed.
-        each.layer.__dict__["forward"] = partial(each.multiply, weight)
-    try:
-        yield
-    finally:
-        for each in packed:
-            del each.layer.__dict__["forward"]
 
 
 def _packable(model: PreTrainedModel) -> list[Layer]:

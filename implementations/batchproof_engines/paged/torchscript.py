@@ -26,9 +26,10 @@ from transformers import PreTrainedModel
 
 from batchproof_engines.paged.attention import AttentionForm, passing_to
 from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.fusing import Fused, fusible, fusing
-from batchproof_engines.paged.packing import PackedLinear, PackedLinears, multiplying
+from batchproof_engines.paged.fusing import Fused, fusible
+from batchproof_engines.paged.packing import PackedLinear, PackedLinears
 from batchproof_engines.paged.packing_choice import PLAIN
+from batchproof_engines.paged.stand_ins import StandIns
 
 # Token ids (1, T), position ids (1, T), indices of the sampled tokens (S,) -> logits (S, vocab).
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -118,7 +119,9 @@ def _traced(
     tensors: Sequence[Tensor],
 ) -> Trace | None:
     def forward_packed(tokens: Tensor, positions: Tensor, last: Tensor, *others: Tensor) -> Tensor:
-        with fusing(fused), multiplying(packed, others[: len(packed)]):
+        copies = zip(packed, others, strict=False)  # behind the copies are the model's own tensors
+        products = ((each.layer, partial(each.multiply, copy)) for each, copy in copies)
+        with StandIns([*fused, *products]):
             return forward(tokens, positions, last)
 
     tokens = torch.arange(7, device=device)
