@@ -1,4 +1,4 @@
-"""The share of the copy bandwidth that decode attention reaches, with the chosen and other constants.
+"""The share of the memory ceiling that decode attention reaches, with the chosen and other constants.
 
 python -m tests.gpu.attention cuda measures.jsonl
 """
@@ -128,16 +128,16 @@ class Crowd:
 
 
 def measure(device: torch.device, measures: Measures) -> None:
-    copy = measure_ceilings(device, DTYPE).copy_bytes_per_s
+    ceiling = measure_ceilings(device, DTYPE).bytes_per_s
     kernels = load_kernels("triton" if triton_works() else "torch")
     is_cuda = device.type == "cuda"
     sweep = SWEEP if is_cuda else SWEEP[5:6]
     shapes = SERVED if is_cuda else ("tiny",)
     for shape, crowd in product(shapes, CROWDS if is_cuda else FEW):
-        _measure_crowd(shape, crowd, (AS_CHOSEN,), kernels, copy, device, measures)
+        _measure_crowd(shape, crowd, (AS_CHOSEN,), kernels, ceiling, device, measures)
     if triton_works():
         for crowd, shape in product(SWEPT if is_cuda else FEW, shapes):
-            _measure_crowd(shape, crowd, (AS_CHOSEN, *sweep), kernels, copy, device, measures)
+            _measure_crowd(shape, crowd, (AS_CHOSEN, *sweep), kernels, ceiling, device, measures)
 
 
 def _measure_crowd(
@@ -145,7 +145,7 @@ def _measure_crowd(
     sizes: tuple[int, int],
     ways: tuple[Constants, ...],
     kernels: Kernels,
-    copy: float,
+    ceiling: float,
     device: torch.device,
     measures: Measures,
 ) -> None:
@@ -164,16 +164,16 @@ def _measure_crowd(
                 if constants == AS_CHOSEN:
                     raise
                 continue
-            shares[str(constants)] = crowd.num_bytes / took_s / copy
+            shares[str(constants)] = crowd.num_bytes / took_s / ceiling
         if not shares:
             measures.add(name, "no time left")
             return
         best = sorted(shares, key=lambda each: -shares[each])[:NUM_BEST]
-        summary = f"{shares[str(AS_CHOSEN)]:.0%} of copy"
+        summary = f"{shares[str(AS_CHOSEN)]:.0%} of the memory ceiling"
         if len(shares) > 1:
             summary += "; best " + "; ".join(f"{shares[each]:.0%} with {each}" for each in best)
-        seconds = crowd.num_bytes / shares[str(AS_CHOSEN)] / copy
-        measures.add(name, summary, seconds=seconds, share_of_copy=shares, failed=failed)
+        seconds = crowd.num_bytes / shares[str(AS_CHOSEN)] / ceiling
+        measures.add(name, summary, seconds=seconds, share_of_memory=shares, failed=failed)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The limits of the machine: copying, reading, and the matrix products of the shapes that are served.
+"""The limits of the machine, and how near the products of the shapes that are served come to them.
 
 python -m tests.gpu.ceilings cuda measures.jsonl
 """
@@ -12,7 +12,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from batchproof.bench.ceilings import measure_ceilings
+from batchproof.bench.ceilings import Ceilings, measure_ceilings
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from tests.gpu.measures import Measures, asked
@@ -25,28 +25,25 @@ FUSED = {
 }  # the products after fusing
 NUM_ROWS = (1, 8, 64, 256)
 BEYOND_CACHES_BYTES = 1 << 28  # the size of the weights that take turns
-READ_BYTES = {"cuda": 1 << 30}
 DTYPE = torch.bfloat16
 
 
 def measure(device: torch.device, measures: Measures) -> None:
-    with measures.piece("copy and products"):
+    with measures.piece("ceilings"):
         ceilings = measure_ceilings(device, DTYPE)
-        copy, rate = ceilings.copy_bytes_per_s, ceilings.matmul_flop_per_s
-        measures.add(
-            "ceilings", f"{copy / 1e9:.0f} GB/s, {rate / 1e12:.1f} TFLOP/s", **asdict(ceilings)
+        summary = (
+            f"{ceilings.copy_bytes_per_s / 1e9:.0f} GB/s copied, "
+            f"{ceilings.read_bytes_per_s / 1e9:.0f} read, "
+            f"{ceilings.matmul_flop_per_s / 1e12:.1f} TFLOP/s"
         )
-    with measures.piece("read"):
-        cells = torch.ones(READ_BYTES.get(device.type, 1 << 24) // 4, dtype=torch.int32, device=device)
-        read = cells.nbytes / seconds_of(cells.sum, device)
-        measures.add("read", f"{read / 1e9:.0f} GB/s", read_bytes_per_s=read)
+        measures.add("ceilings", summary, **asdict(ceilings))
     for shape in SERVED if device.type == "cuda" else ("tiny",):
         for layer, (num_out, num_in) in linears(shape).items():
             if measures.left_s < 5:
                 measures.add(f"{shape} {layer}", "no time left")
                 continue
             with measures.piece(f"{shape} {layer}"):
-                _measure_linear(f"{shape} {layer}", num_out, num_in, copy, device, measures)
+                _measure_linear(f"{shape} {layer}", num_out, num_in, ceilings, device, measures)
 
 
 def linears(shape: str) -> dict[str, tuple[int, int]]:
@@ -67,7 +64,12 @@ def _fused(found: dict[str, tuple[int, int]]) -> Iterator[tuple[str, tuple[int, 
 
 
 def _measure_linear(
-    name: str, num_out: int, num_in: int, copy: float, device: torch.device, measures: Measures
+    name: str,
+    num_out: int,
+    num_in: int,
+    ceilings: Ceilings,
+    device: torch.device,
+    measures: Measures,
 ) -> None:
     weight_bytes = num_out * num_in * DTYPE.itemsize
     num_weights = max(1, min(64, BEYOND_CACHES_BYTES // weight_bytes)) if device.type == "cuda" else 1
@@ -82,11 +84,13 @@ def _measure_linear(
 
         took_s[num_rows] = seconds_of(recorded(multiply, device), device, num_calls=3) / num_weights
     shares = {
-        rows: (weight_bytes + rows * (num_out + num_in) * DTYPE.itemsize) / seconds / copy
+        rows: (weight_bytes + rows * (num_out + num_in) * DTYPE.itemsize)
+        / seconds
+        / ceilings.bytes_per_s
         for rows, seconds in took_s.items()
     }
     summary = ", ".join(f"{n} rows {took_s[n] * 1e6:.1f} us {shares[n]:.0%}" for n in NUM_ROWS)
-    figures = {"num_out": num_out, "num_in": num_in, "seconds": took_s, "share_of_copy": shares}
+    figures = {"num_out": num_out, "num_in": num_in, "seconds": took_s, "share_of_memory": shares}
     measures.add(name, summary, **figures)
 
 

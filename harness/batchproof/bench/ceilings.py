@@ -1,17 +1,19 @@
-"""The limits of this machine, measured in the same run: bytes copied and matrices multiplied.
+"""The limits of this machine, measured in the same run: bytes moved and matrices multiplied.
 
-With torch's current number of threads. A copy reads and writes; reading alone can be slightly faster,
-so a step that mostly reads can exceed this ceiling by a few per cent.
+With torch's current number of threads. A ceiling is the highest rate that any of torch's kernels
+reaches, because one library's kernel can be far from what the processor does: in float32 on an AMD EPYC
+with AVX-512, `torch.mm` (MKL) multiplies at less than half the rate of oneDNN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 
 import torch
+from torch.nn import functional
 
 from batchproof.run.devices import synchronise
 
@@ -24,7 +26,13 @@ class Ceilings:
     """The limits of one device in one dtype."""
 
     copy_bytes_per_s: float  # read and written
+    read_bytes_per_s: float
     matmul_flop_per_s: float  # a multiply-add is two operations
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The memory ceiling: the faster of copying and reading."""
+        return max(self.copy_bytes_per_s, self.read_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +50,40 @@ SIZES = {
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """Returns the best of several rounds of each; takes about a second on one CPU thread."""
+    """Returns the best of several rounds of each; takes one to two seconds on one CPU thread."""
     sizes = SIZES.get(device.type, SIZES["cpu"])
-    source = torch.ones(sizes.copy_bytes, dtype=torch.uint8, device=device)
+    source = torch.ones(sizes.copy_bytes // 4, device=device)  # float32
     target = torch.empty_like(source)
     copy_s = _best_s(lambda: target.copy_(source), device, sizes.num_calls)
-    return Ceilings(2 * sizes.copy_bytes / copy_s, _matmul_flop_per_s(device, dtype, sizes))
+    read_s = _best_s(source.sum, device, sizes.num_calls)
+    return Ceilings(
+        copy_bytes_per_s=2 * source.nbytes / copy_s,
+        read_bytes_per_s=source.nbytes / read_s,
+        matmul_flop_per_s=_matmul_flop_per_s(device, dtype, sizes),
+    )
 
 
 def _matmul_flop_per_s(device: torch.device, dtype: torch.dtype, sizes: _Sizes) -> float:
-    size = min(256, sizes.matrix)
-    while size < sizes.matrix and _matmul_s(size, device, dtype, num_calls=1, for_s=0.0) < PATIENCE_S:
+    """Returns the rate of the fastest kernel at its best size: a CPU may reach it on small matrices."""
+    best, size = 0.0, min(256, sizes.matrix)
+    while True:
+        for multiply in _products(size, device, dtype):
+            best_s = _best_s(multiply, device, sizes.num_calls, SECONDS_OF_ROUNDS / 2)
+            best = max(best, 2 * size**3 / best_s)
+        if size >= sizes.matrix or best_s > PATIENCE_S:
+            return best
         size *= 2
-    return 2 * size**3 / _matmul_s(size, device, dtype, sizes.num_calls, SECONDS_OF_ROUNDS)
 
 
-def _matmul_s(
-    size: int, device: torch.device, dtype: torch.dtype, num_calls: int, for_s: float
-) -> float:
+def _products(size: int, device: torch.device, dtype: torch.dtype) -> Iterator[Callable[[], object]]:
+    """Yields a square product by each library that torch has for it."""
     # Random, because a GPU draws less power and runs faster on zeros.
     left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
-    return _best_s(lambda: torch.mm(left, right, out=product), device, num_calls, for_s)
+    yield lambda: torch.mm(left, right, out=product)
+    if device.type == "cpu" and dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        in_onednn, weight = left.to_mkldnn(), right.to_mkldnn()
+        yield lambda: functional.linear(in_onednn, weight)
 
 
 def _best_s(

@@ -96,7 +96,7 @@ def least_time(trace: Sequence[StepRecord], costs: ModelCosts, ceilings: Ceiling
     total_bytes = total_flop = 0
     for record in trace:
         step_bytes, step_flop = step_costs(record.rows, costs)
-        memory_s = step_bytes / ceilings.copy_bytes_per_s
+        memory_s = step_bytes / ceilings.bytes_per_s
         compute_s = step_flop / ceilings.matmul_flop_per_s
         held_s["memory" if memory_s >= compute_s else "compute"] += max(memory_s, compute_s)
         total_bytes += step_bytes

@@ -72,8 +72,8 @@ def _benchmark_facts(source: Source) -> Iterator[Fact]:
         yield Fact("limits of goodput", limits)
     yield Fact("clock of ratios", words.clock_words(header["clock"]))
     for dtype, ceiling in header.get("ceilings", {}).items():
-        rates = (
-            f"{words.number(ceiling['copy_bytes_per_s'] / 1e9)} GB/s copied, "
-            f"{words.number(ceiling['matmul_flop_per_s'] / 1e9)} GFLOP/s multiplied"
-        )
-        yield Fact(f"ceilings, {dtype}", rates)
+        rates = [f"{words.number(ceiling['copy_bytes_per_s'] / 1e9)} GB/s copied"]
+        if "read_bytes_per_s" in ceiling:  # not in older files
+            rates.append(f"{words.number(ceiling['read_bytes_per_s'] / 1e9)} GB/s read")
+        rates.append(f"{words.number(ceiling['matmul_flop_per_s'] / 1e9)} GFLOP/s multiplied")
+        yield Fact(f"ceilings, {dtype}", ", ".join(rates))

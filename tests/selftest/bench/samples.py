@@ -80,7 +80,13 @@ def header(
             "threads": 1,
         },
         "clock": clock,
-        "ceilings": {dtype: {"copy_bytes_per_s": 1.0e10, "matmul_flop_per_s": 5.0e10}},
+        "ceilings": {
+            dtype: {
+                "copy_bytes_per_s": 1.0e10,
+                "read_bytes_per_s": 1.2e10,
+                "matmul_flop_per_s": 5.0e10,
+            }
+        },
     }
 
 

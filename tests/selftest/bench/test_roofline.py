@@ -38,7 +38,7 @@ from batchproof.checks.masks import brute_force_mask
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 
-H100 = Ceilings(copy_bytes_per_s=3.0e12, matmul_flop_per_s=798e12)
+H100 = Ceilings(copy_bytes_per_s=3.0e12, read_bytes_per_s=2.9e12, matmul_flop_per_s=798e12)
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -153,7 +153,7 @@ def test_gpt2_counts_its_transposed_layers_and_looks_its_positions_up() -> None:
 def test_steps_add_up_and_the_larger_side_of_each_binds() -> None:
     costs = costs_of(on_meta(LlamaConfig(**SMALL)))
     decode, prefill = step((10, 1)), step((0, 4000))
-    machine = Ceilings(copy_bytes_per_s=1e9, matmul_flop_per_s=1e10)
+    machine = Ceilings(copy_bytes_per_s=0.8e9, read_bytes_per_s=1e9, matmul_flop_per_s=1e10)
     alone = [least_time([each], costs, machine) for each in (decode, prefill)]
     assert [each.bound for each in alone] == ["memory", "compute"]
     both = least_time([decode, prefill], costs, machine)
@@ -195,7 +195,17 @@ def test_the_ceilings_are_measured_in_the_dtype(
     monkeypatch.setitem(ceilings_module.SIZES, "cpu", _Sizes(1 << 16, 32, 1))
     monkeypatch.setattr(ceilings_module, "SECONDS_OF_ROUNDS", 0.0)
     found = measure_ceilings(torch.device("cpu"), dtype)
-    assert math.isfinite(found.copy_bytes_per_s)
-    assert found.copy_bytes_per_s > 0
-    assert math.isfinite(found.matmul_flop_per_s)
-    assert found.matmul_flop_per_s > 0
+    for rate in (found.copy_bytes_per_s, found.read_bytes_per_s, found.matmul_flop_per_s):
+        assert math.isfinite(rate)
+        assert rate > 0
+
+
+def test_a_ceiling_is_the_rate_of_the_fastest_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((2.0, 1.0, 0.5, 0.25, 0.125, 8.0))  # copy, read, two kernels at 256 and at 512
+    monkeypatch.setitem(ceilings_module.SIZES, "cpu", _Sizes(1 << 10, 512, 1))
+    monkeypatch.setattr(ceilings_module, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(ceilings_module, "_best_s", lambda *_: next(seconds))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    found = measure_ceilings(torch.device("cpu"), torch.float32)
+    assert found.bytes_per_s == found.copy_bytes_per_s == found.read_bytes_per_s == 1024
+    assert found.matmul_flop_per_s == 2 * 512**3 / 0.125
