@@ -7,11 +7,10 @@ those steps cancels. The time of a prefill is that of a call with a cap of one t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from random import Random
-from typing import Any
 
 from batchproof.api import EngineConfig, Request
 
@@ -91,12 +90,8 @@ class Axis:
     unit: str
     one: str
     many: str
-    fixed: tuple[tuple[str, int], ...]
+    fixed: Mapping[str, int]
     points: tuple[Point, ...]
-
-    def header(self) -> dict[str, Any]:
-        """Returns the first fields of its entry in a result file."""
-        return {"axis": self.name, "unit": self.unit, "fixed": dict(self.fixed)}
 
 
 def sequences_axis(
@@ -104,7 +99,7 @@ def sequences_axis(
 ) -> Axis:
     """The time of a step that gives each of x sequences in flight one token."""
     points = [decode_point(n, n, context, num_steps) for n in sizes]
-    fixed = (("context", context),)
+    fixed = {"context": context}
     return Axis("sequences", "s per step", "sequence", "sequences", fixed, tuple(points))
 
 
@@ -112,7 +107,7 @@ def context_axis(sizes: Sequence[int] = POWERS, num_sequences: int = 2) -> Axis:
     """The time of a step by the context of each sequence. Long contexts get more steps, or the noise of
     the prefill would hide them."""
     points = [decode_point(n, num_sequences, n, min(max(16, n // 32), 64, n)) for n in sizes]
-    fixed = (("sequences", num_sequences),)
+    fixed = {"sequences": num_sequences}
     one, many = "token of context", "tokens of context"
     return Axis("context", "s per step", one, many, fixed, tuple(points))
 
@@ -120,7 +115,7 @@ def context_axis(sizes: Sequence[int] = POWERS, num_sequences: int = 2) -> Axis:
 def prompt_axis(sizes: Sequence[int] = POWERS) -> Axis:
     """The time of one prompt alone, up to its first token."""
     points = [Point(n, 1, n, short_cap=0, num_steps=1) for n in sizes]
-    fixed = (("sequences", 1),)
+    fixed = {"sequences": 1}
     return Axis("prompt", "s per prompt", "prompt token", "prompt tokens", fixed, tuple(points))
 
 
@@ -130,7 +125,7 @@ def requests_axis(
     """The time of a queue of x requests over a few slots. It grows faster than the queue if waiting or
     finished requests add to the cost of a step."""
     points = [Point(n, n, prompt_len, 0, cap, num_slots) for n in sizes]
-    fixed = (("slots", num_slots), ("prompt", prompt_len))
+    fixed = {"slots": num_slots, "prompt": prompt_len}
     return Axis("requests", "s per token of all", "request", "requests", fixed, tuple(points))
 
 

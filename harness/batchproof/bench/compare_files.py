@@ -27,7 +27,7 @@ from batchproof.bench.matched_rows import (
     warnings_about,
 )
 from batchproof.bench.ratios import Ratio
-from batchproof.bench.results import load
+from batchproof.bench.reading import load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,13 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from batchproof.api import (
-    Completion,
-    Engine,
-    Request,
-    SteppingEngine,
-    TokenEvent,
-)
+from batchproof.api import Completion, Engine, Request, SteppingEngine, TokenEvent
 from batchproof.bench.arrivals import Arrivals
 from batchproof.bench.client import ClientLog
 from batchproof.bench.processes import CpuMeter
@@ -79,9 +73,7 @@ def serve_at_once(
 ) -> Round:
     """Makes one call of `generate`. Raises what the engine raises, `EngineHang`, and
     `BrokenPromise`."""
-    asked = [
-        replace(request) for request in requests
-    ]  # ours stay as they are, whatever is done to these
+    asked = [replace(each) for each in requests]  # ours stay as they are, whatever is done to these
     synchronise(device)
     with time_limit(time_limit_s, "generate"):
         cpu, began = CpuMeter(), perf_counter()

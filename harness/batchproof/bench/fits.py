@@ -134,7 +134,6 @@ def describe(samples: Sequence[Sample], one: str, many: str) -> str:
 
 def duration(seconds: float) -> str:
     """Returns three digits in the unit that suits, as `1.82 ms`."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1 or unit == "µs":
-            return f"{seconds * factor:.3g} {unit}"
-    raise AssertionError("the last unit takes every time")
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

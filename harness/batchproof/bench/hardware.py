@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from batchproof.bench.processes import PROC, bytes_in
 from batchproof.records.made import cpu_name
 
 NVIDIA_FIELDS = (
@@ -37,7 +37,8 @@ def device_facts(device: torch.device) -> dict[str, Any]:
             "clocks": found or None,
         }
     name = cpu_name() if device.type == "cpu" else f"{platform.machine()} GPU"
-    return facts | {"name": name, "driver": None, "memory_bytes": _total_memory_bytes()}
+    memory_bytes = bytes_in(PROC / "meminfo", "MemTotal")
+    return facts | {"name": name, "driver": None, "memory_bytes": memory_bytes}
 
 
 def _cores() -> list[int] | None:
@@ -58,12 +59,3 @@ def _query_nvidia_smi(uuid: str) -> dict[str, str]:
     # A MIG slice has its own id, which is not in the list.
     own = next((cells for cells in gpus if cells[0] == uuid), gpus[0] if gpus else None)
     return dict(zip(NVIDIA_FIELDS, own[1:], strict=True)) if own else {}
-
-
-def _total_memory_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    totals = [line.split()[1] for line in lines if line.startswith("MemTotal:")]
-    return 1024 * int(totals[0]) if totals else None

@@ -42,14 +42,17 @@ class InterferenceMonitor:
         return "something computes although no request is being served" if is_busy else None
 
 
-def stop_for(harm: str, culprit: TimedEngine | None, engines: Sequence[TimedEngine]) -> None:
-    """Voids the figures of all engines. Only the culprit, if known, is INVALID; the others are
-    UNVERIFIED."""
+def stopped_for(harm: str | None, culprit: TimedEngine | None, engines: Sequence[TimedEngine]) -> bool:
+    """Voids the figures of all engines if there is harm, and returns whether there is. Only the
+    culprit, if known, is INVALID; the others are UNVERIFIED."""
+    if harm is None:
+        return False
     if culprit is not None:
         culprit.accuse(harm)
     who = "an engine of this run" if culprit is None else f"engine {culprit.name!r}"
     for each in engines:
         each.accuse(f"{who} has done harm, so nothing here counts: {harm}", is_blameless=True)
+    return True
 
 
 def _is_process_busy() -> bool:

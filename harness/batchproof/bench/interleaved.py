@@ -9,11 +9,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 from batchproof.bench import schedule
-from batchproof.bench.interference import InterferenceMonitor, stop_for
+from batchproof.bench.interference import InterferenceMonitor, stopped_for
 from batchproof.bench.laps import Laps
 from batchproof.bench.ratios import paired_ratio
 from batchproof.bench.reading import VALID, exceeds_slots
@@ -74,13 +75,11 @@ def timed_engines(
     finally:
         for each in engines:
             each.close()
-    harm = monitor.harm()
-    if harm is not None:
-        stop_for(harm, None, engines)
+    stopped_for(monitor.harm(), None, engines)
     for each in engines:
         each.learn()
     for each in engines:
-        each.judge_rounds(lambda name=each.name: on_round(f"checking {name}"))  # type: ignore[misc]
+        each.judge_rounds(partial(on_round, f"checking {each.name}"))
     return engines
 
 
@@ -91,17 +90,13 @@ def _run(
     monitor: InterferenceMonitor,
     on_round: Callable[[str], None],
 ) -> None:
-    harm = monitor.harm()  # engines were built before, to learn their capabilities
-    if harm is not None:
-        stop_for(harm, None, engines)
+    if stopped_for(monitor.harm(), None, engines):  # built before, to learn their capabilities
         return
     for each in engines:
         on_round(f"{each.name}: first round")
         each.start()
         on_round(f"{each.name}: first round checked")
-        harm = monitor.harm()
-        if harm is not None:
-            stop_for(harm, each, engines)
+        if stopped_for(monitor.harm(), each, engines):
             return
     num_rounds = num_laps * laps.num_rounds
     for number in range(1, num_rounds + 1):
@@ -111,9 +106,7 @@ def _run(
                 continue
             gc.collect()  # no engine is charged for the garbage of another
             each.time_round(number)
-            harm = monitor.noise()
-            if harm is not None:
-                stop_for(harm, each, engines)
+            if stopped_for(monitor.noise(), each, engines):
                 return
 
 

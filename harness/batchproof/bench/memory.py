@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import torch
 
-from batchproof.bench.processes import PROC, descendants
+from batchproof.bench.processes import PROC, bytes_in, descendants
 
 RESET_PEAK = "5"  # proc(5): resets the peak resident set size of a process
 
@@ -76,9 +76,4 @@ def _reset_peak(pid: int | str) -> bool:
 
 
 def _resident_bytes(pid: int | str, key: str) -> int | None:
-    try:
-        lines = (PROC / str(pid) / "status").read_text().splitlines()
-    except OSError:
-        return None
-    values = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-    return 1024 * int(values[0]) if values else None
+    return bytes_in(PROC / str(pid) / "status", key)

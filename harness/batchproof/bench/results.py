@@ -11,33 +11,20 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from batchproof.bench.reading import SCHEMA, Document, clock_of, is_complete, load
+from batchproof.bench.reading import SCHEMA, Document, is_complete
 from batchproof.records.file_kinds import replace_text
 
-__all__ = ["SCHEMA", "ResultFile", "clock_of", "is_complete", "load", "save"]
+__all__ = ["SCHEMA", "ResultFile"]
 
 
 class ResultFile:
-    """A result file as a context manager, which calls `finish` unless the block raises.
+    """A result file that grows. Nothing is written before `write`: a run that fails to start leaves an
+    older file as it is."""
 
-    Nothing is written before `write`: a run that fails to start leaves an older file as it is.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._result: Document = {"schema": SCHEMA}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None and "header" in self._result:
-            self.finish()
 
     def write(self, header: Mapping[str, object]) -> None:
         """Writes the file without entries. Raises `UsageError` if it cannot be written."""
@@ -49,13 +36,11 @@ class ResultFile:
         self._add("comparisons", comparison)
 
     def add_growth(self, growth: Mapping[str, object]) -> None:
-        """Appends an entry of cost growth and writes the file. Raises `ValueError` for NaN or
-        infinity."""
+        """Appends an entry of cost growth. Raises as `add_comparison` does."""
         self._add("growth", growth)
 
     def add_load(self, load: Mapping[str, object]) -> None:
-        """Appends an engine's entry of a load sweep and writes the file. Raises `ValueError` for NaN
-        or infinity."""
+        """Appends an engine's entry of a load sweep. Raises as `add_comparison` does."""
         self._add("load", load)
 
     def finish(self) -> None:
@@ -79,14 +64,9 @@ class ResultFile:
         self._save()
 
     def _save(self) -> None:
-        save(self.path, self._result)
-
-
-def save(path: Path, result: Mapping[str, object]) -> None:
-    """Replaces the file in one step. Raises `ValueError` for NaN or infinity: an undefined figure is
-    null."""
-    text = "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in result.items()) + "\n}\n"
-    replace_text(path, text)
+        """Replaces the file in one step."""
+        parts = ",\n".join(f'"{key}": {_lines(value)}' for key, value in self._result.items())
+        replace_text(self._path, f"{{\n{parts}\n}}\n")
 
 
 def _lines(value: object) -> str:

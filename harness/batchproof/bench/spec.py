@@ -34,6 +34,10 @@ class Range:
     low: int
     high: int
 
+    def drawn(self, rng: random.Random) -> int:
+        """Returns one of them."""
+        return rng.randint(self.low, self.high)
+
     def __str__(self) -> str:
         return f"{self.low}..{self.high}"
 
@@ -119,7 +123,7 @@ class BenchSpec:
         length."""
         rng = random.Random(self.seed)
         prompts = [
-            [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(rng.randint(*self._lens))]
+            [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(self.prompt_len.drawn(rng))]
             for _ in range(self.num_requests)
         ]
         caps = [self._draw_cap(rng) for _ in prompts]
@@ -159,10 +163,6 @@ class BenchSpec:
             prefix_caching=self.prefix_caching,
         )
 
-    @property
-    def _lens(self) -> tuple[int, int]:
-        return self.prompt_len.low, self.prompt_len.high
-
     def _draw_cap(self, rng: random.Random) -> int:
         chosen = self.cap[-1][1]
         if len(self.cap) > 1:  # a single range makes no draw: `ragged` depends on it
@@ -172,7 +172,7 @@ class BenchSpec:
                 if draw < 0:
                     chosen = each
                     break
-        return rng.randint(chosen.low, chosen.high)
+        return chosen.drawn(rng)
 
     def _check_fit(self, requests: tuple[Request, ...], context_len: int) -> None:
         largest = max(requests, key=_num_tokens)

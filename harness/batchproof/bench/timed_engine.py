@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
@@ -31,9 +31,9 @@ class FirstRound:
     of the figures, because the model is instrumented."""
 
     seconds: float  # compiling and capturing included
-    trace: Sequence[StepRecord] = ()
-    seen: ForwardLog = field(default_factory=ForwardLog)
-    peak_memory_bytes: int | None = None
+    trace: Sequence[StepRecord]
+    seen: ForwardLog
+    peak_memory_bytes: int | None
 
 
 class TimedEngine:

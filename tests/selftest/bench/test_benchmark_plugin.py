@@ -14,7 +14,7 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.bench.load import SHARES
-from batchproof.bench.results import load
+from batchproof.bench.reading import load
 from batchproof.cli import bench_command
 from batchproof.places import CASES, ROOT
 from batchproof.plugin import bench_options

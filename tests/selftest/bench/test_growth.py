@@ -17,14 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import (
-    Completion,
-    Engine,
-    EngineConfig,
-    Request,
-    StepRecord,
-    TracingEngine,
-)
+from batchproof.api import Completion, Engine, EngineConfig, Request, StepRecord, TracingEngine
 from batchproof.bench import axes as axes_module
 from batchproof.bench import growth_runner
 from batchproof.bench.axes import (
@@ -45,12 +38,7 @@ from batchproof.bench.fits import (
     fit_growth,
     upper_half,
 )
-from batchproof.bench.growth import (
-    GrowthBudget,
-    GrowthEngine,
-    measure_growth,
-    num_pieces,
-)
+from batchproof.bench.growth import GrowthBudget, GrowthEngine, measure_growth, num_pieces
 from batchproof.bench.growth_runner import GrowthRunner
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
@@ -388,5 +376,6 @@ def test_an_answer_that_was_found_right_is_judged_once(lab: Laboratory) -> None:
         replace(each, judge=lambda *_, name=each.name: judged.append(name))
         for each in growth_engines(lab, "static", "ragged")
     ]
-    measure_growth(lab.subject(MODEL), taking_part, SMALL[:1], GrowthBudget(num_laps=1))
+    budget = GrowthBudget(num_laps=1)
+    measure_growth(lab.subject(MODEL), taking_part, SMALL[:1], budget, lambda _: None)
     assert judged == ["static"] * 2 * 3
