@@ -18,6 +18,7 @@ import torch
 
 from batchproof.api import Completion, FinishReason, Request, TokenEvent
 from batchproof.bench import drive
+from batchproof.bench.arrivals import Arrivals
 from batchproof.bench.knee import judge_points
 from batchproof.bench.load import Load
 from batchproof.bench.load_sweep import point_of
@@ -44,12 +45,11 @@ class Clock:
 
 @dataclass
 class SimulatedEngine:
-    """Serves the queue in order. A step takes `step_s`, and `prompt_s` more for each prompt token it
+    """Serves the queue in order. A step takes `STEP_S`, and `prompt_s` more for each prompt token it
     feeds; every running request has a token at its end."""
 
     clock: Clock
     slots: int
-    step_s: float = STEP_S
     prompt_s: float = 0.0
     waiting: deque[Request] = field(default_factory=deque)
     running: dict[str, tuple[Request, int]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class SimulatedEngine:
             request = self.waiting.popleft()
             fed += len(request.prompt_token_ids)
             self.running[request.request_id] = (request, 0)
-        self.clock.now += self.step_s + fed * self.prompt_s
+        self.clock.now += STEP_S + fed * self.prompt_s
         return list(self._events())
 
     def _events(self) -> Iterator[TokenEvent]:
@@ -106,8 +106,9 @@ class Meter:
         return self.own_s
 
 
-def simulate_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Puts the client on a simulated clock, and returns that."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the client is put on."""
     made = Clock()
     monkeypatch.setattr(drive, "perf_counter", lambda: made.now)
     monkeypatch.setattr(drive, "CpuMeter", lambda: Meter(made))
@@ -175,17 +176,31 @@ def wanted(num: int, cap: int, prompt_len: int = 1) -> tuple[Request, ...]:
     return tuple(Request(f"r{n}", (1,) * prompt_len, cap) for n in range(num))
 
 
-def served(clock: Clock, workload: BenchWorkload, prompt_s: float = 0.0) -> drive.Round:
+def serve(
+    engine: Any, requests: Sequence[Request], came: Arrivals, wave_of: int | None = None
+) -> drive.Round:
+    """`wave_of`: the most requests of a call of `generate`; None: the engine is stepped."""
+    is_stepping = wave_of is None
+    return drive.serve(engine, requests, came, CPU, 60.0, is_stepping, num_slots=wave_of or 1)
+
+
+def served(
+    clock: Clock,
+    workload: BenchWorkload,
+    prompt_s: float = 0.0,
+    kind: type[SimulatedEngine] = SimulatedEngine,
+) -> drive.Round:
     """The clock starts anew, so that no digit is lost to the rounds before."""
     clock.now = clock.slept = 0.0
-    engine = SimulatedEngine(clock, workload.config.max_num_seqs, prompt_s=prompt_s)
-    requests, came = workload.requests, workload.arrivals
-    return drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1)
+    engine = kind(clock, workload.config.max_num_seqs, prompt_s)
+    return serve(engine, workload.requests, workload.arrivals)
 
 
-def curve(clock: Clock, load: Load, spec: BenchSpec) -> list[dict[str, Any]]:
+def curve(
+    clock: Clock, load: Load, spec: BenchSpec, kind: type[SimulatedEngine] = SimulatedEngine
+) -> list[dict[str, Any]]:
     workloads = [each.realise(50, 64) for each in load.specs(spec)]
-    found = [point_of([served(clock, each)], each, TERMS) for each in workloads]
+    found = [point_of([served(clock, each, kind=kind)], each, TERMS) for each in workloads]
     points = [{"load": value} | point for value, point in zip(load.values, found, strict=True)]
     judge_points(points)
     return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +15,13 @@ from batchproof.bench.load import RATE, Load
 from batchproof.bench.load_sweep import point_of
 from batchproof.bench.spec import BenchSpec, Range
 from tests.selftest.bench.simulated import (
-    CPU,
     STEP_S,
     TERMS,
     Clock,
     SimulatedEngine,
     curve,
+    serve,
     served,
-    simulate_time,
 )
 
 ONE = ((1.0, Range(1, 1)),)
@@ -30,26 +30,17 @@ MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots
 CAPACITY = 1 / (5 * STEP_S)  # of `MIXED`, in requests per second, if prompts cost nothing
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return simulate_time(monkeypatch)
-
-
-def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -> None:
-    read = drive._read
-
-    def slowly(event: TokenEvent) -> tuple[Any, ...]:
-        clock.now += seconds
-        return read(event)
-
-    monkeypatch.setattr(drive, "_read", slowly)
-
-
 @pytest.mark.parametrize(("steps", "share"), [(1 / 8, 1 / 9), (1 / 64, 1 / 65)])
 def test_a_client_that_is_slow_between_steps_makes_no_claim(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, steps: float, share: float
 ) -> None:
-    slow(monkeypatch, clock, steps * STEP_S)
+    read = drive._read
+
+    def slowly(events: Sequence[object]) -> list[tuple[Any, ...]]:
+        clock.now += steps * STEP_S
+        return read(events)
+
+    monkeypatch.setattr(drive, "_read", slowly)
     (point,) = curve(clock, Load.parsed(f"rate:{CAPACITY / 2}"), MIXED)
     assert point["client"]["own_share"] == pytest.approx(share)
     if share < 0.05:
@@ -77,7 +68,7 @@ def test_the_delay_by_a_long_step_is_the_engines(clock: Clock) -> None:
     requests = (Request("long", (1,) * 128, 2), *workload.requests[:3])
     came = drive.Arrivals((0.0, 0.25, 0.5, 0.75))
     engine = SimulatedEngine(clock, 4, prompt_s=STEP_S)
-    log = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1).client
+    log = serve(engine, requests, came).client
     assert log is not None
     first = 129 * STEP_S
     assert log.submitted_s == (0.0, *[first] * 3)
@@ -118,9 +109,7 @@ def test_a_server_gets_each_request_when_it_is_due(clock: Clock) -> None:
     sent when the first has ended."""
     requests = tuple(Request(f"r{n}", (1,), 1) for n in range(3))
     came = drive.Arrivals((0.0, 0.25, 0.375))
-    served = drive.serve(
-        SimulatedServer(clock, {}), requests, came, CPU, 60.0, is_stepping=True, num_slots=1
-    )
+    served = serve(SimulatedServer(clock, {}), requests, came)
     assert served.client is not None
     assert served.client.submitted_s == came.due_s
     assert served.token_times_s == ((0.5,),) * 3
@@ -132,7 +121,5 @@ def test_an_engine_that_forgets_a_request_ends_a_closed_loop(clock: Clock) -> No
             return [each for each in super().step() if each.request_id != "r1"]
 
     workload = replace(MIXED, concurrency=1, num_requests=3).realise(50, 64)
-    engine, requests, came = Forgetful(clock, 1), workload.requests, workload.arrivals
-    found = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1)
-    reasons = [each.finish_reason for each in found.completions]
+    reasons = [each.finish_reason for each in served(clock, workload, kind=Forgetful).completions]
     assert reasons == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.ERROR]

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from batchproof.api import Request
-from batchproof.bench import drive
 from batchproof.bench.arrivals import AT_ONCE, Arrivals
 from batchproof.bench.metrics import measure
 from batchproof.bench.spec import BenchSpec, Range
 from tests.selftest.bench.simulated import (
-    CPU,
     STEP_S,
     Clock,
     Expected,
     SimulatedEngine,
     one_slot,
-    simulate_time,
+    serve,
     wanted,
 )
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return simulate_time(monkeypatch)
-
-
 def measured(
-    engine: SimulatedEngine,
-    requests: Sequence[Request],
-    arrivals: Sequence[float] | None,
-    slo_ms: dict[str, float] | None = None,
+    engine: SimulatedEngine, requests: Sequence[Request], arrivals: Sequence[float] | None
 ) -> dict[str, Any]:
     came = AT_ONCE if arrivals is None else Arrivals(tuple(arrivals))
-    served = drive.serve(engine, requests, came, CPU, 60.0, is_stepping=True, num_slots=1)
-    return measure([served], requests, slo_ms)
+    return measure([serve(engine, requests, came)], requests)
 
 
 def require(found: dict[str, Any], expected: dict[str, float]) -> None:
@@ -95,32 +83,10 @@ def test_waves_of_equal_requests(clock: Clock, slots: int) -> None:
     require(found, Expected([0.0] * 12, tokens).figures(requests, 0.0))
 
 
-def test_goodput_is_the_share_that_meets_the_limits(clock: Clock) -> None:
-    """Request n of a D/D/1 queue waits n (service - gap); so the first 11 have a token in time."""
-    requests = wanted(32, cap=4)
-    arrivals = [n * 3 * STEP_S for n in range(32)]
-    limit_ms = 1000 * (11 * STEP_S + STEP_S / 2)
-    found = measured(SimulatedEngine(clock, slots=1), requests, arrivals, {"ttft": limit_ms})
-    assert found["goodput_share"] == 11 / 32
-    assert found["request_goodput"] == pytest.approx(11 / (32 * 4 * STEP_S))
-
-
 def test_a_call_of_generate_has_throughput_alone(clock: Clock) -> None:
     requests = wanted(12, cap=5)
-    served = drive.serve(
-        SimulatedEngine(clock, 3), requests, AT_ONCE, CPU, 60.0, is_stepping=False, num_slots=1
-    )
+    served = serve(SimulatedEngine(clock, 3), requests, AT_ONCE, wave_of=1)
     found = measure([served], requests)
     assert served.wall_s == 4 * 5 * STEP_S
     assert found["output_throughput"] == 60 / (20 * STEP_S)
     assert found["mean_ttft_ms"] is None
-
-
-def test_figures_of_a_slower_engine_are_slower(clock: Clock) -> None:
-    """Twice the step: every latency doubles, every rate halves."""
-    requests = wanted(12, cap=5)
-    fast = measured(SimulatedEngine(clock, 3), requests, None)
-    slow = measured(SimulatedEngine(clock, 3, step_s=2 * STEP_S), [replace(r) for r in requests], None)
-    for name, value in fast.items():
-        if value is not None and not name.startswith("num_"):
-            assert slow[name] == (2 * value if name.endswith("_ms") else value / 2)

@@ -122,9 +122,3 @@ def test_a_ratio_says_whether_a_difference_is_shown(ratio: Ratio, words: str) ->
     """A rounded end never touches the 1 that the interval excludes."""
     assert ratio.words("a", "b") == words
     assert ratio.is_different == ("no difference" not in words)
-
-
-def test_a_ratio_becomes_plain_values() -> None:
-    ratio = paired_ratio([1.0, 1.1], [2.0, 2.1])
-    assert Ratio(**ratio.as_dict()) == ratio
-    assert all(type(each) in (float, int) for each in ratio.as_dict().values())

@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchproof.api import (
-    EngineConfig,
-    Request,
-    RowRecord,
-    StepRecord,
-)
+from batchproof.api import EngineConfig, Request, RowRecord, StepRecord
 from batchproof.bench import schedule
+from batchproof.bench.forwards import record_forwards
 from batchproof.bench.schedule import Forward
+from batchproof.models.random_models import build_gpt2_random
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
 
@@ -134,21 +131,14 @@ def test_a_greedy_continuous_schedule_stays_within_the_bound(caps: list[int], nu
 
 def test_the_built_in_engines_show_the_forwards_they_made() -> None:
     """Ragged packs one row a step and pads nothing; static pads and holds idle rows."""
-    from batchproof.models.random_models import build_gpt2_random
-
     model = build_gpt2_random()
     wastes = {}
     for kind in (StaticEngine, RaggedEngine):
         engine = kind(model, EngineConfig(max_num_seqs=2))
-        seen: list[Forward] = []
-
-        def note(_module: object, _args: object, kwargs: dict, seen: list = seen) -> None:
-            seen.append(Forward(*kwargs["input_ids"].shape))
-
-        hook = model.register_forward_pre_hook(note, with_kwargs=True)
-        completions = engine.generate(list(REQUESTS))
-        hook.remove()
+        with record_forwards(model) as seen:
+            completions = engine.generate(list(REQUESTS))
         lens = [len(c.token_ids) for c in completions]
-        wastes[kind] = schedule.figures(engine.trace, seen, 2, REQUESTS, lens)["padding_waste"]
+        found = schedule.figures(engine.trace, seen.forwards, 2, REQUESTS, lens)
+        wastes[kind] = found["padding_waste"]
     assert wastes[RaggedEngine] == 0
     assert wastes[StaticEngine] == pytest.approx(1 - 8 / 12)
