@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from batchproof.cli import bench_command
 from batchproof.places import CASES, ROOT
 from batchproof.plugin import bench_options
 from batchproof.plugin.measured import ReplayClock
+from tests.selftest.conftest import RunSuite as Run
 
 CORE = min(getattr(os, "sched_getaffinity", lambda _: {0})(0))  # one that this process may use
 SMALL = [
@@ -33,10 +32,12 @@ SMALL = [
 ]
 
 
+FILE = "out.json"  # in the folder in which the session inside runs
+INTO_FILE = f"--results={FILE}"
+
+
 @pytest.fixture
-def run_benchmark(
-    run_suite: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+def run_benchmark(run_suite: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The session inside is no worker of xdist, even where the one around it is."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     for name in ("test_throughput.py", "test_growth.py", "test_load.py"):
@@ -44,19 +45,16 @@ def run_benchmark(
     return run_suite
 
 
-def test_engines_are_compared_and_the_file_is_complete(
-    run_benchmark: Callable[..., Any], tmp_path: Path
-) -> None:
-    file = tmp_path / "out.json"
+def test_engines_are_compared_and_the_file_is_complete(run_benchmark: Run, tmp_path: Path) -> None:
     session = run_benchmark(
-        *SMALL, "--engine=static", "--engine=ragged", f"--results={file}", "--goodput", "ttft:5000",
+        *SMALL, "--engine=static", "--engine=ragged", INTO_FILE, "--goodput", "ttft:5000",
         "--benchmark-json=theirs.json",
     )  # fmt: skip
     assert session.exit_status == 0, session.output
     assert "ragged over static" in session.output
     assert "5 requests over 2 slots" in session.output
     assert "requests/s, 100% within all limits" in session.output
-    result = load(file)
+    result = load(FILE)
     assert result["footer"]["num_comparisons"] == 1
     assert result["header"]["clock"] == "process"
     assert result["header"]["made"]["command"].startswith("pytest")
@@ -72,7 +70,7 @@ def test_engines_are_compared_and_the_file_is_complete(
         assert each["extra_info"]["workload_hash"] == result["comparisons"][0]["workload"]["hash"]
 
 
-def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Callable[..., Any]) -> None:
+def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Run) -> None:
     session = run_benchmark(*SMALL, "--engine=fault:cap_off_by_one", "--engine=static")
     assert session.exit_status == 1
     line = next(x for x in session.output.splitlines() if x.startswith("fault:cap_off_by_one  INVALID"))
@@ -83,16 +81,13 @@ def test_an_invalid_row_fails_and_prints_no_throughput(run_benchmark: Callable[.
     assert "over static" not in session.output.replace("over static waves", "")
 
 
-def test_load_rises_for_engines_that_stream_and_for_those_that_serve_waves(
-    run_benchmark: Callable[..., Any], tmp_path: Path
-) -> None:
-    file = tmp_path / "out.json"
+def test_load_rises_for_engines_that_stream_and_for_those_that_serve_waves(run_benchmark: Run) -> None:
     session = run_benchmark(
         *SMALL, "--engine=static", "--engine=ragged", "--engine=fault:first_token_streamed_twice",
-        f"--results={file}", "--load=concurrency:1,2,5", "--goodput", "ttft:5000",
+        INTO_FILE, "--load=concurrency:1,2,5", "--goodput", "ttft:5000",
     )  # fmt: skip
     assert "1 failed, 2 passed" in session.output
-    result = load(file)
+    result = load(FILE)
     assert (result["comparisons"], result["footer"]["num_load"]) == ([], 3)
     in_waves, right, wrong = result["load"]
     assert in_waves["verdict"] == "VALID"
@@ -109,15 +104,12 @@ def test_load_rises_for_engines_that_stream_and_for_those_that_serve_waves(
     assert "in float32, closed loop, latencies" in session.output
 
 
-def test_the_loads_of_auto_are_shares_of_the_throughput_at_once(
-    run_benchmark: Callable[..., Any], tmp_path: Path
-) -> None:
-    file = tmp_path / "out.json"
+def test_the_loads_of_auto_are_shares_of_the_throughput_at_once(run_benchmark: Run) -> None:
     session = run_benchmark(
-        *SMALL, "--engine=paged", f"--results={file}", "--load=auto", "--burstiness=0.5", "--laps=1"
+        *SMALL, "--engine=paged", INTO_FILE, "--load=auto", "--burstiness=0.5", "--laps=1"
     )
     assert session.exit_status == 0, session.output
-    result = load(file)
+    result = load(FILE)
     at_once = 5 / result["comparisons"][0]["rows"][0]["rounds"][0]["wall_s"]
     (entry,) = result["load"]
     assert [point["load"] for point in entry["points"]] == pytest.approx(
@@ -126,13 +118,10 @@ def test_the_loads_of_auto_are_shares_of_the_throughput_at_once(
     assert "gamma arrivals of burstiness 0.5, latencies" in session.output
 
 
-def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_path: Path) -> None:
-    file = tmp_path / "out.json"
-    session = run_benchmark(
-        *SMALL, "--engine=static", "--engine=ragged", f"--results={file}", "-k", "static"
-    )
+def test_only_selected_engines_take_part(run_benchmark: Run) -> None:
+    session = run_benchmark(*SMALL, "--engine=static", "--engine=ragged", INTO_FILE, "-k", "static")
     assert session.exit_status == 0, session.output
-    assert [row["engine"] for row in load(file)["comparisons"][0]["rows"]] == ["static"]
+    assert [row["engine"] for row in load(FILE)["comparisons"][0]["rows"]] == ["static"]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +150,7 @@ def test_only_selected_engines_take_part(run_benchmark: Callable[..., Any], tmp_
         (["--results=out.txt"], "must name a file that ends in .json"),
     ],
 )
-def test_wrong_input_gets_one_sentence(
-    run_benchmark: Callable[..., Any], arguments: list[str], words: str
-) -> None:
+def test_wrong_input_gets_one_sentence(run_benchmark: Run, arguments: list[str], words: str) -> None:
     session = run_benchmark(*SMALL, *arguments)
     assert session.exit_status == pytest.ExitCode.USAGE_ERROR
     assert words in session.output
@@ -171,14 +158,13 @@ def test_wrong_input_gets_one_sentence(
 
 
 def test_everything_runs_on_the_cores_that_are_named(
-    run_benchmark: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_benchmark: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned: list[object] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append((pid, *cores)))
-    file = tmp_path / "out.json"
-    run_benchmark(*SMALL, "--engine=static", f"--pin={CORE}", f"--results={file}")
+    run_benchmark(*SMALL, "--engine=static", f"--pin={CORE}", INTO_FILE)
     assert pinned == [(0, CORE)]
-    assert load(file)["header"]["device"]["cores"] == sorted(os.sched_getaffinity(0))
+    assert load(FILE)["header"]["device"]["cores"] == sorted(os.sched_getaffinity(0))
 
 
 CLOCK_STOPPER = """
@@ -197,27 +183,24 @@ def Engine(model, config):
 
 
 def test_an_engine_in_a_process_of_its_own_does_not_touch_the_clock(
-    run_benchmark: Callable[..., Any], tmp_path: Path
+    run_benchmark: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "stopper.py").write_text(CLOCK_STOPPER)
-    file = tmp_path / "out.json"
-    session = run_benchmark(
-        *SMALL, "--isolate", "--engine=stopper.py:Engine", "--laps=1", f"--results={file}"
-    )
+    session = run_benchmark(*SMALL, "--isolate", "--engine=stopper.py:Engine", "--laps=1", INTO_FILE)
     assert session.exit_status == 0, session.output
-    row = load(file)["comparisons"][0]["rows"][0]
+    row = load(FILE)["comparisons"][0]["rows"][0]
     assert (row["engine"], row["verdict"]) == ("stopper.py:Engine", "VALID")
     assert 0.2 < row["rounds"][0]["wall_s"] < 20
     assert row["cores"] > 0
 
 
-def test_a_benchmark_option_without_a_benchmark_is_an_error(run_benchmark: Callable[..., Any]) -> None:
+def test_a_benchmark_option_without_a_benchmark_is_an_error(run_benchmark: Run) -> None:
     session = run_benchmark("--laps=3")
     assert session.exit_status == pytest.ExitCode.USAGE_ERROR
     assert "--laps belongs to benchmarks: add --benchmark-only" in session.output
 
 
-def test_a_workload_beyond_the_context_is_one_sentence(run_benchmark: Callable[..., Any]) -> None:
+def test_a_workload_beyond_the_context_is_one_sentence(run_benchmark: Run) -> None:
     session = run_benchmark(*SMALL, "--prompt-len=200:200", "--cap=100:100", "--engine=static")
     assert session.exit_status == 1
     assert "the model's context holds 256" in session.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ from batchproof.report.campaigns import Faults
 from batchproof.report.conformance_tables import Conformance
 from batchproof.report.file_origins import INCOMPLETE
 from batchproof.report.inputs import sources
-from batchproof.report.page import Page, page
+from batchproof.report.page import page
 from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
 from tests.selftest.bench import samples
@@ -55,7 +56,6 @@ CONFORMANCE: Result = {
 
 def page_of(tmp_path: Path, *results: Result) -> Page:
     """The values of the page, without drawing a picture."""
-
     paths = [samples.saved(tmp_path / f"{index}.json", each) for index, each in enumerate(results)]
     return page(sources(paths))
 
@@ -226,28 +226,21 @@ def test_a_stay_in_a_slot_is_drawn_where_it_was() -> None:
     assert len(panel.barriers) == len(written["barriers"])
 
 
-def test_numbers_read_as_people_write_them() -> None:
-    assert [words.number(each) for each in (None, 0, 0.04567, 3.14159, 12.34, 1834.4)] == [
-        "-",
-        "0",
-        "0.0457",
-        "3.14",
-        "12.3",
-        "1,834",
-    ]
-    assert [words.share(each) for each in (None, 0, 0.004, 0.31, 1.2)] == [
-        "-",
-        "0 %",
-        "0.4 %",
-        "31 %",
-        "120 %",
-    ]
-    assert [words.size(each) for each in (None, 0, 2048, 3 * 2**30)] == [
-        "-",
-        "0 B",
-        "2.00 KiB",
-        "3.00 GiB",
-    ]
+@pytest.mark.parametrize(
+    ("write", "texts"),
+    [
+        (
+            words.number,
+            {None: "-", 0: "0", 0.04567: "0.0457", 3.14159: "3.14", 12.34: "12.3", 1834.4: "1,834"},
+        ),
+        (words.share, {None: "-", 0: "0 %", 0.004: "0.4 %", 0.31: "31 %", 1.2: "120 %"}),
+        (words.size, {None: "-", 0: "0 B", 2048: "2.00 KiB", 3 * 2**30: "3.00 GiB"}),
+    ],
+)
+def test_numbers_read_as_people_write_them(
+    write: Callable[[Any], str], texts: dict[float | None, str]
+) -> None:
+    assert {value: write(value) for value in texts} == texts
 
 
 def test_a_run_that_was_stopped_is_marked(tmp_path: Path) -> None:
