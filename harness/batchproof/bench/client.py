@@ -90,9 +90,7 @@ class ClientFigures:
 
 
 def client_figures(
-    logs: Sequence[ClientLog],
-    walls_s: Sequence[float],
-    ttfts_ms: Sequence[float],
+    logs: Sequence[ClientLog], walls_s: Sequence[float], ttfts_ms: Sequence[float]
 ) -> ClientFigures:
     """Returns the figures of rounds of one engine; `walls_s` are their times, `ttfts_ms` all times to
     first token."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from batchproof.bench.client import ClientFigures, client_figures
+from batchproof.bench.client import client_figures
 from batchproof.bench.drive import Round
 from batchproof.bench.interleaved import timed_engines
 from batchproof.bench.knee import in_words, judge_points, knee_of, rates
@@ -81,7 +81,9 @@ def empty_entry(engine: str, verdict: str, reason: str | None, load: Load) -> di
 
 def point_of(rounds: Sequence[Round], workload: BenchWorkload, terms: Terms) -> Figures:
     """Returns what a result file keeps of an engine's rounds at one load, without the load."""
-    client = _client(rounds)
+    logs = [each.client for each in rounds if each.client is not None]
+    walls_s = [each.wall_s for each in rounds]
+    client = client_figures(logs, walls_s, latencies(rounds)["ttft"] or [])
     saturation = client.saturation
     each_lap = [_figures([each], workload, terms) for each in rounds]
     return {
@@ -90,7 +92,7 @@ def point_of(rounds: Sequence[Round], workload: BenchWorkload, terms: Terms) -> 
         "client": asdict(client),
         "metrics": None if saturation else _figures(rounds, workload, terms),
         "spread": None if saturation else _spread(each_lap),
-        "wall_s": [each.wall_s for each in rounds],
+        "wall_s": walls_s,
     }
 
 
@@ -107,8 +109,3 @@ def _spread(laps: Sequence[Figures]) -> dict[str, tuple[float, float]]:
     return {
         name: (min(each[name] for each in laps), max(each[name] for each in laps)) for name in known
     }
-
-
-def _client(rounds: Sequence[Round]) -> ClientFigures:
-    logs = [each.client for each in rounds if each.client is not None]
-    return client_figures(logs, [r.wall_s for r in rounds], latencies(rounds)["ttft"] or [])

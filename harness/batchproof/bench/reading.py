@@ -32,11 +32,8 @@ Document: TypeAlias = dict[str, Any]  # a result file as it was written: figures
 def load(path: Path | str) -> Document:
     """Returns the result in a file. Raises `UsageError` if it does not exist, is no result, or is
     damaged."""
-    return checked(Path(path), parsed(Path(path)))
-
-
-def checked(path: Path, document: object) -> Document:
-    """Returns the parsed document if it is a result. Raises `UsageError` as `load` does."""
+    path = Path(path)
+    document = parsed(path)
     BENCHMARK.of(path, document)
     return cast(Document, document)
 

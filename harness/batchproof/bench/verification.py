@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from batchproof.api import Completion, Request
 from batchproof.checks.answers import (
@@ -28,16 +27,6 @@ MAX_TOKENS_CHECKED_IN_FULL = 8192  # output tokens of one round
 SAMPLE_SIZE = 16  # requests of a larger round
 
 
-@dataclass
-class Counts:
-    """What was checked, for the result file."""
-
-    num_completions: int = 0
-    num_by_reference: int = 0  # tokens equal to the right answer's, or a near-tie with it
-    num_scored: int = 0  # each token a best choice in float64, up to rounding
-    num_near_ties: int = 0
-
-
 class Verifier:
     """Checks all rounds of one engine on one workload."""
 
@@ -47,14 +36,16 @@ class Verifier:
         self._sample_size = sample_size
         self._sample_seed = secrets.randbits(32)  # no engine can know whom it will meet
         self._ledger = Ledger()
-        self._counts = Counts()
+        self._num_completions = 0
+        self._num_by_reference = 0  # tokens equal to the right answer's, or a near-tie with it
+        self._num_scored = 0  # each token a best choice in float64, up to rounding
 
     def judge(self, lap: int, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
         """Checks one round. Raises `BrokenPromise` at the first wrong answer."""
         check_order(requests, completions)
         for request, completion in zip(requests, completions, strict=True):
             check_structure(request, completion)
-        self._counts.num_completions += len(requests)
+        self._num_completions += len(requests)
         for index in self._chosen(lap, len(requests)):
             self._check(requests[index], completions[index])
         check_near_tie_budget(self._oracle, self._ledger)
@@ -68,21 +59,26 @@ class Verifier:
     def _check(self, request: Request, completion: Completion) -> None:
         if self._sample_size is None or self._oracle.subject.oracle is not None:
             check_tokens(request, completion, self._oracle, self._ledger)
-            self._counts.num_by_reference += 1
+            self._num_by_reference += 1
         else:
             check_choices(request, completion, self._oracle, self._ledger)
-            self._counts.num_scored += 1
+            self._num_scored += 1
         self._ledger.num_steps += len(completion.token_ids)
 
     @property
     def has_checked(self) -> bool:
         """Whether the tokens of at least one completion were checked."""
-        return self._counts.num_by_reference + self._counts.num_scored > 0
+        return self._num_by_reference + self._num_scored > 0
 
     def as_dict(self) -> dict[str, int]:
         """Returns the counts and the seed of the samples, for the result file."""
-        self._counts.num_near_ties = self._ledger.num_near_ties
-        return asdict(self._counts) | {"sample_seed": self._sample_seed}
+        return {
+            "num_completions": self._num_completions,
+            "num_by_reference": self._num_by_reference,
+            "num_scored": self._num_scored,
+            "num_near_ties": self._ledger.num_near_ties,
+            "sample_seed": self._sample_seed,
+        }
 
 
 def default_sample_size(num_output_tokens: int) -> int | None:

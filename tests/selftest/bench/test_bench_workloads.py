@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.bench.spec import BenchSpec, Range, SharedPrefix
-from batchproof.bench.spec_files import (
-    BENCHMARKS_DIR,
-    chosen,
-    load_specs,
-    override,
-)
+from batchproof.bench.spec_files import BENCHMARKS_DIR, chosen, load_specs, override
 from batchproof.errors import CaseError, UsageError
 
 NAMES = ["bimodal", "bs1", "long_prompts", "poisson", "prefix_repetition", "ragged", "uniform"]
