@@ -19,6 +19,8 @@ ELIDED = "~"
 SMALLEST = 3  # first, ~, last: nothing is elided below that
 LABEL = "{:>2} {:>5}  "  # a query's letter and position
 MAX_QUERY_LINES = 24
+Column = tuple[str, int | str | None]  # its letter; a key's index in the mask, None: elided, or a gap
+SEPARATOR: Column = (" | ", " | ")
 
 
 def elide(length: int, limit: int, first: int = 0) -> list[int | None]:
@@ -48,14 +50,15 @@ def draw_mask(rows: Sequence[RowRecord], mask: Tensor, width: int) -> list[str]:
     shown = _rows_that_fit(rows, width)
     limit = largest_limit(
         [max(row.context_len, row.query_len) for row in rows],
-        lambda n: _grid_width(shown, n) <= width,
+        lambda n: _grid_width(rows, shown, n) <= width,
     )
-    keys = _key_columns(rows, shown, limit)
-    lines = _mask_header(shown, limit, keys)
+    cached, fed = _columns(rows, shown, limit)
+    lines = _mask_header(cached, fed)
     height = largest_limit(
         [row.query_len for row in shown],
         lambda n: _num_lines(shown, n) <= MAX_QUERY_LINES,
     )
+    keys = [key for _, key in (*cached, SEPARATOR, *fed)]
     first = 0
     for row in rows:
         for offset in elide(row.query_len, height) if row in shown else ():
@@ -66,11 +69,32 @@ def draw_mask(rows: Sequence[RowRecord], mask: Tensor, width: int) -> list[str]:
     return [*lines, *_left_out(rows, shown, limit, height, width)]
 
 
-def _grid_width(rows: Sequence[RowRecord], limit: int) -> int:
-    contexts = [min(row.context_len, limit) for row in rows if row.context_len]
-    fed = [min(row.query_len, limit) for row in rows]
-    gaps = max(len(contexts) - 1, 0) + len(" | ") + len(fed) - 1
-    return len(LABEL.format("", "")) + sum(contexts) + sum(fed) + gaps + len("  A")
+def _columns(
+    rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int
+) -> tuple[list[Column], list[Column]]:
+    """Returns the columns of the cached keys, and those of the keys fed now."""
+    num_cached = sum(row.context_len for row in rows)
+    cached = _group(rows, shown, limit, "context_len", 0)
+    return cached, _group(rows, shown, limit, "query_len", num_cached)
+
+
+def _group(
+    rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int, field: str, first: int
+) -> list[Column]:
+    """Returns columns for the keys from `first` on: `field` of each row, a gap between two rows."""
+    columns: list[Column] = []
+    for row in rows:
+        length = getattr(row, field)
+        if row in shown and length:
+            columns += [(" ", " ")] if columns else []
+            columns += [(row.request_id, key) for key in elide(length, limit, first)]
+        first += length
+    return columns
+
+
+def _grid_width(rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int) -> int:
+    cached, fed = _columns(rows, shown, limit)
+    return len(LABEL.format("", "")) + len(cached) + len(SEPARATOR[0]) + len(fed) + len("  A")
 
 
 def _num_lines(rows: Sequence[RowRecord], limit: int) -> int:
@@ -83,48 +107,20 @@ def _rows_that_fit(rows: Sequence[RowRecord], width: int) -> list[RowRecord]:
     """
     shown = list(rows)
     while len(shown) > 1 and (
-        _grid_width(shown, SMALLEST) > width or _num_lines(shown, SMALLEST) > MAX_QUERY_LINES
+        _grid_width(rows, shown, SMALLEST) > width or _num_lines(shown, SMALLEST) > MAX_QUERY_LINES
     ):
         decodes = [row for row in shown if row.query_len == 1]
         shown.remove(decodes[-1] if decodes else shown[-1])
     return shown
 
 
-def _key_columns(
-    rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int
-) -> list[int | str | None]:
-    """Returns the columns of the grid: a key's index in the mask, None for elided ones, or a
-    separator.
-    """
-    contexts: list[list[int | str | None]] = []
-    fed: list[list[int | str | None]] = []
-    first_context, first_fed = 0, sum(row.context_len for row in rows)
-    for row in rows:
-        if row in shown:
-            contexts.append([*elide(row.context_len, limit, first_context)])
-            fed.append([*elide(row.query_len, limit, first_fed)])
-        first_context += row.context_len
-        first_fed += row.query_len
-    return [*_joined([block for block in contexts if block]), " | ", *_joined(fed)]
-
-
-def _joined(blocks: Sequence[list[int | str | None]]) -> list[int | str | None]:
-    columns: list[int | str | None] = []
-    for index, block in enumerate(blocks):
-        columns += ([" "] if index else []) + block
-    return columns
-
-
-def _mask_header(rows: Sequence[RowRecord], limit: int, keys: Sequence[int | str | None]) -> list[str]:
+def _mask_header(cached: Sequence[Column], fed: Sequence[Column]) -> list[str]:
     """Returns a line that names both groups of keys and a line with the letter of each column."""
-    contexts = " ".join(row.request_id * min(row.context_len, limit) for row in rows if row.context_len)
-    fed = " ".join(row.request_id * min(row.query_len, limit) for row in rows)
-    margin = LABEL.format("", "")
-    assert len(contexts) == keys.index(" | "), "header and grid have the same columns"
-    cached = "cached keys" if len(contexts) >= len("cached keys") else ""
-    now = "keys fed now" if len(fed) >= len("keys fed now") else "fed"
-    titles = f"{margin}{cached:<{len(contexts)}} | {now}"
-    return [titles, f"{LABEL.format('', 'pos')}{contexts} | {fed}"]
+    old = "cached keys" if len(cached) >= len("cached keys") else ""
+    new = "keys fed now" if len(fed) >= len("keys fed now") else "fed"
+    letters = "".join(letter for letter, _ in (*cached, SEPARATOR, *fed))
+    titles = f"{LABEL.format('', '')}{old:<{len(cached)}}{SEPARATOR[0]}{new}"
+    return [titles, f"{LABEL.format('', 'pos')}{letters}"]
 
 
 def _mask_line(
@@ -149,16 +145,16 @@ def _left_out(
     rows: Sequence[RowRecord], shown: Sequence[RowRecord], limit: int, height: int, width: int
 ) -> list[str]:
     """Returns a sentence for each kind of thing that is not drawn."""
-    contexts = [
-        (row.request_id, row.context_len - limit + 1) for row in shown if row.context_len > limit
-    ]
-    fed = [(row.request_id, row.query_len - limit + 1) for row in shown if row.query_len > limit]
-    queries = [(row.request_id, row.query_len - height + 1) for row in shown if row.query_len > height]
-    lines = [
-        f"{ELIDED} left out: {what} " + ", ".join(f"{owner} {count}" for owner, count in counts)
-        for what, counts in (("cached keys", contexts), ("fed keys", fed), ("queries", queries))
-        if counts
-    ]
+    lines = []
+    for what, field, most in (
+        ("cached keys", "context_len", limit),
+        ("fed keys", "query_len", limit),
+        ("queries", "query_len", height),
+    ):
+        lens = {row.request_id: getattr(row, field) for row in shown}
+        counts = [f"{owner} {length - most + 1}" for owner, length in lens.items() if length > most]
+        if counts:
+            lines.append(f"{ELIDED} left out: {what} {', '.join(counts)}")
     hidden = [row.request_id for row in rows if row not in shown]
     if hidden:
         lines.append(f"not drawn, for want of room: {' '.join(hidden)}")

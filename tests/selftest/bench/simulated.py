@@ -23,11 +23,14 @@ from batchproof.bench.knee import judge_points
 from batchproof.bench.load import Load
 from batchproof.bench.load_sweep import point_of
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, BenchWorkload
+from batchproof.bench.spec import BenchSpec, BenchWorkload, Range
 
 STEP_S = 2.0**-7  # of a decode step
 CPU = torch.device("cpu")
 TERMS = Terms(num_laps=1, clock="wall")
+ONE = ((1.0, Range(1, 1)),)
+FIXED = BenchSpec("fixed", "why", 2000, Range(1, 1), ONE, slots=1)  # M/D/1 with Poisson arrivals
+MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
 
 
 @dataclass

@@ -10,11 +10,13 @@ import pytest
 
 from batchproof.api import FinishReason, Request, TokenEvent
 from batchproof.bench import drive
+from batchproof.bench.arrivals import Arrivals
 from batchproof.bench.knee import in_words
 from batchproof.bench.load import RATE, Load
 from batchproof.bench.load_sweep import point_of
-from batchproof.bench.spec import BenchSpec, Range
 from tests.selftest.bench.simulated import (
+    FIXED,
+    MIXED,
     STEP_S,
     TERMS,
     Clock,
@@ -24,9 +26,6 @@ from tests.selftest.bench.simulated import (
     served,
 )
 
-ONE = ((1.0, Range(1, 1)),)
-FIXED = BenchSpec("fixed", "why", 5, Range(1, 1), ONE, slots=1)
-MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
 CAPACITY = 1 / (5 * STEP_S)  # of `MIXED`, in requests per second, if prompts cost nothing
 
 
@@ -54,29 +53,12 @@ def test_a_client_that_is_slow_between_steps_makes_no_claim(
 def test_a_client_that_oversleeps_makes_no_claim(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request finds the engine idle, and waits a quarter of the step for the client."""
     monkeypatch.setattr(drive, "sleep", lambda seconds: clock.sleep(seconds + STEP_S / 4))
-    workload = replace(FIXED, arrival_rate=0.01).realise(50, 64)
+    workload = replace(FIXED, num_requests=5, arrival_rate=0.01).realise(50, 64)
     round_ = served(clock, workload)
     assert round_.client is not None
     assert list(round_.client.own_delays_s()) == pytest.approx([0.0, *[STEP_S / 4] * 4])
     saturation = point_of([round_], workload, TERMS)["saturation"]
     assert "its own delays are 17% of the times to first token" in saturation  # 1 / 6
-
-
-def test_the_delay_by_a_long_step_is_the_engines(clock: Clock) -> None:
-    """Three requests fall due while a long prompt is fed; the client is not to blame."""
-    workload = MIXED.realise(50, 64)
-    requests = (Request("long", (1,) * 128, 2), *workload.requests[:3])
-    came = drive.Arrivals((0.0, 0.25, 0.5, 0.75))
-    engine = SimulatedEngine(clock, 4, prompt_s=STEP_S)
-    log = serve(engine, requests, came).client
-    assert log is not None
-    first = 129 * STEP_S
-    assert log.submitted_s == (0.0, *[first] * 3)
-    assert list(log.own_delays_s()) == [0.0] * 4
-    assert list(replace(log, is_beside=True).own_delays_s()) == [
-        0.0,
-        *(first - t for t in came.due_s[1:]),
-    ]
 
 
 @dataclass
@@ -108,7 +90,7 @@ def test_a_server_gets_each_request_when_it_is_due(clock: Clock) -> None:
     """Waiting for a token of one request delays no other: without `step_within` the second would be
     sent when the first has ended."""
     requests = tuple(Request(f"r{n}", (1,), 1) for n in range(3))
-    came = drive.Arrivals((0.0, 0.25, 0.375))
+    came = Arrivals((0.0, 0.25, 0.375))
     served = serve(SimulatedServer(clock, {}), requests, came)
     assert served.client is not None
     assert served.client.submitted_s == came.due_s

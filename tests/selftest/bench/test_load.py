@@ -14,10 +14,12 @@ from batchproof.bench.knee import in_words, knee_of
 from batchproof.bench.load import CONCURRENCY, RATE, SHARES, Load
 from batchproof.bench.load_sweep import point_of
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, Range
+from batchproof.bench.spec import Range
 from batchproof.bench.spec_files import LOAD_DIR, chosen
 from batchproof.errors import UsageError
 from tests.selftest.bench.simulated import (
+    FIXED,
+    MIXED,
     STEP_S,
     TERMS,
     Clock,
@@ -28,10 +30,6 @@ from tests.selftest.bench.simulated import (
     serve,
     served,
 )
-
-ONE = ((1.0, Range(1, 1)),)
-FIXED = BenchSpec("fixed", "why", 2000, Range(1, 1), ONE, slots=1)  # M/D/1 with Poisson arrivals
-MIXED = BenchSpec("mixed", "why", 48, Range(1, 40), ((1.0, Range(1, 9)),), slots=1)
 
 
 def closed_loop(
