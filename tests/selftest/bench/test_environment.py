@@ -20,14 +20,10 @@ GPU-2222, 580.65.06, 1755 MHz, 1980 MHz, 3201 MHz, 402.50 W, [N/A]
 """
 
 
-@pytest.fixture
-def _second_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, said: str | None) -> dict[str, Any]:
+    """Of the second GPU. `said`: by nvidia-smi; None: there is none."""
     properties = SimpleNamespace(name="Some GPU", total_memory=2**34, uuid="2222")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-
-
-def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, said: str | None) -> dict[str, Any]:
-    """`said`: by nvidia-smi; None: there is none."""
     if said is not None:
         (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
         (folder / "nvidia-smi").chmod(0o755)
@@ -35,7 +31,6 @@ def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, said: str | None) -> di
     return device_facts(torch.device("cuda:1"))
 
 
-@pytest.mark.usefixtures("_second_gpu")
 def test_clocks_and_power_are_those_of_the_device_and_not_of_its_neighbour(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -50,7 +45,6 @@ def test_clocks_and_power_are_those_of_the_device_and_not_of_its_neighbour(
     }
 
 
-@pytest.mark.usefixtures("_second_gpu")
 @pytest.mark.parametrize("said", [None, "", "No devices were found\n"])
 def test_where_nobody_tells_the_clocks_are_absent(
     said: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
