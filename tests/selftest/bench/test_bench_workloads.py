@@ -43,11 +43,8 @@ def complaint(tmp_path: Path, text: str) -> str:
 def test_the_ragged_workload_has_the_totals_that_others_publish() -> None:
     spec = load_specs(on_cpu=False)["ragged"]
     totals = spec.realise(vocab_size=151_936, context_len=4096).totals()
-    assert totals == {
-        "num_requests": 256,
-        "num_prompt_tokens": 142_827,
-        "max_output_tokens": 133_966,
-    }
+    sizes = {"num_requests": 256, "num_prompt_tokens": 142_827, "max_output_tokens": 133_966}
+    assert totals == sizes
 
 
 def test_the_built_in_workloads_are_there_for_both_kinds_of_machine() -> None:
@@ -261,15 +258,9 @@ def test_a_workload_that_is_unknown_or_named_as_another_is_refused(tmp_path: Pat
 def test_flags_change_the_size_and_nothing_else() -> None:
     spec = load_specs(on_cpu=True)["bimodal"]
     assert override(spec) == spec
-    changed = override(spec, num_requests=5, prompt_len="7:9", cap="4", slots=2, seed=3)
-    assert changed == replace(
-        spec,
-        num_requests=5,
-        prompt_len=Range(7, 9),
-        slots=2,
-        seed=3,
-        cap=((1.0, Range(4, 4)),),
-    )
+    numbers = {"num_requests": 5, "slots": 2, "seed": 3}
+    changed = override(spec, prompt_len="7:9", cap="4", **numbers)
+    assert changed == replace(spec, prompt_len=Range(7, 9), cap=((1.0, Range(4, 4)),), **numbers)
 
 
 def test_the_token_budget_grows_with_a_longer_prompt_and_more_slots() -> None:

@@ -43,12 +43,8 @@ def test_a_static_trace_shows_its_barrier_its_idle_slots_and_its_pads() -> None:
     assert found["padding_waste"] == pytest.approx(1 - 8 / 12)
     assert schedule.barriers(STATIC) == [2]
     lens = {"a": 3, "b": 1, "c": 2}
-    assert schedule.composition(STATIC, 2, lens) == [
-        [4, 0, 0, 1],
-        [0, 1, 1, 1],
-        [0, 1, 1, 1],
-        [2, 0, 1, 0],
-    ]
+    steps = [[4, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 1], [2, 0, 1, 0]]
+    assert schedule.composition(STATIC, 2, lens) == steps
 
 
 def test_a_timeline_shows_each_stay_with_the_pads_of_its_prefill() -> None:
@@ -84,24 +80,20 @@ def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forwards", "why"),
+    ("forwards", "unseen", "why"),
     [
         # Decodes are replayed, and pads of the prompts make up for their tokens.
-        ((Forward(2, 8), Forward(1, 2)), "2 forward passes were seen in 4 steps"),
-        ((Forward(1, 1),) * 4, "4 tokens were seen in forward passes, but 8 were fed"),
+        ((Forward(2, 8), Forward(1, 2)), None, "2 forward passes were seen in 4 steps"),
+        ((Forward(1, 1),) * 4, None, "4 tokens were seen in forward passes, but 8 were fed"),
+        (PADDED, "graphs were replayed", "graphs were replayed"),
     ],
 )
-def test_what_does_not_add_up_with_the_trace_shows_no_waste(
-    forwards: tuple[Forward, ...], why: str
+def test_what_does_not_add_up_with_the_trace_or_was_not_all_seen_shows_no_waste(
+    forwards: tuple[Forward, ...], unseen: str | None, why: str
 ) -> None:
-    found = schedule.figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1))
+    found = schedule.figures(STATIC, forwards, 2, REQUESTS, (1, 3, 1), unseen)
     assert (found["num_fed_tokens"], found["padding_waste"]) == (None, None)
     assert found["why_no_waste"] == why
-
-
-def test_a_reason_from_outside_stands_above_sums_that_happen_to_add_up() -> None:
-    found = schedule.figures(STATIC, PADDED, 2, REQUESTS, (1, 3, 1), "graphs were replayed")
-    assert (found["padding_waste"], found["why_no_waste"]) == (None, "graphs were replayed")
 
 
 LENS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=20)
