@@ -215,8 +215,7 @@ def _put_together(
         if event.request_id not in own:
             raise broken(Rule.STRANGE_EVENT, event.request_id)
         own[event.request_id].append((now, event))
-    completions = []
-    times = []
+    completions, times = [], []
     for request, arrival in zip(requests, client.due_s, strict=True):
         mine = own[request.request_id]
         completions.append(assemble(request.request_id, [event for _, event in mine]))
@@ -246,8 +245,7 @@ def serve(
     """Serves one round through stepping or `generate`, which has at most `num_slots` requests a call
     if they come over time. Raises as `serve_at_once` does."""
     if is_stepping:
-        stepping = cast(SteppingEngine, engine)
-        return serve_stepping(stepping, requests, arrivals, device, time_limit_s)
+        return serve_stepping(cast(SteppingEngine, engine), requests, arrivals, device, time_limit_s)
     if arrivals.is_at_once:
         return serve_at_once(engine, requests, device, time_limit_s)
     waves = Waves(engine, num_slots)

@@ -206,7 +206,7 @@ def test_workloads_without_the_new_fields_keep_their_hashes_and_labels() -> None
 @pytest.mark.parametrize(
     ("text", "burstiness", "says"),
     [
-        ("rat:2", None, "--load is 'rat:2', but must be rate:R,... in requests per second, "),
+        ("rat:2", None, "must be rate:R,... in requests per second, concurrency:N,... or auto"),
         ("rate:", None, "--load is 'rate:', but must be rate:R"),
         ("rate:0,2", None, "--load is 'rate:0,2', but must be rate:R,"),
         ("rate:4,2", None, "with numbers above 0 that rise"),
