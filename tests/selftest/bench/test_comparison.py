@@ -338,15 +338,20 @@ class LingersAsAnOrphan(Wrapper):
 
     capabilities = frozenset({Capability.CLOSING})
 
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        super().__init__(model, config)
+        self._pids: list[int] = []
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         busy = "[sys.executable, '-c', 'while True: pass'], stdout=subprocess.DEVNULL"
         code = f"import subprocess, sys; print(subprocess.Popen({busy}, start_new_session=True).pid)"
-        self._pid = int(check_output([sys.executable, "-c", code]))
+        self._pids.append(int(check_output([sys.executable, "-c", code])))
         return super().generate(requests)
 
     def close(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)  # it is ours by now
+        for pid in self._pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)  # it is ours by now
 
 
 @pytest.mark.parametrize("engine", [Lingers, LingersAsAnOrphan])
