@@ -266,7 +266,7 @@ def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Pat
     assert f"### {name_of(alarm)}\n\nIt had a bug.\n" in page
     assert "    it raised" in page
     (tmp_path / "honest_alarms.yaml").write_text("- a list\n")
-    with pytest.raises(UsageError, match="must map the headings of alarms to reasons"):
+    with pytest.raises(UsageError, match="must be a mapping of the headings of alarms to reasons"):
         settled(record, tmp_path)
 
 

@@ -245,7 +245,7 @@ def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 1", "must hold a list"),
+        ("a: 1", "must be a list"),
         ("[1]", "entry 1: it is 1, not an object"),
         ("- {engine: x}", "entry 1: it has no 'title'"),
         ("- {engin: x}", "has the key 'engin', but may have engine, title"),
@@ -269,7 +269,9 @@ def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> 
             "there is no script",
         ),
         ("- {engine: '', title: t, kind: defect, matches: [], cause: c}", "engine is empty"),
-        ("[", "is no YAML"),
+        ("[", "is no valid YAML"),
+        ("- !odd {}", "findings.yaml:1: this is no valid YAML: could not determine a constructor"),
+        ("- {engine: 2026-13-45}", "entry 1 cannot be read: month must be in 1..12"),
     ],
 )
 def test_a_wrong_issue_is_named(text: str, words: str, tmp_path: Path) -> None:
@@ -280,7 +282,7 @@ def test_a_wrong_issue_is_named(text: str, words: str, tmp_path: Path) -> None:
 
 
 def test_a_file_of_findings_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file of findings"):
+    with pytest.raises(UsageError, match=r"none.yaml:1: this file cannot be read: No such file"):
         read_issues(tmp_path / "none.yaml")
 
 

@@ -158,7 +158,7 @@ def test_the_quick_tests_exist() -> None:
         (["static", "--mutants=0"], "", "'0' must be a whole number of at least 1"),
         (["static", "--shard=3/2"], "", "'3/2' must be I/N with I from 1 to N"),
         ([], "a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
-        ([], "[a]", "must map names of mutants to [judgement, why]"),
+        ([], "[a]", "must be a mapping of names of mutants to [judgement, why]"),
     ],
 )
 def test_wrong_input_is_one_sentence(

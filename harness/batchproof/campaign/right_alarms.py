@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
-from batchproof.errors import UsageError
 from batchproof.records.honest import FalseAlarm, HonestRecord, RightAlarm
+from batchproof.validation.yaml_nodes import read_yaml
 
 FILE = "honest_alarms.yaml"
+RULE = "the headings of alarms to reasons"
 
 
 def settled(record: HonestRecord, folder: Path) -> HonestRecord:
     """Returns the record with its alarms sorted by what the folder's file says of them. Raises
-    `UsageError` naming what is wrong in the file."""
+    `CaseError` naming what is wrong in the file."""
     reasons = _reasons(folder / FILE)
     named = [(each, reasons.get(name_of(each))) for each in record.alarms]
     right = tuple(RightAlarm(each, why) for each, why in named if why is not None)
@@ -35,10 +34,5 @@ def name_of(alarm: FalseAlarm) -> str:
 def _reasons(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"'{path}' cannot be read: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
-        raise UsageError(f"'{path}' must map the headings of alarms to reasons")
-    return {str(name): why.strip() for name, why in found.items()}
+    root, rule = read_yaml(path, "the file", RULE), f"a mapping of {RULE}"
+    return {name: why.text().strip() for name, why in root.pairs(rule).items()}

@@ -26,17 +26,15 @@ no promise: the verdict shows it as a convention that differs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-import yaml
-
-from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.decode import DecodeError, decode
 from batchproof.records.trial_record import TrialRecord
 from batchproof.records.verdict import IssueKind, IssueRecord
+from batchproof.validation.yaml_nodes import YamlNode, read_yaml
 
 DEFAULT_ISSUES = ROOT / "results" / "engines" / "findings.yaml"
 COMPARISONS = ("at_least", "at_most")
@@ -122,48 +120,45 @@ class KnownIssue:
 
 
 def read_issues(path: Path) -> tuple[KnownIssue, ...]:
-    """Returns the issues of the file. Raises `UsageError` naming the entry and
-    what is wrong with it.
+    """Returns the issues of the file; none if it is the default one and not there. Raises `CaseError`
+    naming the entry and what is wrong with it.
     """
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
-    except FileNotFoundError:
-        if path == DEFAULT_ISSUES:
-            return ()
-        raise UsageError(f"there is no file of findings {str(path)!r}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(given, list):
-        raise UsageError(f"{path} must hold a list")
-    return tuple(_issue(each, f"{path}, entry {i}", path) for i, each in enumerate(given, start=1))
+    if path == DEFAULT_ISSUES and not path.exists():
+        return ()
+    root = read_yaml(path, "the file of findings", "a list", if_empty="[]")
+    entries = enumerate(root.items("an entry"), start=1)
+    return tuple(_issue(replace(each, what=f"entry {i}"), path.parent) for i, each in entries)
 
 
-def _issue(given: object, where: str, path: Path) -> KnownIssue:
+def _issue(node: YamlNode, folder: Path) -> KnownIssue:
     try:
-        issue = decode(KnownIssue, given, is_closed=True)
+        issue = decode(KnownIssue, node.value(), is_closed=True)
     except DecodeError as error:
-        raise UsageError(f"{where}: {error}") from None
-    for name in ("engine", "title", "cause"):
-        if not getattr(issue, name).strip():
-            raise UsageError(f"{where}: {name} is empty")
-    if any(pattern.fits_everything for pattern in issue.matches):
-        raise UsageError(f"{where}: a match that names nothing fits every failure")
-    for pattern in issue.matches:
-        _require_comparisons(pattern, where)
-    for script in issue.scripts:
-        if not (path.parent / script).is_file():
-            raise UsageError(f"{where}: there is no script {path.parent / script}")
+        raise node.place.error(f"{node.what}: {error}") from None
+    for problem in _problems(issue, folder):
+        raise node.place.error(f"{node.what}: {problem}")
     return issue
 
 
-def _require_comparisons(pattern: FailurePattern, where: str) -> None:
+def _problems(issue: KnownIssue, folder: Path) -> Iterator[str]:
+    for name in ("engine", "title", "cause"):
+        if not getattr(issue, name).strip():
+            yield f"{name} is empty"
+    for pattern in issue.matches:
+        if pattern.fits_everything:
+            yield "a match that names nothing fits every failure"
+        yield from _wrong_comparisons(pattern)
+    for script in issue.scripts:
+        if not (folder / script).is_file():
+            yield f"there is no script {folder / script}"
+
+
+def _wrong_comparisons(pattern: FailurePattern) -> Iterator[str]:
     for name, wanted in {**pattern.parameters, **pattern.facts}.items():
         bounds = wanted if isinstance(wanted, Mapping) else {}
         for key, bound in bounds.items():
             if key not in COMPARISONS or isinstance(bound, bool) or not isinstance(bound, int | float):
-                raise UsageError(
-                    f"{where}: {name} is compared by {key}: {bound!r}, but may be by "
+                yield (
+                    f"{name} is compared by {key}: {bound!r}, but may be by "
                     f"{' or '.join(COMPARISONS)} and a number"
                 )

@@ -32,10 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-import yaml
-
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode
+from batchproof.validation.yaml_nodes import read_yaml
 
 Effect = Literal["wrong answers", "outage", "lost requests", "broken setting", "unchecked input"]
 EFFECTS: tuple[str, ...] = get_args(Effect)  # the worst first
@@ -100,10 +99,10 @@ class UpstreamReports:
 
 def read_reports(path: Path) -> UpstreamReports:
     """Returns the file's content. Raises `UsageError` naming the place and what is wrong there."""
+    root = read_yaml(path, "the file of reports", "libraries and reports")
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = decode(UpstreamReports, given, is_closed=True)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, DecodeError) as error:
+        found = decode(UpstreamReports, root.value(), is_closed=True)
+    except DecodeError as error:
         raise UsageError(f"{path}: {error}") from error
     for problem in _problems(found, path.parent / "reproductions"):
         raise UsageError(f"{path}: {problem}")

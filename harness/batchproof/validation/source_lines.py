@@ -1,4 +1,4 @@
-"""Lines of files that people write, for complaints about what stands there."""
+"""Files that people write, and their lines, for complaints about what stands there."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ class SourceLine:
             yield
         except InvalidValueError as error:
             raise self.error(str(error)) from None
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a file. Raises `CaseError` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise SourceLine(shown_path(path), 1).error(f"this file cannot be read: {problem}") from None
 
 
 def shown_path(path: Path) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchproof.validation.source_lines import SourceLine, shown_path
+from batchproof.validation.source_lines import SourceLine, read_text, shown_path
 from batchproof.validation.values import near
 
 KeyPath = tuple[str | int, ...]  # a number is the place of a table in a list of tables
@@ -89,9 +89,8 @@ class TomlTable:
 
 def read_toml(path: Path, what: str) -> TomlTable:
     """Returns the root of a file, called `what`. Raises `CaseError` if it cannot be read as TOML."""
-    shown, text = shown_path(path), ""
+    shown, text = shown_path(path), read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
         return TomlTable(tomllib.loads(text), what, shown, (), key_lines(text))
     except tomllib.TOMLDecodeError as error:
         found = POSITION.search(str(error))
@@ -99,9 +98,6 @@ def read_toml(path: Path, what: str) -> TomlTable:
         problem = POSITION.sub("", str(error))
         problem = WORDS.get(problem, problem)
         raise SourceLine(shown, line).error(f"this is no valid TOML: {problem}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-        raise SourceLine(shown, 1).error(f"this file cannot be read: {problem}") from None
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:

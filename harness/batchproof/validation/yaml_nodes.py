@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from yaml.constructor import SafeConstructor
 
 from batchproof.errors import CaseError
 from batchproof.validation import values
-from batchproof.validation.source_lines import SourceLine, shown_path
+from batchproof.validation.source_lines import SourceLine, read_text, shown_path
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has it
 
@@ -63,8 +64,13 @@ class YamlNode:
             return number if at_least is None else values.at_least(self.what, number, at_least)
 
     def value(self) -> object:
-        """Returns whatever the node holds."""
-        return yaml.safe_load(yaml.serialize(self.node))
+        """Returns whatever the node holds, as plain values."""
+        try:
+            return SafeConstructor().construct_document(self.node)
+        except yaml.MarkedYAMLError as error:
+            raise _invalid(error, self.path) from None
+        except ValueError as error:  # of a date that is none
+            raise self.place.error(f"{self.what} cannot be read: {error}") from None
 
     def true(self) -> bool:
         """The value true, for keys that are left out otherwise."""
@@ -96,10 +102,11 @@ class YamlNode:
             raise self.place.error(f"{self.what} is an empty list, but must hold at least one item")
         return self.items(f"an item of {self.what}")
 
-    def pairs(self) -> dict[str, YamlNode]:
-        """The values of a mapping by their keys, which are texts and unique."""
+    def pairs(self, rule: str = "a mapping") -> dict[str, YamlNode]:
+        """The values of a mapping by their keys, which are texts and unique. `rule` says what it should
+        be."""
         if not isinstance(self.node, yaml.MappingNode):
-            raise self.wrong("a mapping")
+            raise self.wrong(rule)
         found: dict[str, YamlNode] = {}
         for key_node, value in self.node.value:
             key = YamlNode(key_node, f"a key of {self.what}", self.path)
@@ -134,19 +141,24 @@ def yaml_files(directory: Path, what: str) -> list[Path]:
     return paths
 
 
-def read_yaml(path: Path, what: str, content: str) -> YamlNode:
-    """Returns the root of a file, called `what`. Raises `CaseError` if the file cannot be read, is no
-    YAML, or is empty and so lacks `content`."""
-    shown = shown_path(path)
+def read_yaml(path: Path, what: str, content: str, if_empty: str = "") -> YamlNode:
+    """Returns the root of a file, called `what`. An empty file stands for the YAML of `if_empty`.
+
+    Raises `CaseError` if the file cannot be read, is no YAML, or is empty and so lacks `content`."""
+    shown, text = shown_path(path), read_text(path)
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
+        root = yaml.compose(text, Loader=LOADER) or yaml.compose(if_empty)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = SourceLine(shown, mark.line + 1 if mark else 1)
-        raise place.error(f"this is no valid YAML: {error.problem or error.context}") from None
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _invalid(error, shown) from None
+    except yaml.YAMLError as error:
         problem = str(error).splitlines()[0]
         raise SourceLine(shown, 1).error(f"this file cannot be read as YAML: {problem}") from None
     if root is None:
         raise SourceLine(shown, 1).error(f"the file is empty, but must hold {content}")
     return YamlNode(root, what, shown)
+
+
+def _invalid(error: yaml.MarkedYAMLError, shown: str) -> CaseError:
+    mark = error.problem_mark or error.context_mark
+    place = SourceLine(shown, mark.line + 1 if mark else 1)
+    return place.error(f"this is no valid YAML: {error.problem or error.context}")

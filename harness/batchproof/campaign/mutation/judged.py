@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from batchproof.errors import UsageError
 from batchproof.records.mutants import MutantsRecord
+from batchproof.validation.yaml_nodes import read_yaml
 
 JUDGEMENTS = ("equivalent", "speed", "beyond", "hole")
 
@@ -25,25 +23,20 @@ class Judgement:
 
 def judgements(folder: Path) -> dict[str, Judgement]:
     """Returns the judgements in `judged.yaml`, `name: [judgement, why]`, by the mutant's name; none if
-    there is no file. Raises `UsageError` naming what is wrong in it.
+    there is no file. Raises `CaseError` naming what is wrong in it.
     """
     path = folder / "judged.yaml"
     if not path.exists():
         return {}
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"'{path}' cannot be read: {error}") from error
-    if not isinstance(document, dict):
-        raise UsageError(f"'{path}' must map names of mutants to [judgement, why]")
+    root = read_yaml(path, "the file", "judgements of mutants", if_empty="{}")
     found = {}
-    for name, value in document.items():
-        match value:
+    for name, node in root.pairs("a mapping of names of mutants to [judgement, why]").items():
+        match node.value():
             case [str(judgement), str(why)] if judgement in JUDGEMENTS:
-                found[str(name)] = Judgement(judgement, why)
-            case _:
-                raise UsageError(
-                    f"'{path}': {name!r} has {value!r}, but must have [judgement, why] "
+                found[name] = Judgement(judgement, why)
+            case value:
+                raise node.place.error(
+                    f"{name!r} has {value!r}, but must have [judgement, why] "
                     f"with one of {', '.join(JUDGEMENTS)}"
                 )
     return found
