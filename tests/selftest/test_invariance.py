@@ -200,10 +200,10 @@ def test_an_engine_that_raises_is_not_measured(lab: Laboratory) -> None:
 def test_an_axis_that_ran_out_of_time_fails_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(_contents: Contents) -> Iterator[Comparison]:
+    def late(_contents: Contents, _kept: Request) -> Comparison:
         raise EngineHang("generate did not return within 60 s")
 
-    monkeypatch.setitem(AXES, "restart", replace(AXES["restart"], comparisons=late))
+    monkeypatch.setitem(AXES, "restart", replace(AXES["restart"], compare=late))
     arguments = ["--model", RANDOM, "--axis", "restart", "--output", str(tmp_path)]
     assert main(["invariance", "static", *arguments]) == 1
     assert "1. restart: time limit: generate did not return within 60 s" in capsys.readouterr().out

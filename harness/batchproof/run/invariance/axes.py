@@ -1,16 +1,15 @@
 """The axes: what is varied between the base and the changed setting, and what must be seen to happen.
 
-Each axis yields comparisons with seeded contents and prompts of different lengths. All settings use
+Each axis makes comparisons with seeded contents and kept prompts of different lengths. All settings use
 `generate`, one thread but on `threads`, and no EOS, so that every request runs to its cap. The kept
 request has neighbours in all of them but the base of `batch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
 from math import ceil
 
 from batchproof.api import Capability, Request
@@ -27,11 +26,11 @@ from batchproof.run.invariance.settings import (
     one_call,
 )
 
-BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request
+BATCH_SIZES = (16, 2, 8, 4)  # others beside the kept request, in turn
+NUMS_EARLIER = (0, 3, 8)  # requests that an engine has served before, in turn
 SMALL_BUDGET = 6  # tokens a step, for chunks
 SMALL_BLOCK = 4  # tokens
 NUM_DRAFTS = 3  # tokens a step and sequence
-Comparisons = Callable[[Contents], Iterator[Comparison]]
 
 
 @dataclass(frozen=True)
@@ -40,82 +39,85 @@ class Axis:
 
     name: str
     what: str  # the changed setting against the base, in words
-    comparisons: Comparisons
+    compare: Callable[[Contents, Request], Comparison]  # of one kept request
     shown: events.Shown | None = None
     needs: Capability | None = None
     keeps_shapes: bool = False  # so that S is its best grade
     is_in_process: bool = False  # the harness varies its own process, so the engine must be in it
+    stride: int = 1  # 2: of the lengths of the kept prompt every second
 
     @property
     def best(self) -> Grade:
         """The best grade that there is along the axis."""
         return Grade.SAME_SHAPES if self.keeps_shapes else Grade.BITWISE
 
+    def comparisons(self, contents: Contents) -> Iterator[Comparison]:
+        """Yields a comparison for each length of the kept request's prompt."""
+        for length in LENGTHS[:: self.stride]:
+            yield self.compare(contents, contents.kept(length))
+
 
 def _against(kept: Request, base: Setting, changed: Setting) -> Comparison:
     return Comparison(kept.prompt_token_ids, base, lambda _: changed)
 
 
-def batch_size(contents: Contents) -> Iterator[Comparison]:
-    """Yields a request alone, and the same among 2, 4, 8 or 16 others."""
-    for length, size in zip(LENGTHS, cycle(BATCH_SIZES), strict=False):
-        kept = contents.kept(length)
-        first, *others = contents.neighbours(size)
-        yield _against(kept, one_call([kept]), one_call([first, kept, *others]))
+def _in_turn(values: Sequence[int], kept: Request) -> int:
+    """Returns one of the values, by the length of the prompt."""
+    return values[LENGTHS.index(len(kept.prompt_token_ids)) % len(values)]
 
 
-def neighbours(contents: Contents) -> Iterator[Comparison]:
-    """Yields a batch, and the same with other contents of all others."""
-    for length, size in zip(LENGTHS, cycle(BATCH_SIZES), strict=False):
-        kept = contents.kept(length)
-        first, *others = contents.neighbours(size)
-        base = one_call([first, kept, *others])
-        yield _against(kept, base, contents.rewritten(base))
+def batch_size(contents: Contents, kept: Request) -> Comparison:
+    """Returns a request alone, and the same among 2, 4, 8 or 16 others."""
+    return _against(kept, one_call([kept]), _among_others(contents, kept))
 
 
-def order(contents: Contents) -> Iterator[Comparison]:
-    """Yields a batch, and the same in reverse: the kept request first and last."""
-    for length in LENGTHS:
-        batch = [kept := contents.kept(length), *contents.neighbours(5)]
-        yield _against(kept, one_call(batch), one_call(batch[::-1]))
+def neighbours(contents: Contents, kept: Request) -> Comparison:
+    """Returns a batch, and the same with other contents of all others."""
+    base = _among_others(contents, kept)
+    return _against(kept, base, contents.rewritten(base))
 
 
-def arrival(contents: Contents) -> Iterator[Comparison]:
-    """Yields requests that start together, and the same with the kept one queued behind a short one,
+def _among_others(contents: Contents, kept: Request) -> Setting:
+    first, *others = contents.neighbours(_in_turn(BATCH_SIZES, kept))
+    return one_call([first, kept, *others])
+
+
+def order(contents: Contents, kept: Request) -> Comparison:
+    """Returns a batch, and the same in reverse: the kept request first and last."""
+    batch = [kept, *contents.neighbours(5)]
+    return _against(kept, one_call(batch), one_call(batch[::-1]))
+
+
+def arrival(contents: Contents, kept: Request) -> Comparison:
+    """Returns requests that start together, and the same with the kept one queued behind a short one,
     so that it joins the decodes of the others when that has finished."""
-    for length in LENGTHS:
-        kept = contents.kept(length)
-        running = contents.neighbours(2, cap=2 * kept.max_new_tokens)
-        short = Request(f"{NEIGHBOUR}-short", contents.prompt(5), 2)
-        base = one_call([*running, kept], max_num_seqs=3)
-        yield _against(kept, base, one_call([*running, short, kept], max_num_seqs=3))
+    running = contents.neighbours(2, cap=2 * kept.max_new_tokens)
+    short = Request(f"{NEIGHBOUR}-short", contents.prompt(5), 2)
+    base = one_call([*running, kept], max_num_seqs=3)
+    return _against(kept, base, one_call([*running, short, kept], max_num_seqs=3))
 
 
-def chunking(contents: Contents) -> Iterator[Comparison]:
-    """Yields whole prompts, and prompts in chunks of a few tokens a step."""
-    for length in LENGTHS:
-        batch = [kept := contents.kept(length), *contents.neighbours(2)]
-        base = one_call(batch, max_num_seqs=3)
-        changed = one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
-        yield _against(kept, base, changed)
+def chunking(contents: Contents, kept: Request) -> Comparison:
+    """Returns whole prompts, and prompts in chunks of a few tokens a step."""
+    batch = [kept, *contents.neighbours(2)]
+    base = one_call(batch, max_num_seqs=3)
+    changed = one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
+    return _against(kept, base, changed)
 
 
-def prefix_hit(contents: Contents) -> Iterator[Comparison]:
-    """Yields a cold prefix cache, and one that an earlier call with the same prompt has filled."""
+def prefix_hit(contents: Contents, kept: Request) -> Comparison:
+    """Returns a cold prefix cache, and one that an earlier call with the same prompt has filled."""
     limits = {"prefix_caching": True, "block_size": SMALL_BLOCK}
-    for length in LENGTHS:
-        kept = contents.kept(length)
-        again = call([kept, *contents.neighbours(2)], **limits)
-        earlier = call([replace(kept, request_id="earlier")], **limits)
-        yield _against(kept, Setting((again,)), Setting((earlier, again)))
+    again = call([kept, *contents.neighbours(2)], **limits)
+    earlier = call([replace(kept, request_id="earlier")], **limits)
+    return _against(kept, Setting((again,)), Setting((earlier, again)))
 
 
-def prefill_against_decode(contents: Contents) -> Iterator[Comparison]:
-    """Yields an answer of decodes, and prompts extended by its tokens, each for one token more."""
-    for length in LENGTHS:
-        kept, others = contents.kept(length), contents.neighbours(2)
-        base = one_call([kept, *others])
-        yield Comparison(kept.prompt_token_ids, base, partial(_extended, kept, others))
+def prefill_against_decode(contents: Contents, kept: Request) -> Comparison:
+    """Returns an answer of decodes, and prompts extended by its tokens, each for one token more."""
+    others = contents.neighbours(2)
+    base = one_call([kept, *others])
+    return Comparison(kept.prompt_token_ids, base, partial(_extended, kept, others))
 
 
 def _extended(kept: Request, others: list[Request], token_ids: tuple[int, ...]) -> Setting:
@@ -126,46 +128,41 @@ def _extended(kept: Request, others: list[Request], token_ids: tuple[int, ...]) 
     return Setting(tuple(calls))
 
 
-def preemption(contents: Contents) -> Iterator[Comparison]:
-    """Yields as many blocks as it takes, and too few for three at once: the last, kept, gives way."""
-    for length in LENGTHS:
-        kept, others = contents.kept(length), contents.neighbours(2, cap=16)
-        batch = [*others, kept]
-        blocks = [_num_blocks(len(r.prompt_token_ids) + 1) for r in batch]
-        largest = max(_num_blocks(len(r.prompt_token_ids) + r.max_new_tokens) for r in batch)
-        pool = max(sum(blocks) + 1, largest)
-        base = one_call(batch, block_size=SMALL_BLOCK)
-        yield _against(kept, base, one_call(batch, block_size=SMALL_BLOCK, num_blocks=pool))
+def preemption(contents: Contents, kept: Request) -> Comparison:
+    """Returns as many blocks as it takes, and too few for three at once: the last, kept, gives way."""
+    batch = [*contents.neighbours(2, cap=16), kept]
+    blocks = [_num_blocks(len(r.prompt_token_ids) + 1) for r in batch]
+    largest = max(_num_blocks(len(r.prompt_token_ids) + r.max_new_tokens) for r in batch)
+    pool = max(sum(blocks) + 1, largest)
+    base = one_call(batch, block_size=SMALL_BLOCK)
+    return _against(kept, base, one_call(batch, block_size=SMALL_BLOCK, num_blocks=pool))
 
 
 def _num_blocks(num_tokens: int) -> int:
     return ceil(num_tokens / SMALL_BLOCK)
 
 
-def speculation(contents: Contents) -> Iterator[Comparison]:
-    """Yields a token a step, and steps that verify drafts besides, of which half are right."""
-    for length in LENGTHS:
-        batch = [kept := contents.kept(length), *contents.neighbours(2)]
-        drafts = {"num_speculative_tokens": NUM_DRAFTS, "draft_agreement": 0.5}
-        yield _against(kept, one_call(batch), one_call(batch, **drafts))
+def speculation(contents: Contents, kept: Request) -> Comparison:
+    """Returns a token a step, and steps that verify drafts besides, of which half are right."""
+    batch = [kept, *contents.neighbours(2)]
+    drafts = {"num_speculative_tokens": NUM_DRAFTS, "draft_agreement": 0.5}
+    return _against(kept, one_call(batch), one_call(batch, **drafts))
 
 
-def restart(contents: Contents) -> Iterator[Comparison]:
-    """Yields a fresh engine and a second one, then one that has served others and a fresh one."""
-    for length, num_earlier in zip(LENGTHS, cycle((0, 3, 8)), strict=False):
-        again = call([kept := contents.kept(length), *contents.neighbours(3)])
-        earlier = call(contents.neighbours(num_earlier))
-        used = Setting((earlier, again) if num_earlier else (again,))
-        yield _against(kept, used, Setting((again,)))
+def restart(contents: Contents, kept: Request) -> Comparison:
+    """Returns a fresh engine and a second one, or one that has served others and a fresh one."""
+    again = call([kept, *contents.neighbours(3)])
+    earlier = call(contents.neighbours(_in_turn(NUMS_EARLIER, kept)))
+    used = Setting((earlier, again) if earlier.requests else (again,))
+    return _against(kept, used, Setting((again,)))
 
 
-def threads(contents: Contents) -> Iterator[Comparison]:
-    """Yields one thread of torch, and two: a prefill and a decode only, and of half the lengths, since
-    two threads that wait for busy cores are some fifty times as slow."""
-    for length in LENGTHS[::2]:
-        kept = replace(contents.kept(length), max_new_tokens=2)
-        base = one_call([kept, *contents.neighbours(8, cap=2)])
-        yield _against(kept, base, replace(base, num_threads=2))
+def threads(contents: Contents, kept: Request) -> Comparison:
+    """Returns one thread of torch, and two: a prefill and a decode only, since two threads that wait
+    for busy cores are some fifty times as slow."""
+    short = replace(kept, max_new_tokens=2)
+    base = one_call([short, *contents.neighbours(8, cap=2)])
+    return _against(short, base, replace(base, num_threads=2))
 
 
 ALL = (
@@ -209,6 +206,6 @@ ALL = (
         Capability.SPECULATION,
     ),
     Axis("restart", "a fresh engine, all shapes kept", restart, keeps_shapes=True),
-    Axis("threads", "two threads of torch", threads, is_in_process=True),
+    Axis("threads", "two threads of torch", threads, is_in_process=True, stride=2),
 )
 AXES = {axis.name: axis for axis in ALL}

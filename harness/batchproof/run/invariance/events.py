@@ -13,6 +13,11 @@ Shown = Callable[[Trace, Trace], bool]
 """Takes the traces of the base and of the changed setting."""
 
 
+def in_changed_alone(happens: Callable[[Trace], bool]) -> Shown:
+    """Decorates what a trace may show: it must happen in the changed setting, and not in the base."""
+    return lambda base, changed: happens(changed) and not happens(base)
+
+
 def is_kept(row: RowRecord) -> bool:
     """Returns whether the row is of the kept request."""
     return row.request_id.startswith(KEPT)
@@ -40,7 +45,8 @@ def shares_steps(base: Trace, changed: Trace) -> bool:
     return min(largest_batch(base), largest_batch(changed)) > 1
 
 
-def joins_decodes(trace: Trace) -> bool:
+@in_changed_alone
+def joins(trace: Trace) -> bool:
     """Returns whether the kept request begins in a step in which another decodes."""
     for row, others in steps_of_kept(trace):
         if row.context_len == 0:
@@ -48,29 +54,16 @@ def joins_decodes(trace: Trace) -> bool:
     return False
 
 
-def joins(base: Trace, changed: Trace) -> bool:
-    """Returns whether it joins decodes in the changed setting alone."""
-    return joins_decodes(changed) and not joins_decodes(base)
-
-
-def has_chunk(trace: Trace) -> bool:
+@in_changed_alone
+def is_chunked(trace: Trace) -> bool:
     """Returns whether the kept request's prompt is fed in parts."""
     return any(not row.is_sampled for row, _ in steps_of_kept(trace))
 
 
-def is_chunked(base: Trace, changed: Trace) -> bool:
-    """Returns whether its prompt is fed in parts in the changed setting alone."""
-    return has_chunk(changed) and not has_chunk(base)
-
-
-def starts_behind_prefix(trace: Trace) -> bool:
+@in_changed_alone
+def hits(trace: Trace) -> bool:
     """Returns whether the kept request's first row has keys that it did not compute."""
     return any(row.context_len > 0 for row, _ in list(steps_of_kept(trace))[:1])
-
-
-def hits(base: Trace, changed: Trace) -> bool:
-    """Returns whether it starts behind a cached prefix in the changed setting alone."""
-    return starts_behind_prefix(changed) and not starts_behind_prefix(base)
 
 
 def is_prefilled(base: Trace, changed: Trace) -> bool:
@@ -79,18 +72,13 @@ def is_prefilled(base: Trace, changed: Trace) -> bool:
     return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
 
 
-def verifies(base: Trace, changed: Trace) -> bool:
-    """Returns whether drafts of the kept request are verified in the changed setting alone."""
-    in_base, in_changed = (
-        any(row.num_drafted for row, _ in steps_of_kept(trace)) for trace in (base, changed)
-    )
-    return in_changed and not in_base
+@in_changed_alone
+def verifies(trace: Trace) -> bool:
+    """Returns whether drafts of the kept request are verified."""
+    return any(row.num_drafted for row, _ in steps_of_kept(trace))
 
 
-def is_preempted(base: Trace, changed: Trace) -> bool:
-    """Returns whether the kept request loses its cache in the changed setting alone."""
-    return _loses_cache(changed) and not _loses_cache(base)
-
-
-def _loses_cache(trace: Trace) -> bool:
+@in_changed_alone
+def is_preempted(trace: Trace) -> bool:
+    """Returns whether the kept request loses its cache."""
     return any(KEPT in record.preempted for record in trace)
