@@ -29,6 +29,10 @@ PROTOCOLS = {
     Capability.CLOSING: ClosableEngine,
     Capability.INVARIANCE: InvariantEngine,
 }
+MEMBERS = {
+    each: sorted(name for name in vars(protocol) if not name.startswith("_"))
+    for each, protocol in PROTOCOLS.items()
+}
 # Capabilities that can only be seen through others, or are tested with them.
 NEEDS = {
     Capability.SCHEDULING: {Capability.STEPPING, Capability.TRACING},
@@ -53,18 +57,7 @@ def capabilities_of(
     capability's methods, declares a capability without having its methods, declares an invalid
     `scheduling_delay`, or has a property that raises.
     """
-    with time_limit(time_limit_s, "building the engine"):
-        engine = build(EngineConfig(return_logits=True))
-    _require_engine(name, engine)
-    with time_limit(time_limit_s, "reading what the engine declares"):
-        declared = _read(name, engine, "capabilities", None)
-        structural = {each for each in PROTOCOLS if _has(name, engine, each)}
-    if declared is None:
-        capabilities = _shown(engine, structural, time_limit_s)
-    else:
-        capabilities = _checked(name, declared, structural)
-    scheduling_delay_of(name, engine, capabilities)
-    return capabilities
+    return _built(name, build, time_limit_s)[1]
 
 
 def offer_of(
@@ -76,14 +69,25 @@ def offer_of(
 
     Raises what `capabilities_of` and `sampling_fields_of` raise.
     """
-    built: list[Engine] = []
+    engine, capabilities = _built(name, build, time_limit_s)
+    return capabilities, sampling_fields_of(name, engine, capabilities)
 
-    def noted(config: EngineConfig) -> Engine:
-        built.append(build(config))
-        return built[-1]
 
-    capabilities = capabilities_of(name, noted, time_limit_s)
-    return capabilities, sampling_fields_of(name, built[-1], capabilities)
+def _built(
+    name: str, build: Callable[[EngineConfig], Engine], time_limit_s: float
+) -> tuple[Engine, frozenset[Capability]]:
+    with time_limit(time_limit_s, "building the engine"):
+        engine = build(EngineConfig(return_logits=True))
+    _require_engine(name, engine)
+    with time_limit(time_limit_s, "reading what the engine declares"):
+        declared = _read(name, engine, "capabilities", None)
+        structural = {each for each in PROTOCOLS if _has(name, engine, each)}
+    if declared is None:
+        capabilities = _shown(engine, structural, time_limit_s)
+    else:
+        capabilities = _checked(name, declared, structural)
+    scheduling_delay_of(name, engine, capabilities)
+    return engine, capabilities
 
 
 def _require_engine(name: str, engine: object) -> None:
@@ -181,9 +185,7 @@ def _shown(engine: Engine, structural: Set[Capability], time_limit_s: float) -> 
 
 
 def _has(name: str, engine: Engine, capability: Capability) -> bool:
-    protocol = PROTOCOLS[capability]
-    members = sorted(member for member in vars(protocol) if not member.startswith("_"))
-    absent = object()
+    members, absent = MEMBERS[capability], object()
     read = {member: _read(name, engine, member, absent) for member in members}
     missing = [member for member in members if read[member] is absent]
     # One method of several is a slip, not a choice.
@@ -213,8 +215,7 @@ def _checked(name: str, given: object, structural: Set[Capability]) -> frozenset
         )
     capabilities = frozenset(Capability(str(each)) for each in declared)
     for each in sorted(capabilities & PROTOCOLS.keys() - structural):
-        members = sorted(m for m in vars(PROTOCOLS[each]) if not m.startswith("_"))
-        raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(members)}")
+        raise UsageError(f"engine {name!r} declares {each}, which needs {', '.join(MEMBERS[each])}")
     for each, needed in NEEDS.items():
         lacking = sorted(needed - capabilities)
         if each in capabilities and lacking:

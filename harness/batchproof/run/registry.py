@@ -26,12 +26,15 @@ from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
 from batchproof.validation.values import near
 
+PACKAGE = "batchproof_engines"
 REFERENCE = "reference"  # its answers are the specification
-BUILT_IN = {
+OWN = {
     REFERENCE: "batchproof_engines.reference:reference",
     "static": "batchproof_engines.static:static",
     "ragged": "batchproof_engines.ragged.engine:ragged",
     "paged": "batchproof_engines.paged:paged",
+}
+PEERS = {  # adapters to released engines: they run only when they are named
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
     "openai": "batchproof_engines.adapters.openai:openai",
     "openvino": "batchproof_engines.adapters.released:openvino",
@@ -39,21 +42,19 @@ BUILT_IN = {
     "onnxruntime": "batchproof_engines.adapters.released:onnxruntime",
     "transformers-serve": "batchproof_engines.adapters.released:transformers_serve",
 }
-# Adapters to released engines: they run only when they are named.
-PEERS = {
-    "transformers-cb",
-    "openai",
-    "openvino",
-    "ctranslate2",
-    "onnxruntime",
-    "transformers-serve",
-}
-BY_DEFAULT = [name for name in BUILT_IN if name not in PEERS]
+BUILT_IN = OWN | PEERS
+BY_DEFAULT = list(OWN)
 ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
 FAULT_PREFIX = "fault:"
 ODD_PREFIX = "odd:"
 COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
 SET_PREFIX = "set:"  # honest, but set otherwise than asked for
+COLLECTIONS = {  # by prefix: what each of them is, and the module and the table that hold them
+    FAULT_PREFIX: ("planted fault", "faulty", "FAULTS"),
+    ODD_PREFIX: ("honest oddity", "odd", "ODDITIES"),
+    COARSE_PREFIX: ("coarse engine", "coarse", "COARSE"),
+    SET_PREFIX: ("engine set otherwise", "coarse", "SET"),
+}
 COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
 FACTORY = re.compile(r"[^-:\s][^:\s]*:[^:\s]+")  # and fault:NAME, but no id of a test
 FORMS = (
@@ -74,18 +75,13 @@ class EngineSpec:
 def resolve_engine(text: str) -> EngineSpec:
     """Returns the engine of this text. Raises `UsageError` that names what is wrong and the choices."""
     if text.startswith(COMMAND_PREFIX):
-        piped = importlib.import_module("batchproof_engines.adapters.piped")
+        piped = _ours("adapters.piped")
         return EngineSpec(text, piped.command_line(text.removeprefix(COMMAND_PREFIX)))
     target, _, query = text.partition("?")
     options = parse_options(text, query)
-    if target.startswith(FAULT_PREFIX):
-        factory = _listed(target, FAULT_PREFIX, "planted fault", faults())
-    elif target.startswith(ODD_PREFIX):
-        factory = _listed(target, ODD_PREFIX, "honest oddity", oddities())
-    elif target.startswith(COARSE_PREFIX):
-        factory = _listed(target, COARSE_PREFIX, "coarse engine", coarse_engines())
-    elif target.startswith(SET_PREFIX):
-        factory = _listed(target, SET_PREFIX, "engine set otherwise", set_engines())
+    prefix = next(filter(target.startswith, COLLECTIONS), None)
+    if prefix is not None:
+        factory = _planted(prefix, target)
     else:
         factory = _load(text, target if ":" in target else _target_of(text, target))
     _check_options(text, factory, options)
@@ -102,7 +98,7 @@ def looks_like_engine(text: str) -> bool:
 def has_own_process(text: str) -> bool:
     """Returns whether the engine of this text works in another process than that of the tests."""
     name = text.partition("?")[0]
-    return text.startswith(COMMAND_PREFIX) or name in PEERS - {"transformers-cb"}
+    return text.startswith(COMMAND_PREFIX) or name in PEERS.keys() - {"transformers-cb"}
 
 
 def isolated(spec: EngineSpec, device: str) -> EngineSpec:
@@ -115,7 +111,7 @@ def isolated(spec: EngineSpec, device: str) -> EngineSpec:
 
 def engine_host() -> Any:
     """Returns the module that answers a pipe with an engine of this process."""
-    return importlib.import_module("batchproof_engines.adapters.piped.host")
+    return _ours("adapters.piped.host")
 
 
 def source_of(spec: EngineSpec) -> Path:
@@ -124,7 +120,7 @@ def source_of(spec: EngineSpec) -> Path:
     factory = spec.factory.func if isinstance(spec.factory, partial) else spec.factory
     file = inspect.getsourcefile(sys.modules.get(factory.__module__, type(factory)))
     if file is None:
-        raise UsageError(f"--engine {spec.name!r}: its factory has no Python source to change")
+        raise _wrong(spec.name, "its factory has no Python source to change")
     path = Path(file)
     return path.parent if path.name == "__init__.py" else path
 
@@ -160,33 +156,26 @@ def _target_of(text: str, name: str) -> str:
     return targets[0]
 
 
-def faults() -> Mapping[str, Any]:
-    """Returns the planted faults by name (see `batchproof_engines.faulty`)."""
-    module = importlib.import_module("batchproof_engines.faulty")
-    return dict(module.FAULTS)
+def collection(prefix: str) -> Mapping[str, Any]:
+    """Returns the engines of a prefix by name: what the package says of each."""
+    _, module, table = COLLECTIONS[prefix]
+    return dict(getattr(_ours(module), table))
 
 
-def oddities() -> Mapping[str, Any]:
-    """Returns the honest oddities by name (see `batchproof_engines.odd`)."""
-    module = importlib.import_module("batchproof_engines.odd")
-    return dict(module.ODDITIES)
+faults = partial(collection, FAULT_PREFIX)
+oddities = partial(collection, ODD_PREFIX)
+coarse_engines = partial(collection, COARSE_PREFIX)
+set_engines = partial(collection, SET_PREFIX)
 
 
-def coarse_engines() -> Mapping[str, Any]:
-    """Returns honest engines of coarse arithmetic by name (see `batchproof_engines.coarse`)."""
-    return dict(importlib.import_module("batchproof_engines.coarse").COARSE)
-
-
-def set_engines() -> Mapping[str, Any]:
-    """Returns honest engines with other settings than asked for by name (see
-    `batchproof_engines.coarse`)."""
-    return dict(importlib.import_module("batchproof_engines.coarse").SET)
+def _ours(module: str) -> Any:
+    return importlib.import_module(f"{PACKAGE}.{module}")
 
 
 def server_engine(url: str) -> str:
     """Returns the text of the engine for a server of the OpenAI interface at this URL, which is asked
     for the name of its model. Raises `UsageError` if it does not answer."""
-    return str(importlib.import_module("batchproof_engines.adapters.openai.discovery").engine_at(url))
+    return str(_ours("adapters.openai.discovery").engine_at(url))
 
 
 def reference_factory() -> EngineFactory:
@@ -197,30 +186,34 @@ def reference_factory() -> EngineFactory:
 def released_engines() -> Any:
     """Returns the module that describes the released engines of others, installed in environments of
     their own."""
-    return importlib.import_module("batchproof_engines.adapters.released.libraries")
+    return _ours("adapters.released.libraries")
 
 
 def words_tokenizer(vocab_size: int) -> Any:
     """Returns a tokenizer with one word for each token, for a model on disk."""
-    return importlib.import_module("batchproof_engines.adapters.word_tokenizer").words_tokenizer(
-        vocab_size
-    )
+    return _ours("adapters.word_tokenizer").words_tokenizer(vocab_size)
 
 
-def _listed(target: str, prefix: str, kind: str, known: Mapping[str, Any]) -> Callable[..., Engine]:
-    name = target.removeprefix(prefix)
+def _planted(prefix: str, target: str) -> Callable[..., Engine]:
+    name, known = target.removeprefix(prefix), collection(prefix)
     if name not in known:
-        hint = near(name, known, "the package batchproof_engines")
-        raise UsageError(f"--engine {target!r} is no {kind}; {hint}")
+        hint = near(name, known, f"the package {PACKAGE}")
+        raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
 
 
 def _load(text: str, target: str) -> Callable[..., Engine]:
     module_name, _, attribute = target.rpartition(":")
-    module = (
-        _import_file(text, module_name) if module_name.endswith(".py") else _import(text, module_name)
-    )
+    is_file = module_name.endswith(".py")
+    if is_file and not Path(module_name).resolve().is_file():
+        where = "" if Path(module_name).is_absolute() else f" in {str(Path.cwd())!r}"
+        raise _wrong(text, f"there is no file {module_name!r}{where}")
+    try:
+        module = _module_of(module_name) if is_file else importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        what = f"{'running' if is_file else 'importing'} {module_name!r}"
+        raise _wrong(text, f"{what} raised {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         callables = [
             name
@@ -229,33 +222,19 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
             and not name.startswith("_")
             and getattr(value, "__module__", None) == module.__name__
         ]
-        raise UsageError(
-            f"--engine {text!r}: {module_name} has no attribute {attribute!r}; "
-            f"its callables are {', '.join(callables) or 'none'}"
-        )
+        listed = ", ".join(callables) or "none"
+        raise _wrong(text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}")
     factory = getattr(module, attribute)
     if not callable(factory):
-        raise UsageError(
-            f"--engine {text!r}: {attribute!r} is a {type(factory).__name__}, but must be a "
-            f"factory(model, config) that returns an engine"
-        )
+        kind = type(factory).__name__
+        rule = "a factory(model, config) that returns an engine"
+        raise _wrong(text, f"{attribute!r} is a {kind}, but must be {rule}")
     return factory
 
 
-def _import(text: str, module_name: str) -> ModuleType:
-    try:
-        return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"--engine {text!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
-        ) from error
-
-
-def _import_file(text: str, file_name: str) -> ModuleType:
+def _module_of(file_name: str) -> ModuleType:
+    """Returns the module that a Python file makes."""
     path = Path(file_name).resolve()
-    if not path.is_file():
-        where = "" if Path(file_name).is_absolute() else f" in {str(Path.cwd())!r}"
-        raise UsageError(f"--engine {text!r}: there is no file {file_name!r}{where}")
     name = f"batchproof_engine_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, f"{path} ends in .py"
@@ -263,13 +242,12 @@ def _import_file(text: str, file_name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their own module up
     sys.path.append(str(path.parent))  # so that it can import its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"--engine {text!r}: running {file_name!r} raised {type(error).__name__}: {error}"
-        ) from error
+    spec.loader.exec_module(module)
     return module
+
+
+def _wrong(text: str, problem: str) -> UsageError:
+    return UsageError(f"--engine {text!r}: {problem}")
 
 
 def parse_options(text: str, query: str) -> dict[str, Any]:
@@ -278,15 +256,13 @@ def parse_options(text: str, query: str) -> dict[str, Any]:
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         if not (key.isidentifier() and equals):
-            raise UsageError(f"--engine {text!r}: option {part!r} must read key=value")
+            raise _wrong(text, f"option {part!r} must read key=value")
         if key in options:
-            raise UsageError(f"--engine {text!r}: option {key!r} is given twice")
+            raise _wrong(text, f"option {key!r} is given twice")
         try:
             options[key] = _scalar(value)
         except yaml.YAMLError as error:
-            raise UsageError(
-                f"--engine {text!r}: the value of {key!r}, {value!r}, is no YAML scalar"
-            ) from error
+            raise _wrong(text, f"the value of {key!r}, {value!r}, is no YAML scalar") from error
     return options
 
 
@@ -305,9 +281,7 @@ def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[s
     names = [p.name for p in parameters if p not in positional[:2]]
     for key in options:
         if key not in names:
-            raise UsageError(
-                f"--engine {text!r}: unknown option {key!r}; "
-                f"its factory takes {', '.join(names) or 'none'}"
-            )
+            known = ", ".join(names) or "none"
+            raise _wrong(text, f"unknown option {key!r}; its factory takes {known}")
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
-        raise UsageError(f"--engine {text!r}: a factory takes (model, config), this one cannot")
+        raise _wrong(text, "a factory takes (model, config), this one cannot")
