@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,20 @@ from typing import Any
 import pytest
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from batchproof.bench.axes import default_axes
 from batchproof.bench.benchmark_run import BenchmarkRun, result_path
-from batchproof.bench.growth import num_pieces
 from batchproof.bench.hardware import device_facts
-from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.bench_table import table
-from batchproof.plugin.contests import CONTESTS, Contest
+from batchproof.plugin.contests import CONTESTS, GROWTH, LOAD, THROUGHPUT, Contest
 from batchproof.plugin.load_table import load_table
 from batchproof.plugin.measured import Measured, MeasuredGrowth, MeasuredLoad, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.run.registry import EngineSpec
 
 NAME = "batchproof-benchmarks"
-Group = tuple[str, str, bool]  # of a contest
+Group = tuple[str, str, str]  # of a contest
+Row = Mapping[str, Any]
 
 
 class Benchmarks:
@@ -42,9 +40,7 @@ class Benchmarks:
         self._options = options
         self._path = path
         self._entrants: dict[Group, list[EngineSpec]] = defaultdict(list)
-        self._measured: dict[Group, dict[str, Any]] = {}
-        self._swept: dict[Group, list[dict[str, Any]]] = {}
-        self._growth: list[dict[str, Any]] = []
+        self._found: dict[Group, Mapping[str, Any]] = {}
         self._run: BenchmarkRun | None = None
         self._is_over = False
 
@@ -82,46 +78,35 @@ class Benchmarks:
     @pytest.fixture
     def measured(self, request: pytest.FixtureRequest) -> Measured:
         """Returns one engine's row of a comparison."""
-        return self.measure(request.param, request.node)
+        row = self._row(request.param)
+        return Measured(row, self._found[request.param.group], _clock_of(request.node))
 
     @pytest.fixture
     def growth(self, request: pytest.FixtureRequest) -> MeasuredGrowth:
         """Returns one engine's cost along one axis."""
-        return self.measure_growth(request.param, request.node)
+        return MeasuredGrowth(self._row(request.param), _clock_of(request.node))
 
     @pytest.fixture
     def load_sweep(self, request: pytest.FixtureRequest) -> MeasuredLoad:
         """Returns one engine's figures at rising load."""
-        return self.measure_load(request.param, request.node)
+        return MeasuredLoad(self._row(request.param), _clock_of(request.node))
 
-    def measure(self, contest: Contest, item: pytest.Item) -> Measured:
-        """Returns the row of one engine, timing the whole group if needed. Skips, by name, an engine
+    def _row(self, contest: Contest) -> Row:
+        """Returns the row of one engine, measuring the whole group if needed. Skips, by name, an engine
         that cannot take part.
         """
         able = self._able(contest)
-        if contest.group not in self._measured:
-            assert isinstance(contest.about, BenchSpec), "growth has its own tests"
-            with self._open() as run, self._bar(run.num_pieces(len(able))) as on_round:
-                found = run.compare(contest.about, contest.model_name, able, on_round)
-            self._measured[contest.group] = found
-        comparison = self._measured[contest.group]
-        row = next(each for each in comparison["rows"] if each["engine"] == contest.engine.name)
-        return Measured(row, comparison, _clock_of(item))
+        if contest.group not in self._found:
+            with self._open() as run, self._bar(contest.num_pieces(run, able)) as on_piece:
+                self._found[contest.group] = contest.measure(run, able, on_piece)
+        rows: list[Row] = self._found[contest.group]["rows"]
+        return next(each for each in rows if each["engine"] == contest.engine.name)
 
-    def measure_load(self, contest: Contest, item: pytest.Item) -> MeasuredLoad:
-        """Returns the load entry of one engine, measuring the whole group if needed. Skips as
-        `measure` does.
-        """
-        able, load = self._able(contest), contest.load
-        if contest.group not in self._swept:
-            assert isinstance(contest.about, BenchSpec), "growth has its own tests"
-            assert load is not None, "a test of load is about one"
-            with self._open() as run, self._bar(run.num_pieces(len(able), load)) as on_round:
-                found = run.sweep(contest.about, load, contest.model_name, able, on_round)
-            self._swept[contest.group] = found
-        entries = self._swept[contest.group]
-        entry = next(each for each in entries if each["engine"] == contest.engine.name)
-        return MeasuredLoad(entry, _clock_of(item))
+    def _of(self, fixture: str) -> list[Mapping[str, Any]]:
+        return [found for group, found in self._found.items() if group[0] == fixture]
+
+    def _rows(self, fixture: str) -> list[Row]:
+        return [row for found in self._of(fixture) for row in found["rows"]]
 
     def _able(self, contest: Contest) -> list[EngineSpec]:
         """Returns the engines of the group that can take part. Skips the test, by name, if its own
@@ -139,20 +124,6 @@ class Benchmarks:
         except UnsupportedModelError as error:
             return f"refused: {error}"
         return None
-
-    def measure_growth(self, contest: Contest, item: pytest.Item) -> MeasuredGrowth:
-        """Returns the growth entry of one engine, measuring the whole axis if needed. Skips as
-        `measure` does.
-        """
-        able = self._able(contest)
-        if not any(entry["axis"] == contest.about for entry in self._growth):
-            axis = next(axis for axis in default_axes() if axis.name == contest.about)
-            total = num_pieces(able, [axis])
-            with self._open() as run, self._bar(total) as on_step:
-                self._growth += run.grow(axis, contest.model_name, able, on_step)
-        wanted = (contest.about, contest.engine.name)
-        entry = next(each for each in self._growth if (each["axis"], each["engine"]) == wanted)
-        return MeasuredGrowth(entry, _clock_of(item))
 
     @contextmanager
     def _open(self) -> Iterator[BenchmarkRun]:
@@ -194,8 +165,8 @@ class Benchmarks:
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
-        swept = [entry for entries in self._swept.values() for entry in entries]
-        for line in (*table(self._measured.values(), self._growth), *load_table(swept)):
+        growth, load = self._rows(GROWTH), self._rows(LOAD)
+        for line in (*table(self._of(THROUGHPUT), growth), *load_table(load)):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
         terminalreporter.write_line(f"result file: {self._run.path}{state}")
