@@ -23,7 +23,7 @@ from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang, Interrupt
 from batchproof.findings.failure import Subject
 from batchproof.findings.finding import Rule
-from batchproof.plugin import diagnosing, watching
+from batchproof.plugin import failing, watching
 from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.promise_table import record_of
 from batchproof.run import time_limit
@@ -193,7 +193,7 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(
     def hang(*_: object) -> None:
         raise EngineHang("the diagnosis hangs")
 
-    monkeypatch.setattr(diagnosing, "diagnose", hang)
+    monkeypatch.setattr(failing, "diagnose", hang)
     run = bad("raise KeyError")
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"

@@ -75,25 +75,27 @@ def add_shard(parser: argparse.ArgumentParser) -> None:
 def shard(value: str) -> Shard:
     """Returns the shard `I/N`. Raises `argparse.ArgumentTypeError`."""
     index, _, number = value.partition("/")
-    if not all(each.isascii() and each.isdigit() for each in (index, number)) or not (
-        1 <= int(index) <= int(number)
-    ):
+    if not (_is_whole(index) and _is_whole(number) and 1 <= int(index) <= int(number)):
         raise argparse.ArgumentTypeError(f"{value!r} must be I/N with I from 1 to N, such as 1/4")
     return Shard(int(index), int(number))
 
 
 def positive(value: str) -> int:
     """Returns a whole number of at least 1. Raises `argparse.ArgumentTypeError`."""
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
+    if not _is_whole(value) or int(value) < 1:
         raise argparse.ArgumentTypeError(f"{value!r} must be a whole number of at least 1")
     return int(value)
 
 
 def whole(value: str) -> int:
     """Returns a whole number of at least 0. Raises `argparse.ArgumentTypeError`."""
-    if not value.isascii() or not value.isdigit():
+    if not _is_whole(value):
         raise argparse.ArgumentTypeError(f"{value!r} must be a whole number")
     return int(value)
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def seconds(value: str) -> float:
@@ -112,7 +114,7 @@ def seconds(value: str) -> float:
 def seeds(value: str) -> tuple[int, ...]:
     """Returns different whole numbers from a list with commas. Raises `argparse.ArgumentTypeError`."""
     parts = value.split(",")
-    if not all(part.isascii() and part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+    if not all(map(_is_whole, parts)) or len(set(parts)) < len(parts):
         raise argparse.ArgumentTypeError(f"{value!r} must be different whole numbers, such as 1,2,3")
     return tuple(int(part) for part in parts)
 

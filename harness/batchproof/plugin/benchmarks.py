@@ -22,6 +22,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.bench_table import table
 from batchproof.plugin.contests import CONTESTS, GROWTH, LOAD, THROUGHPUT, Contest
+from batchproof.plugin.left_out import keep
 from batchproof.plugin.load_table import load_table
 from batchproof.plugin.measured import Measured, MeasuredGrowth, MeasuredLoad, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
@@ -55,11 +56,12 @@ class Benchmarks:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Drops the placeholder items that pytest leaves for what is not measured."""
-        asking = [item for item in items if {*CONTESTS} & {*getattr(item, "fixturenames", ())}]
-        idle = [item for item in asking if _contest_of(item) is None]
-        if idle:
-            config.hook.pytest_deselected(items=idle)
-            items[:] = [item for item in items if item not in idle]
+
+        def takes_part(item: pytest.Item) -> bool:
+            is_asking = bool({*CONTESTS} & {*getattr(item, "fixturenames", ())})
+            return not is_asking or _contest_of(item) is not None
+
+        keep(config, items, takes_part)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Gives each benchmark the clock that replays its times, and the group it is shown in."""

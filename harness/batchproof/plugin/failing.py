@@ -1,4 +1,6 @@
-"""What a failed test produces: its text, its entry in the test's record, and its failure file."""
+"""What a failed test produces: its text, its most likely cause, its entry in the test's record, and its
+failure file. The diagnosis runs after the verdict, which it never changes.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,19 @@ from typing import Any
 import pytest
 
 from batchproof.checks.broken import BrokenPromise
+from batchproof.diagnosis import diagnose
 from batchproof.errors import EngineHang
+from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure
 from batchproof.findings.failure_text import failure_text
 from batchproof.findings.finding import Rule, found
-from batchproof.plugin.diagnosing import diagnosis_of
 from batchproof.plugin.entering import enter
 from batchproof.plugin.item_names import again, name_of
 from batchproof.plugin.repro import replay_file
 from batchproof.plugin.xfails import known_failure_of
 from batchproof.run.call_notes import notes
 from batchproof.run.failures import ConformanceFailure, HangFailure
+from batchproof.run.time_limit import contained
 from batchproof.run.trial import Trial
 
 TRIAL = pytest.StashKey[Trial]()  # there even if the `trial` fixture fails
@@ -72,12 +76,24 @@ def concluded(item: pytest.Item, failure: Failure, record: dict[str, Any]) -> st
     case = failure.case.name if failure.case else None
     enter(record, failure.finding, case, requests=requests)
     notes().change(record=record, report=failure_text(failure))  # the diagnosis may be the end of us
-    diagnosis = diagnosis_of(item.config, trial, failure)
+    diagnosis = _diagnosis(item.config, trial, failure)
     replay = replay_file(item, trial, failure)
     path = None if replay is None else replay.path
     enter(record, failure.finding, case, diagnosis, path, requests)
     text = failure_text(failure, diagnosis)
     return text if replay is None else f"{text}\n{replay.words}"
+
+
+def _diagnosis(config: pytest.Config, trial: Trial, failure: Failure) -> Diagnosis | None:
+    """Returns the most likely cause, or None if the run does not ask for it."""
+    limit_s = config.getoption("--diagnose-for")
+    if not limit_s or trial.spec.name in trial.lab.lost:  # an engine that nobody can speak to
+        return None
+    try:
+        with contained():
+            return diagnose(trial, failure, limit_s)
+    except (Exception, EngineHang) as slip:  # whatever it is, the verdict stands
+        return Diagnosis(Cause.UNKNOWN, f"the diagnosis itself failed: {type(slip).__name__}: {slip}")
 
 
 def described(item: pytest.Item, record: dict[str, Any]) -> None:

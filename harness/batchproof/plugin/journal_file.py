@@ -15,6 +15,7 @@ import pytest
 
 from batchproof.cli.choices import WHOLE, Shard, shard
 from batchproof.errors import UsageError
+from batchproof.plugin.left_out import keep
 from batchproof.plugin.promise_table import record_of
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 
@@ -51,9 +52,7 @@ class Sharding:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests of other shares."""
-        own = list(self._shard.of(items))
-        config.hook.pytest_deselected(items=[item for item in items if item not in {*own}])
-        items[:] = own
+        keep(config, items, {*self._shard.of(items)}.__contains__)
 
 
 class Journal:
@@ -67,10 +66,7 @@ class Journal:
     @pytest.hookimpl(trylast=True)  # and after the shard's, which is registered before
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests that the journal holds already."""
-        done = [item for item in items if item.nodeid in self._known]
-        if done:
-            config.hook.pytest_deselected(items=done)
-            items[:] = [item for item in items if item.nodeid not in self._known]
+        keep(config, items, lambda item: item.nodeid not in self._known)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the reports of a test and writes its entry once the test is over."""

@@ -5,7 +5,7 @@ With workers it is they who deselect; each tells the controller when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,16 @@ WAYS = {
     "requirement": "--requirement",
     "shard": "--shard",
 }
+
+
+def keep(
+    config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[pytest.Item], bool]
+) -> None:
+    """Deselects all other tests."""
+    others = [item for item in items if not is_kept(item)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = filter(is_kept, items)
 
 
 def register(config: pytest.Config) -> None:

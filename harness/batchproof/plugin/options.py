@@ -131,7 +131,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _configure(config: pytest.Config) -> None:
     artifacts.prepare(config)
     _check_limits(config)
-    _check_profile(config.getoption("--hypothesis-profile"))
+    if profile := config.getoption("--hypothesis-profile"):  # Hypothesis loads it after this
+        import_module("batchproof.plugin.profiles").require_profile(profile)
     if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
         gc.disable()  # what is imported and collected stays; `testing` enables it afterwards
     config.stash[SELECTION] = selection = select(config)
@@ -158,26 +159,17 @@ def _check_limits(config: pytest.Config) -> None:
         raise UsageError(f"--repro {folder!r} is a file, but must be a folder")
 
 
-def _check_profile(name: str | None) -> None:
-    """Makes the profiles known before Hypothesis loads one of them."""
-    if name:
-        import_module("batchproof.plugin.profiles").require_profile(name)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves benchmarks out unless they are asked for, in which case only they run."""
     wants_benchmarks = bool(config.getoption("--benchmark-only", default=False))
-    is_left_out = {item: _is_left_out(item, wants_benchmarks) for item in items}
-    if any(is_left_out.values()):
-        config.hook.pytest_deselected(items=[item for item in items if is_left_out[item]])
-        items[:] = [item for item in items if not is_left_out[item]]
 
+    def is_kept(item: pytest.Item) -> bool:
+        fixtures = getattr(item, "fixturenames", ())
+        if wants_benchmarks:
+            return "benchmark" in fixtures
+        return bench_options.FIXTURES.isdisjoint(fixtures)
 
-def _is_left_out(item: pytest.Item, wants_benchmarks: bool) -> bool:
-    fixtures = getattr(item, "fixturenames", ())
-    if wants_benchmarks:
-        return "benchmark" not in fixtures
-    return not bench_options.FIXTURES.isdisjoint(fixtures)
+    left_out.keep(config, items, is_kept)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

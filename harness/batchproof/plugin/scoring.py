@@ -11,6 +11,7 @@ import pytest
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin import problems
+from batchproof.plugin.left_out import keep
 from batchproof.plugin.promise_table import record_of
 from batchproof.plugin.requirement_ids import is_conformance_test, requirement_id
 from batchproof.plugin.xfails import known_failure_of
@@ -74,8 +75,7 @@ class Scoring:
                 hint = near(each, by_id, "`batchproof requirements show current`")
                 problems.report(config, f"{ONE} {each!r} is none of this run; {hint}")
         kept = {item for each in self._chosen for item in by_id.get(current_id(each), ())}
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
+        keep(config, items, kept.__contains__)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: the report is complete
     def pytest_runtest_makereport(self, item: pytest.Item):  # type: ignore[no-untyped-def]

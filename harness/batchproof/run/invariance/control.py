@@ -27,15 +27,10 @@ def failed_control(trial: Trial, contents: Contents) -> str:
         serve_setting(trial, one_call([each, *others]), each.prompt_token_ids).answer
         for each in (kept, altered)
     )
-    return _prompt_unseen(trial, answer, other) or _noise_misjudged(trial, answer)
-
-
-def _prompt_unseen(trial: Trial, answer: Answer, other: Answer) -> str:
-    """Returns how answers to different prompts are not told apart."""
     grade = graded(trial.oracle, answer, other, lambda: other).grade
-    if grade is Grade.NONE:
-        return ""
-    return f"another last token of the prompt gets grade {grade.letter}, but should get -"
+    if grade is not Grade.NONE:
+        return f"another last token of the prompt gets grade {grade.letter}, but should get -"
+    return _noise_misjudged(trial, answer)
 
 
 def _noise_misjudged(trial: Trial, answer: Answer) -> str:
