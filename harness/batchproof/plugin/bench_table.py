@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchproof.bench.ratios import Ratio
@@ -37,14 +37,7 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
         f"most to gain over static waves: {bound['by_steps']:.2f}x if each step costs the same, "
         f"{bound['by_rows']:.2f}x if each computed token does"
     )
-    lines = [COLUMNS, *(_cells(row) for row in comparison["rows"])]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    for line in lines:
-        first, *others = (
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        yield "  ".join([first, *others]).rstrip()
+    yield from aligned([COLUMNS, *map(_cells, comparison["rows"])], num_left=2)
     for row in comparison["rows"]:
         if row["reason"]:
             yield f"{row['engine']} {row['verdict']}: {row['reason']}"
@@ -57,6 +50,17 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
     for entry in comparison["ratios"]:
         words = Ratio.of(entry).words(entry["engine"], entry["over"])
         yield f"{words} ({entry['clock']} time, {entry['num_laps']} laps)"
+
+
+def aligned(lines: Sequence[Sequence[str]], num_left: int) -> Iterator[str]:
+    """Yields the lines of a table, whose first `num_left` columns are flush left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            cell.ljust(width) if place < num_left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
 
 
 def _counted(number: int, what: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import islice
 from typing import Any
 
 from batchproof.bench.load import by_title
-from batchproof.plugin.bench_table import short
+from batchproof.plugin.bench_table import aligned, short
 
 KEEPS_UP = {True: "", False: " (behind)", None: " (too short)"}
 LATENCIES = ("ttft", "itl", "tpot", "e2el")
@@ -28,18 +28,12 @@ def load_table(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _table(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the heads, and for each engine its knee in words and a line for each load."""
-    lines = {entry["engine"]: [_cells(entry, point) for point in entry["points"]] for entry in group}
-    columns = zip(COLUMNS, *chain(*lines.values()), strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    yield _line(COLUMNS, widths)
+    points = [_cells(entry, point) for entry in group for point in entry["points"]]
+    lines = (f"  {line}" for line in aligned([COLUMNS, *points], num_left=1))
+    yield next(lines)
     for entry in group:
         yield f"{entry['engine']}: {entry['words']}"
-        yield from (_line(cells, widths) for cells in lines[entry["engine"]])
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    return "  ".join([f"  {first.strip():<{widths[0]}}", *others]).rstrip()
+        yield from islice(lines, len(entry["points"]))
 
 
 def _cells(entry: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...]:
