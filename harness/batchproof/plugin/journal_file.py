@@ -7,9 +7,10 @@ workers the controller writes; all processes read what the file held when they b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from batchproof.plugin.promise_table import record_of
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 
 OPTION, SHARD = "--journal", "--shard"
+KNOWN = "batchproof_journal"  # in a worker's input
 HELP = "write each finished test to FILE, and leave out those that it holds already"
 
 
@@ -33,12 +35,6 @@ def add_options(group: pytest.OptionGroup) -> None:
         metavar="I/N",
         help="run share I of N of the tests selected; together the shares hold each once",
     )
-
-
-class WorkerNode(Protocol):
-    """What pytest-xdist passes to the process of a worker."""
-
-    workerinput: dict[str, object]
 
 
 class Sharding:
@@ -58,9 +54,10 @@ class Sharding:
 class Journal:
     """The plugin that is registered if `--journal` is given."""
 
-    def __init__(self, path: Path, is_writer: bool, known: list[str] | None = None) -> None:
-        self._writer = TESTS.append_to(path, NoHead()) if is_writer else None
-        self._known = {entry.test for entry in entries(path)} if known is None else set(known)
+    def __init__(self, path: Path, told: Mapping[str, Any] | None) -> None:
+        """`told`: the input of a worker; None in the process that writes."""
+        self._writer = TESTS.append_to(path, NoHead()) if told is None else None
+        self._known = {each.test for each in entries(path)} if told is None else set(told[KNOWN])
         self._open: dict[str, JournalEntry] = {}  # tests under way
 
     @pytest.hookimpl(trylast=True)  # and after the shard's, which is registered before
@@ -77,9 +74,9 @@ class Journal:
             self._writer.append(self._open.pop(report.nodeid))
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: WorkerNode) -> None:
+    def pytest_configure_node(self, node: Any) -> None:
         """Passes the known tests on: a worker that replaces a dead one must see the same tests."""
-        node.workerinput["batchproof_journal"] = sorted(self._known)
+        node.workerinput[KNOWN] = sorted(self._known)
 
     def pytest_unconfigure(self) -> None:
         """Closes the file."""
@@ -122,10 +119,8 @@ def register(config: pytest.Config) -> None:
     path = Path(asked)
     if path.is_dir() or not path.parent.is_dir():
         raise pytest.UsageError(f"{OPTION} {asked!r} must name a file in a folder that is there")
-    is_writer = not hasattr(config, "workerinput")
-    known = None if is_writer else getattr(config, "workerinput")["batchproof_journal"]  # noqa: B009 - only workers have it
     try:
-        journal = Journal(path.resolve(), is_writer, known)
+        journal = Journal(path.resolve(), getattr(config, "workerinput", None))
     except UsageError as error:
         raise pytest.UsageError(f"{OPTION}: {error}") from None
     config.pluginmanager.register(journal, "batchproof-journal")
