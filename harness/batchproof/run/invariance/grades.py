@@ -97,20 +97,14 @@ def _num_comparable(base: tuple[int, ...], changed: tuple[int, ...]) -> int:
     return min(num_equal + 1, len(base), len(changed))
 
 
-def is_within(oracle: Oracle, base: Answer, changed: Answer, worst: float | None) -> bool:
-    """Returns whether rounding explains the difference, `worst` in units of E (grade E)."""
-    if oracle.subject.oracle is not None and base.token_ids != changed.token_ids:
-        return False
-    return worst is not None and worst <= oracle.kappa
-
-
 def weaker_grade(oracle: Oracle, base: Answer, changed: Answer, worst: float | None) -> Grade:
     """Returns the grade of answers that are not equal bit for bit, without a look at shapes: E, T or
     none. `worst` is their `difference`."""
-    if is_within(oracle, base, changed, worst):
-        return Grade.WITHIN_E
     has_same_tokens = base.token_ids == changed.token_ids
     is_constructed = oracle.subject.oracle is not None
+    is_rounding = worst is not None and worst <= oracle.kappa
+    if is_rounding and (has_same_tokens or not is_constructed):
+        return Grade.WITHIN_E
     return Grade.TOKENS if has_same_tokens and is_constructed else Grade.NONE
 
 
