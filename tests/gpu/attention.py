@@ -23,6 +23,7 @@ from batchproof_engines.paged.kernels import (
     DecodeRows,
     Kernels,
     LayerCache,
+    LayerPass,
     load_kernels,
     triton_works,
 )
@@ -120,7 +121,8 @@ class Crowd:
         def decode() -> None:
             given = (self.query, self.key, self.value)
             for cache in self.layers:
-                kernels.decode(*given, cache, self.tables, self.rows, self.form, self.out)
+                layer = LayerPass(*given, cache, self.tables, self.form, self.out)
+                kernels.decode(layer, self.rows)
 
         return seconds_of(recorded(decode, device), device, num_calls=5, num_rounds=3) / len(
             self.layers

@@ -14,6 +14,7 @@ from torch import Tensor
 from batchproof_engines.paged.kernels import (
     DecodeRows,
     Kernels,
+    LayerPass,
     PrefillRows,
     Span,
 )
@@ -81,7 +82,7 @@ def _check_decode(findings: Findings, kernels: Kernels, case: Case) -> None:
     )
     out = _untouched(case, num + 3)
     q, k, v = (case.as_a_model_makes_it(each) for each in (query, key, value))
-    kernels.decode(q, k, v, case.cache, case.tables, rows, case.form, out)
+    kernels.decode(LayerPass(q, k, v, case.cache, case.tables, case.form, out), rows)
     for row in range(num):
         _hold(findings, "decode", case, row, query[row : row + 1], out[row : row + 1])
     if not bool(out[num : num + 2].isfinite().all()):
@@ -124,7 +125,7 @@ def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
     )
     out = _untouched(case, len(query))
     q, k, v = (case.as_a_model_makes_it(each) for each in (query, key, value))
-    kernels.prefill(q, k, v, case.cache, case.tables, rows, case.form, out)
+    kernels.prefill(LayerPass(q, k, v, case.cache, case.tables, case.form, out), rows)
     for row, span in enumerate(spans):
         own = slice(span.start, span.start + span.query_len)
         if span.query_len:

@@ -111,7 +111,7 @@ def _attend(
     layer, current.num_layers = current.num_layers, current.num_layers + 1
     form = AttentionForm(scaling, window, softcap, sinks)
     shape = query.shape[0], query.shape[2]
-    query, key, value = (each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
+    query, key, value = [each.transpose(1, 2).flatten(0, 1) for each in (query, key, value)]
     result = current.backend.attend(layer, query, key, value, form)
     return result.view(*shape, *result.shape[1:])
 

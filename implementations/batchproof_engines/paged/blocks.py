@@ -23,6 +23,7 @@ from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.kernels import (
     DecodeRows,
     LayerCache,
+    LayerPass,
     PrefillRows,
     Span,
     StepRows,
@@ -108,11 +109,11 @@ class BlockPool:
             self._allocate(layer, key, value)
         cache, rows = self._layers[layer], self._rows
         out = query.new_empty(*query.shape[:2], value.shape[2])
-        fed = query, key, value, cache, self._tables
+        given = LayerPass(query, key, value, cache, self._tables, form, out)
         if rows.decodes is not None:
-            self._kernels.decode(*fed, rows.decodes, form, out)
+            self._kernels.decode(given, rows.decodes)
         if rows.prefills is not None:
-            self._kernels.prefill(*fed, rows.prefills, form, out)
+            self._kernels.prefill(given, rows.prefills)
         return out
 
     @torch.inference_mode()

@@ -31,6 +31,18 @@ class LayerCache:
         return self.keys.nbytes + self.values.nbytes
 
 
+class LayerPass(NamedTuple):
+    """One layer's share of a step: what attends, to what, how, and where the results go."""
+
+    query: Tensor  # (T, num_heads, qk_dim), strided as the model made it, as are key and value
+    key: Tensor  # (T, num_kv_heads, qk_dim)
+    value: Tensor  # (T, num_kv_heads, v_dim)
+    cache: LayerCache
+    tables: Tensor  # (num_lanes + 1, columns) int32: the blocks of each lane
+    form: AttentionForm
+    out: Tensor  # (T, num_heads, v_dim), contiguous
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
     """Rows with one fed token each: the first B tokens of the step."""
@@ -72,27 +84,13 @@ class StepRows:
 class Kernels(Protocol):
     """A set of kernels.
 
-    Queries are (T, num_heads, qk_dim), keys and values (T, num_kv_heads, dim), strided as the model
-    made them; results are (T, num_heads, v_dim), contiguous. `tables` is (num_lanes + 1, columns)
-    int32.
-
     `decode` and `prefill` write their own rows' keys and values to the cache and their own rows of
     `out`, and leave the other rows alone. Both may be captured in a CUDA graph: they never wait for the
     device, and the shape of what they launch depends only on the shapes of their arguments and on
     `rows.num_columns`. For `prefill` this holds only if `rows.spans` is None.
     """
 
-    def decode(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cache: LayerCache,
-        tables: Tensor,
-        rows: DecodeRows,
-        form: AttentionForm,
-        out: Tensor,
-    ) -> None:
+    def decode(self, given: LayerPass, rows: DecodeRows) -> None:
         """Serves rows of one token.
 
         The fed token's cell is that of position seq_len - 1 in its lane's table. Padding rows touch
@@ -100,17 +98,7 @@ class Kernels(Protocol):
         """
         ...
 
-    def prefill(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cache: LayerCache,
-        tables: Tensor,
-        rows: PrefillRows,
-        form: AttentionForm,
-        out: Tensor,
-    ) -> None:
+    def prefill(self, given: LayerPass, rows: PrefillRows) -> None:
         """Serves rows of several tokens.
 
         Rows may be empty (equal starts). Of the N tokens of `rows.slots`, those after the end of the

@@ -13,9 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.dense import attend_dense
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache, PrefillRows, Span
+from batchproof_engines.paged.kernels import DecodeRows, LayerPass, PrefillRows, Span
 from batchproof_engines.paged.torch_kernels import graph_columns, tune, write
 
 __all__ = ["decode", "graph_columns", "prefill", "tune"]
@@ -23,48 +22,27 @@ __all__ = ["decode", "graph_columns", "prefill", "tune"]
 TILE = 8  # positions: few enough for a decode, which computes all of them for one
 
 
-def decode(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: DecodeRows,
-    form: AttentionForm,
-    out: Tensor,
-) -> None:
+def decode(given: LayerPass, rows: DecodeRows) -> None:
     """See `Kernels.decode`."""
-    places, block_size = rows.seq_lens - 1, cache.keys.shape[1]
-    blocks = tables[rows.lanes, places // block_size].long()
-    num_rows = len(places)
-    write(cache, blocks * block_size + places % block_size, key[:num_rows], value[:num_rows])
+    places, block_size = rows.seq_lens - 1, given.cache.keys.shape[1]
+    blocks = given.tables[rows.lanes, places // block_size].long()
+    write(given, slice(len(places)), blocks * block_size + places % block_size)
     pairs = zip(rows.lanes.tolist(), places.tolist(), strict=True)
     for row, (lane, place) in enumerate(pairs):
-        _attend(query, cache, tables, Span(lane, row, 1, place), form, out)
+        _attend(given, Span(lane, row, 1, place))
 
 
-def prefill(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: PrefillRows,
-    form: AttentionForm,
-    out: Tensor,
-) -> None:
+def prefill(given: LayerPass, rows: PrefillRows) -> None:
     """See `Kernels.prefill`."""
     assert rows.spans is not None, "the options exclude captured steps"
-    num_tokens = len(rows.slots)
-    write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
+    write(given, slice(-len(rows.slots), None), rows.slots)
     for span in rows.spans:
-        _attend(query, cache, tables, span, form, out)
+        _attend(given, span)
 
 
-def _attend(
-    query: Tensor, cache: LayerCache, tables: Tensor, span: Span, form: AttentionForm, out: Tensor
-) -> None:
+def _attend(given: LayerPass, span: Span) -> None:
     """Attends for the tokens of a span, whose keys are all in the cache, tile by tile."""
+    query, _, _, cache, tables, form, out = given
     start, end = span.context_len, span.context_len + span.query_len
     blocks = tables[span.lane, : -(-end // cache.keys.shape[1])]
     keys, values = (_padded(each[blocks].flatten(0, 1), end) for each in (cache.keys, cache.values))

@@ -8,49 +8,25 @@ from torch import Tensor
 
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.dense import attend_dense
-from batchproof_engines.paged.kernels import (
-    DecodeRows,
-    LayerCache,
-    PrefillRows,
-    Span,
-)
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows, Span
 
 
-def decode(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: DecodeRows,
-    form: AttentionForm,
-    out: Tensor,
-) -> None:
+def decode(given: LayerPass, rows: DecodeRows) -> None:
     """See `Kernels.decode`."""
-    num_rows, block_size = len(rows.lanes), cache.keys.shape[1]
+    tokens, block_size = slice(len(rows.lanes)), given.cache.keys.shape[1]
     places = rows.seq_lens.clamp(min=1) - 1  # for a padding row, the trash block's first cell
-    blocks = tables[rows.lanes, places // block_size].long()
-    slots = blocks * block_size + places % block_size
-    write(cache, slots, key[:num_rows], value[:num_rows])
-    _attend_singly(query[:num_rows], cache, tables, rows, form, out[:num_rows])
+    blocks = given.tables[rows.lanes, places // block_size].long()
+    write(given, tokens, blocks * block_size + places % block_size)
+    _attend_singly(given, tokens, rows)
 
 
-def prefill(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: PrefillRows,
-    form: AttentionForm,
-    out: Tensor,
-) -> None:
+def prefill(given: LayerPass, rows: PrefillRows) -> None:
     """See `Kernels.prefill`."""
-    num_tokens, block_size = len(rows.slots), cache.keys.shape[1]
-    write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
+    query, _, _, cache, tables, form, out = given
+    fed, block_size = slice(-len(rows.slots), None), cache.keys.shape[1]
+    write(given, fed, rows.slots)
     if rows.spans is None:
-        singles = _as_decodes(rows, len(query) - num_tokens, tables)
-        _attend_singly(query[-num_tokens:], cache, tables, singles, form, out[-num_tokens:])
+        _attend_singly(given, fed, _as_decodes(rows, len(query) - len(rows.slots), tables))
         return
     for span in rows.spans:
         tokens = slice(span.start, span.start + span.query_len)
@@ -85,16 +61,16 @@ def _as_decodes(rows: PrefillRows, first: int, tables: Tensor) -> DecodeRows:
     )
 
 
-def write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    cache.keys.flatten(0, 1)[slots] = key
-    cache.values.flatten(0, 1)[slots] = value
+def write(given: LayerPass, tokens: slice, slots: Tensor) -> None:
+    """Stores the keys and values of these tokens in their slots."""
+    given.cache.keys.flatten(0, 1)[slots] = given.key[tokens]
+    given.cache.values.flatten(0, 1)[slots] = given.value[tokens]
 
 
-def _attend_singly(
-    query: Tensor, cache: LayerCache, tables: Tensor, rows: DecodeRows, form: AttentionForm, out: Tensor
-) -> None:
-    """Attends for rows of one query each, whose keys are all in the cache."""
-    num_rows = len(rows.lanes)
+def _attend_singly(given: LayerPass, tokens: slice, rows: DecodeRows) -> None:
+    """Attends for rows of one query each, those of `tokens`, whose keys are all in the cache."""
+    query, _, _, cache, tables, form, out = given
+    query, out, num_rows = query[tokens], out[tokens], len(rows.lanes)
     blocks = tables[rows.lanes, : rows.num_columns]
     keys, values = (_gathered(each, blocks).transpose(1, 2) for each in (cache.keys, cache.values))
     visible = _visible_keys(rows, form.window, keys.shape[2])

@@ -14,10 +14,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache
+from batchproof_engines.paged.kernels import DecodeRows, LayerPass
 from batchproof_engines.paged.triton_config import num_processors, sweeps_for
 from batchproof_engines.paged.triton_splits import MIN_SHARE, merge, splits_for
 from batchproof_engines.paged.triton_tiles import (
@@ -160,19 +158,10 @@ def _moved(source, target, dims, mask):
     return numbers
 
 
-def decode(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: DecodeRows,
-    form: AttentionForm,
-    out: Tensor,
-    num_splits: int | None = None,
-) -> None:
+def decode(given: LayerPass, rows: DecodeRows, num_splits: int | None = None) -> None:
     """See `Kernels.decode`. With `num_splits` None, each row is divided so that all processors have
     work."""
+    query, key, value, cache, tables, form, out = given
     num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
     block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
     padded_qk, padded_v = padded(qk_dim), padded(v_dim)

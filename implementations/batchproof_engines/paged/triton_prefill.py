@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import LayerCache, PrefillRows
+from batchproof_engines.paged.kernels import LayerCache, LayerPass, PrefillRows
 from batchproof_engines.paged.triton_config import sweeps_for
 from batchproof_engines.paged.triton_tiles import (
     folded,
@@ -176,17 +175,9 @@ def _prefill_kernel(
     tl.store(out + cells[:, None] + v_dims[None, :], result, mask=is_out)
 
 
-def prefill(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: LayerCache,
-    tables: Tensor,
-    rows: PrefillRows,
-    form: AttentionForm,
-    out: Tensor,
-) -> None:
+def prefill(given: LayerPass, rows: PrefillRows) -> None:
     """See `Kernels.prefill`."""
+    query, key, value, cache, tables, form, out = given
     query, key, value = map(with_unit_stride, (query, key, value))
     num_tokens = len(rows.slots)
     _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])

@@ -16,7 +16,7 @@ from triton.runtime.errors import OutOfResources
 
 from batchproof_engines.paged import triton_decode, triton_prefill
 from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache, PrefillRows
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
 from batchproof_engines.paged.triton_config import (
     KIB,
     DecodeSweep,
@@ -130,7 +130,8 @@ def _decode_trial(
     out = value.new_empty(num_seqs, num_heads, value.shape[2])
     lanes = torch.arange(num_seqs, device=key.device)
     rows = DecodeRows(lanes, torch.full_like(lanes, seq_len), num_columns)
-    return lambda: triton_decode.decode(query, key, value, cache, tables, rows, form, out)
+    given = LayerPass(query, key, value, cache, tables, form, out)
+    return lambda: triton_decode.decode(given, rows)
 
 
 def _prefill_trial(cache: LayerCache, num_heads: int, form: AttentionForm, seq_len: int) -> Launch:
@@ -145,7 +146,8 @@ def _prefill_trial(cache: LayerCache, num_heads: int, form: AttentionForm, seq_l
     out = value.new_empty(seq_len, num_heads, value.shape[2])
     zero, starts = places[:1], torch.tensor([0, seq_len], device=tables.device)
     rows = PrefillRows(zero, zero, starts, num_columns, slots, None)
-    return lambda: triton_prefill.prefill(query, key, value, cache, tables, rows, form, out)
+    given = LayerPass(query, key, value, cache, tables, form, out)
+    return lambda: triton_prefill.prefill(given, rows)
 
 
 def _tables(cache: LayerCache, num_seqs: int, num_columns: int) -> torch.Tensor:

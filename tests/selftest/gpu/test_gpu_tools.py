@@ -7,12 +7,12 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from batchproof_engines.paged import torch_kernels
+from batchproof_engines.paged.kernels import DecodeRows, LayerPass, PrefillRows
 from tests.gpu import versions
 from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
@@ -33,22 +33,20 @@ def findings(
     return found
 
 
-def sees_one_key_less(*given: Any) -> None:
-    *before, rows, form, out = given
-    torch_kernels.decode(*before, rows, form, out)
-    out[: len(rows.lanes)] *= 1 + 2**-5
+def sees_one_key_less(given: LayerPass, rows: DecodeRows) -> None:
+    torch_kernels.decode(given, rows)
+    given.out[: len(rows.lanes)] *= 1 + 2**-5
 
 
-def writes_a_foreign_row(*given: Any) -> None:
-    torch_kernels.decode(*given)
-    given[-1][-1] = 0.0
+def writes_a_foreign_row(given: LayerPass, rows: DecodeRows) -> None:
+    torch_kernels.decode(given, rows)
+    given.out[-1] = 0.0
 
 
-def forgets_to_write(*given: Any) -> None:
-    cache = given[3]
-    keys = cache.keys.clone()
-    torch_kernels.prefill(*given)
-    cache.keys.copy_(keys)
+def forgets_to_write(given: LayerPass, rows: PrefillRows) -> None:
+    keys = given.cache.keys.clone()
+    torch_kernels.prefill(given, rows)
+    given.cache.keys.copy_(keys)
 
 
 def test_right_kernels_are_within_what_rounding_explains() -> None:

@@ -18,7 +18,7 @@ from batchproof_engines.paged import (
 )
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass
 from batchproof_engines.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
@@ -120,8 +120,9 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
     cache = LayerCache(before[0].to(DEVICE), before[1].to(DEVICE))
     rows = DecodeRows(torch.arange(4, device=DEVICE), torch.tensor(seq_lens, device=DEVICE), 11)
     out = torch.full((4, 2, 8), 7.0, device=DEVICE)
-    given = (each.to(DEVICE) for each in (query, *fed))
-    triton_decode.decode(*given, cache, tables.to(DEVICE), rows, on_device(form), out, num_splits)
+    inputs = (each.to(DEVICE) for each in (query, *fed))
+    given = LayerPass(*inputs, cache, tables.to(DEVICE), on_device(form), out)
+    triton_decode.decode(given, rows, num_splits)
     for stored, right in zip((cache.keys, cache.values), after, strict=True):
         assert torch.equal(stored.cpu().view(torch.int32), right.view(torch.int32))
     assert float((out.cpu() - expected).abs().max()) < 1e-5

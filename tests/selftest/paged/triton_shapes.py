@@ -15,7 +15,7 @@ import torch
 
 from batchproof_engines.paged import triton_decode, triton_prefill
 from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache, PrefillRows
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
 from tests.selftest.paged.rehearsal import Shape
 from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
 
@@ -79,15 +79,16 @@ def launch_all(asked: Asked, dtype: torch.dtype) -> None:
         )
     )
     out = torch.zeros(130, shape.num_heads, shape.v_dim, dtype=dtype)
-    fed = query, key, value, cache, torch.zeros(5, 64, dtype=torch.int32)
+    tables = torch.zeros(5, 64, dtype=torch.int32)
+    given = LayerPass(query, key, value, cache, tables, form, out)
     numbers = torch.zeros(200, dtype=torch.int64)
     for staged in (numbers, numbers[1:]):  # it may start at any eight bytes
         for num_splits in (1, 8):
             rows = DecodeRows(staged[:4], staged[4:8], 64)
-            triton_decode.decode(*fed, rows, form, out, num_splits)
+            triton_decode.decode(given, rows, num_splits)
         for num_tokens in (128, 3):
             prefills = PrefillRows(staged[:2], staged[2:4], staged[4:7], 64, staged[:num_tokens], None)
-            triton_prefill.prefill(*fed, prefills, form, out)
+            triton_prefill.prefill(given, prefills)
 
 
 def compiled(target: str, case: str) -> Iterator[Compiled]:
