@@ -30,6 +30,7 @@ class RaggedBatch:
     lanes: Ints  # (R,)
     sampled_rows: Ints  # (S,) rows a token is chosen for, ascending
     scored_rows: tuple[int, ...] = ()  # all of whose tokens' logits are read, for logprobs of prompts
+    has_drafts: bool = False  # tokens are chosen behind more than the last token of a row
     is_advanced: bool = False  # it is the batch before, each of whose rows is one token further
 
     @property
@@ -62,13 +63,6 @@ class RaggedBatch:
             return NO_TOKENS
         starts = self.cu_seqlens_q.tolist()
         return np.concatenate([np.arange(starts[row], starts[row + 1]) for row in self.scored_rows])
-
-    @property
-    def has_drafts(self) -> bool:
-        """Whether tokens are chosen behind more than the last token of a row."""
-        if self.num_decodes == len(self.scheduled):
-            return False
-        return any(each.drafts for each in self.scheduled.sequences[self.num_decodes :])
 
     def slot_mapping(self, block_size: int, first_row: int = 0) -> Ints:
         """Where the keys of the rows from `first_row` on go, one for each token: block_id * block_size
@@ -136,6 +130,7 @@ class RaggedBatch:
             lanes=np.array([sequence.lane for sequence in rows.sequences], dtype=np.int64),
             sampled_rows=np.flatnonzero(rows.are_sampled),
             scored_rows=tuple(row for row, each in enumerate(rows.sequences) if each.is_scored),
+            has_drafts=any(sequence.drafts for sequence in rows.sequences[num_decodes:]),
         )
 
 
