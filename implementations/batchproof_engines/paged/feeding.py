@@ -6,7 +6,8 @@
 3. `separate`: each sequence by itself, with the model's own attention and cache. The slow way, for all
    others that answer as they do alone.
 
-What a configuration and a recorded pass do not show, a trial batch does.
+What a configuration and a recorded pass do not show, a trial batch does. A way is passed over if it is
+known to be wrong, if its answers are, or if the model itself fails; not if our own code does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from traceback import walk_tb
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,7 +23,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from batchproof.api import Engine, EngineConfig
-from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.errors import BatchproofError, ConfigError, UnsupportedModelError
 from batchproof_engines.model_support import (
     cache_parameter,
     refuse_batch_dependent,
@@ -78,6 +80,8 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> P
             probe_logits(NAME, model, partial(build, options=_unprepared(options)), options)
         except UnsupportedModelError as error:
             reasons.setdefault(feed, str(error).partition(": ")[2])
+            if _is_a_defect(error.__cause__):
+                break
         except ConfigError as error:
             if not reasons:
                 raise
@@ -88,6 +92,15 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> P
     if len({*reasons.values()}) == 1:
         return next(iter(reasons.values()))
     return "; ".join(f"{feed}: {why}" for feed, why in reasons.items())
+
+
+def _is_a_defect(error: BaseException | None) -> bool:
+    """Returns whether a trial batch failed in our own code, where nothing is wrong with the model: a
+    slower way would hide that."""
+    if error is None or isinstance(error, BatchproofError):
+        return False
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).startswith(f"{__package__}.")
 
 
 def _ways(asked: PagedOptions) -> Iterator[tuple[str, bool]]:

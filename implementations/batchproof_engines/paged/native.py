@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.jit._trace import is_tracing
 
+from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.native_build import NotBuiltError, built
 
@@ -173,9 +174,9 @@ def _with_dense_heads(rows: Tensor) -> Tensor:
 
 
 def _require_float(rows: Tensor) -> None:
-    """Raises `TypeError` for what the kernels would misread."""
+    """Raises `UnsupportedModelError` for what the kernels would misread."""
     if rows.dtype is not torch.float32:
-        raise TypeError(f"the native kernels compute in float32, not in {rows.dtype}")
+        raise UnsupportedModelError(f"the native kernels compute in float32, not in {rows.dtype}")
 
 
 @cache

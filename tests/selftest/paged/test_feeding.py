@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -194,6 +195,19 @@ def test_a_step_that_failed_is_begun_anew(hybrid: PreTrainedModel) -> None:
     for request in REQUESTS:
         left = answers[request.request_id]
         assert right_tokens(request)[-len(left) :] == tuple(left)
+
+
+def test_a_way_that_the_model_itself_refuses_is_passed_over() -> None:
+    assert paged(toy("minimax"), CONFIG).notes[0].startswith("the slow way")
+
+
+def test_a_way_that_our_own_code_breaks_is_not_passed_over(
+    hybrid: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CachedRunner, "_before", lambda *_: "no cache")
+    why = "packed: it has .*; stacked: a trial batch failed: 'str' object has no attribute 'layers'$"
+    with pytest.raises(UnsupportedModelError, match=why):
+        paged(copy.deepcopy(hybrid), CONFIG)
 
 
 @pytest.mark.parametrize("model_type", ["rwkv", "qwen4_exp_text"])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import EngineConfig, Request
-from batchproof.errors import ConfigError
+from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof_engines.paged import native, native_build, paged
 from batchproof_engines.paged.attention import AttentionForm
@@ -121,7 +121,7 @@ def alone(query: Tensor, keys: Tensor, values: Tensor, form: AttentionForm) -> T
 
 @needs_native
 def test_what_is_no_float_is_refused_before_it_is_misread() -> None:
-    with pytest.raises(TypeError, match=r"compute in float32, not in torch\.bfloat16"):
+    with pytest.raises(UnsupportedModelError, match=r"compute in float32, not in torch\.bfloat16"):
         native.multiply(torch.ones(1, 4).bfloat16(), native.pack(torch.ones(4, 4)), None, 4)
     model = load_model("llama-random", CPU, torch.bfloat16).model
     with pytest.raises(ConfigError, match=r"need float32; the model is in torch\.bfloat16"):
