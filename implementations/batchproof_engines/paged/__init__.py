@@ -24,11 +24,12 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
+    stepping, engine                              a step, and what a client calls
     stand_ins, fusing                             other forward passes of modules, in traces
     packing, packing_choice                       copies of weights in a faster layout, on a CPU
     native                                        our own kernels for a CPU, compiled where they run
     tile_products, tile_kernels                   the same bits in every batch, on request
-    options                                       what can be switched, and the defaults by device
+    options, capabilities                         what can be switched, and what an engine can do then
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
 by separate kernels. On a CPU the forward pass is traced (`torchscript`), and
@@ -59,6 +60,7 @@ from batchproof_engines.paged.feeding import options_for
 from batchproof_engines.paged.lanes import LanePool
 from batchproof_engines.paged.options import (
     NATIVE,
+    NO_AUTOCAST,
     PACKED,
     SEPARATE,
     STACKED,
@@ -100,8 +102,10 @@ def paged(
     `draft_agreement` take the place of those of `EngineConfig`, for benchmarks.
 
     Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
-    options that contradict each other or the device.
+    options that contradict each other or the device, and inside `torch.autocast`.
     """
+    if torch.is_autocast_enabled(model.device.type):
+        raise ConfigError(NO_AUTOCAST)
     asked = PagedOptions(
         *(
             backend,

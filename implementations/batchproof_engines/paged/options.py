@@ -16,6 +16,10 @@ BACKENDS = ("lanes", "blocks", "triton")
 TORCH, NATIVE = "torch", "native"
 LINEARS = ("auto", "plain", "onednn", NATIVE)
 DECODES = ("auto", TORCH, NATIVE)
+NO_AUTOCAST = (
+    "engine 'paged' computes in the model's own dtype, but torch.autocast is on, which not all that it "
+    "prepares would follow: build and run it outside, or convert the model"
+)
 PACKED, STACKED, SEPARATE = FEEDS = ("packed", "stacked", "separate")
 
 

@@ -16,6 +16,7 @@ from batchproof.api import (
     Request,
     SteppingEngine,
 )
+from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.paged import native, paged
@@ -125,6 +126,26 @@ def test_a_call_that_raises_leaves_the_engine_free(model: PreTrainedModel) -> No
         engine.generate([good, Request("bad", None, 2)])  # type: ignore[arg-type]
     (answer,) = engine.generate([good])
     assert len(answer.token_ids) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"feed": "separate"}], ids=str)
+def test_autocast_is_refused_and_costs_no_request(
+    model: PreTrainedModel, options: dict[str, Any]
+) -> None:
+    asked = Request("a", (1, 2, 3), 6)
+    engine = paged(model, EngineConfig(), **options)
+    (expected,) = engine.generate([asked])
+    engine.add(asked)
+    tokens = [event.token_id for event in engine.step()]
+    engine.add(Request("bad", (), 1))
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ConfigError, match=r"torch\.autocast is on, .*: build and run it outside"):
+            engine.step()
+        with pytest.raises(ConfigError, match=r"torch\.autocast is on"):
+            paged(model, EngineConfig(), **options)
+    while engine.has_unfinished:
+        tokens += [event.token_id for event in engine.step() if event.request_id == "a"]
+    assert tuple(tokens) == expected.token_ids
 
 
 def test_an_id_is_live_until_its_refusal_is_told_and_free_after_an_abort(
