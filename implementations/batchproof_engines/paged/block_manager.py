@@ -175,7 +175,8 @@ class BlockManager:
         recently used."""
         preferred = column * self.num_lanes + lane
         if self._limit is None:
-            is_short = column >= self.num_columns if self._has_lanes else self._is_used_up()
+            is_used_up = not self._blank and not self._cached
+            is_short = column >= self.num_columns if self._has_lanes else is_used_up
             if is_short:
                 self._add_columns(max(column + 1, 2 * self.num_columns))
         if self._has_lanes and preferred in self._blank:
@@ -186,9 +187,6 @@ class BlockManager:
         block, _ = self._cached.popitem(last=False)
         del self._published[self._keys.pop(block)]
         return block
-
-    def _is_used_up(self) -> bool:
-        return not self._blank and not self._cached
 
     def _add_columns(self, num_columns: int) -> None:
         first, last = self.num_columns * self.num_lanes, num_columns * self.num_lanes

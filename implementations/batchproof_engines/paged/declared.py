@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from batchproof.errors import UnsupportedModelError
+from batchproof_engines.model_support import unsupported
 from batchproof_engines.paged.attention import Attached
 
 NAME = "batchproof_declared"
@@ -65,8 +65,7 @@ def refuse_undeclared(engine_name: str, model: PreTrainedModel) -> None:
         _FOUND[model] = facts, next(_objections(model), None)
     why = _FOUND[model][1]
     if why is not None:
-        kind = type(model).__name__
-        raise UnsupportedModelError(f"engine {engine_name!r} cannot serve {kind}: {why}")
+        raise unsupported(engine_name, model, why)
 
 
 def _objections(model: PreTrainedModel) -> Iterator[str]:

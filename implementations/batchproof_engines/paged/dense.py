@@ -43,6 +43,17 @@ def attend_dense(
     return (shares @ values).to(query.dtype)
 
 
+def visible_keys(
+    queries: range, keys: range, window: int | None, device: torch.device | None = None
+) -> Tensor:
+    """Returns which keys at these positions the queries at theirs may see, bool (Q, K): those up to
+    their own, or the last `window` of them."""
+    positions = torch.arange(queries.start, queries.stop, device=device)[:, None]
+    distance = positions - torch.arange(keys.start, keys.stop, device=device)
+    seen = distance >= 0
+    return seen if window is None else seen & (distance < window)
+
+
 def _attend_plainly(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, visible: Tensor | None, is_causal: bool
 ) -> Tensor:

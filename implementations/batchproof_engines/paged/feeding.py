@@ -77,7 +77,8 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> P
         try:
             options = replace(asked, feed=feed, one_by_one=one_by_one).resolved(model.device)
             REFUSALS[feed](model)
-            probe_logits(NAME, model, partial(build, options=_unprepared(options)), options)
+            unprepared = replace(options, prepare=False, tune=False)
+            probe_logits(NAME, model, partial(build, options=unprepared), options)
         except UnsupportedModelError as error:
             reasons.setdefault(feed, str(error).partition(": ")[2])
             if _is_a_defect(error.__cause__):
@@ -108,10 +109,6 @@ def _ways(asked: PagedOptions) -> Iterator[tuple[str, bool]]:
     for feed in FEEDS if asked.feed == "auto" else (asked.feed,):
         choices = (False, True) if asked.one_by_one is None else (asked.one_by_one,)
         yield from ((feed, each) for each in choices if feed != PACKED or not each)
-
-
-def _unprepared(options: PagedOptions) -> PagedOptions:
-    return replace(options, prepare=False, tune=False)
 
 
 def _refuse_unpacked(model: PreTrainedModel) -> None:

@@ -20,10 +20,10 @@ from batchproof_engines.paged.attention import AttentionForm
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's keys and values, contiguous."""
+    """One layer's keys and values, contiguous, in blocks or in lanes."""
 
-    keys: Tensor  # (capacity, block_size, num_kv_heads, qk_dim)
-    values: Tensor  # (capacity, block_size, num_kv_heads, v_dim)
+    keys: Tensor  # (capacity, block_size, num_kv_heads, qk_dim) or (lanes, heads, capacity, qk_dim)
+    values: Tensor  # the same with v_dim
 
     @property
     def num_bytes(self) -> int:

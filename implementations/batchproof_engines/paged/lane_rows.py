@@ -13,7 +13,8 @@ from torch import Tensor
 from batchproof_engines.paged import native
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import Ints
-from batchproof_engines.paged.dense import attend_dense
+from batchproof_engines.paged.dense import attend_dense, visible_keys
+from batchproof_engines.paged.kernels import LayerCache
 
 # Measured: the overhead of a call for one sequence equals the cost of a thousand keys, and a key costs
 # twice as much in the product over all lanes.
@@ -21,18 +22,10 @@ CALL_KEYS = 1000
 PRODUCT_KEYS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class LaneCache:
-    """One layer's keys and values, by lane."""
-
-    keys: Tensor  # (num_lanes, num_kv_heads, capacity, qk_dim)
-    values: Tensor  # the same with v_dim
-
-
 class Decodes(Protocol):
     """Rows of one token each, of straight sequences, which are served together."""
 
-    def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+    def attend(self, held: LayerCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
         """Writes these rows of `result` (T, num_heads, v_dim), given `query` (T, num_heads,
         qk_dim)."""
         ...
@@ -46,7 +39,7 @@ class NativeDecodes:
     lanes: Tensor
     seq_lens: Tensor
 
-    def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+    def attend(self, held: LayerCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
         """See `Decodes.attend`."""
         layer = native.Layer.of(held.keys, held.values, query.shape[1], form)
         native.attend(layer, self.rows, self.lanes, self.seq_lens, query, result)
@@ -64,14 +57,14 @@ class LaneDecodes:
     visible: dict[int | None, Tensor] = field(default_factory=dict)  # by window: (num_lanes, longest)
     biases: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
-    def attend(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+    def attend(self, held: LayerCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
         """See `Decodes.attend`."""
         queries = query.new_zeros(self.num_lanes, *query.shape[1:])  # of lanes without a row as well
         queries[self.lanes] = query[self.rows]
         result[self.rows] = self._attended(held, queries, form)[self.lanes]
         self._repair(held, query, form, result)
 
-    def _attended(self, held: LaneCache, query: Tensor, form: AttentionForm) -> Tensor:
+    def _attended(self, held: LayerCache, query: Tensor, form: AttentionForm) -> Tensor:
         """Attends for all lanes: `query` (num_lanes, num_heads, qk_dim) -> (num_lanes, num_heads,
         v_dim)."""
         keys = held.keys[: self.num_lanes, :, : self.longest]
@@ -88,7 +81,7 @@ class LaneDecodes:
         shares = scores.softmax(dim=2)
         return torch.bmm(shares, values.flatten(0, 1)).view(num_lanes, num_heads, values.shape[3])
 
-    def _repair(self, held: LaneCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
+    def _repair(self, held: LayerCache, query: Tensor, form: AttentionForm, result: Tensor) -> None:
         """Recomputes the rows whose result is NaN from their own cells.
 
         The product reads cells of other sequences too, with weight zero, but zero times NaN is NaN.
@@ -134,9 +127,8 @@ class LaneRow:
     def visible_keys(self, window: int | None) -> Tensor | None:
         """Returns a mask (queries, keys from `first_key` on), or None if all of them are visible."""
         if window not in self.masks:
-            queries = torch.arange(self.context_len, self.seq_len)[:, None]
-            distance = queries - torch.arange(self.first_key(window), self.seq_len)
-            seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+            keys = range(self.first_key(window), self.seq_len)
+            seen = visible_keys(range(self.context_len, self.seq_len), keys, window)
             self.masks[window] = None if bool(seen.all()) else seen
         return self.masks[window]
 
@@ -175,7 +167,7 @@ def decodes_of(rows: Ints, lanes: Ints, seq_lens: Ints) -> LaneDecodes | None:
     )
 
 
-def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm, out: Tensor) -> None:
+def attend_row(row: LaneRow, held: LayerCache, query: Tensor, form: AttentionForm, out: Tensor) -> None:
     """Attends for one row: `query` (query_len, num_heads, qk_dim); writes `out` (query_len, num_heads,
     v_dim)."""
     first = row.first_key(form.window)
@@ -195,7 +187,7 @@ def attend_row(row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm
 
 
 def attend_row_natively(
-    row: LaneRow, held: LaneCache, query: Tensor, form: AttentionForm, out: Tensor
+    row: LaneRow, held: LayerCache, query: Tensor, form: AttentionForm, out: Tensor
 ) -> None:
     """Does the same as `attend_row` by our own kernel; `out` is contiguous."""
     keys, values, where = held.keys, held.values, row.where

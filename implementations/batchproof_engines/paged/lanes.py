@@ -23,9 +23,9 @@ from torch import Tensor
 from batchproof_engines.paged import native
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.batch import Ints, RaggedBatch
+from batchproof_engines.paged.kernels import LayerCache
 from batchproof_engines.paged.lane_rows import (
     Decodes,
-    LaneCache,
     LaneRow,
     NativeDecodes,
     attend_row,
@@ -58,7 +58,7 @@ class LanePool:
         self._block_size = block_size
         self._poison = poison  # the content of unused cells
         self._capacity = 0  # tokens per lane
-        self._layers: dict[int, LaneCache] = {}
+        self._layers: dict[int, LayerCache] = {}
         self._writes: tuple[Tensor, Tensor]  # lane and offset of each fed token
         self._is_native = is_native
         self._attend_row = attend_row_natively if is_native else attend_row
@@ -68,7 +68,7 @@ class LanePool:
     @property
     def num_bytes(self) -> int:
         """Returns the size of all keys and values in bytes."""
-        return sum(each.keys.nbytes + each.values.nbytes for each in self._layers.values())
+        return sum(each.num_bytes for each in self._layers.values())
 
     @torch.inference_mode()
     def poison(self, block_ids: Seq[int], value: float) -> None:
@@ -111,7 +111,7 @@ class LanePool:
             self._attend_row(row, held, query[row.tokens], form, result[row.tokens])
         return result
 
-    def _store(self, held: LaneCache, key: Tensor, value: Tensor) -> None:
+    def _store(self, held: LayerCache, key: Tensor, value: Tensor) -> None:
         lanes, offsets = self._writes
         if self._is_native:
             native.store(held.keys, held.values, lanes, offsets, key, value)
@@ -148,13 +148,13 @@ class LanePool:
         start = int(batch.cu_seqlens_q[row])
         return LaneRow(slice(start, start + query_len), context_len, context_len + query_len, where)
 
-    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LaneCache:
+    def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
         def cells(like: Tensor) -> Tensor:
             shape = (self._num_lanes, like.shape[1], self._capacity, like.shape[2])
             # The kernel provides zeros as untouched pages: unused capacity costs no memory.
             return like.new_zeros(shape) if not self._poison else like.new_full(shape, self._poison)
 
-        self._layers[layer] = LaneCache(cells(key), cells(value))
+        self._layers[layer] = LayerCache(cells(key), cells(value))
         return self._layers[layer]
 
     def _reserve(self, num_tokens: int) -> None:

@@ -21,12 +21,6 @@ from batchproof_engines.paged.torchscript import TracedForward
 Outputs = tuple[Tensor, ...]  # the chosen token ids (S,) and, if they are wanted, logits (S, vocab)
 
 
-def gives_logits(config: EngineConfig, options: PagedOptions) -> bool:
-    """Returns whether a pass gives its logits besides the tokens: for the caller, or for a sampler,
-    which an engine that reads its tokens late does not have."""
-    return config.return_logits or not options.overlap
-
-
 class ModelPass:
     """Runs the model, eagerly, traced, or with compiled layers.
 
@@ -45,7 +39,8 @@ class ModelPass:
         """With `products`, linear layers multiply by them."""
         self._model = model
         self._backend = backend
-        self._wants_logits = gives_logits(config, options)
+        # For the caller, or for a sampler, which an engine that reads its tokens late does not have.
+        self._wants_logits = config.return_logits or not options.overlap
         self._attached = Attached(model)
         self._layers: AbstractContextManager[None] = nullcontext()
         if options.compile:

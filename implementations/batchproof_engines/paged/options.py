@@ -3,6 +3,7 @@ bisected."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -100,56 +101,48 @@ class PagedOptions:
             compile="inductor" if compiler is True else compiler,
             prepare=is_packed and is_cuda if self.prepare is None else self.prepare,
         )
-        for is_wrong, why in chosen._contradictions(is_cpu):
-            if is_wrong:
-                raise ConfigError(f"engine 'paged' on {device.type}: {why}")
+        for why in chosen._contradictions(is_cpu):
+            raise ConfigError(f"engine 'paged' on {device.type}: {why}")
         return chosen
 
-    def _contradictions(self, is_cpu: bool) -> tuple[tuple[bool, str], ...]:
-        return (
-            (not is_cpu and self.backend == "lanes", "backend=lanes is for a CPU"),
-            (self.backend == "triton" and not triton_works(), "backend=triton needs Triton and CUDA"),
-            (not is_cpu and bool(self.trace), "trace=true is for a CPU"),
-            (
-                self.decodes == NATIVE and (self.backend != "lanes" or self.feed == SEPARATE),
-                "decodes=native needs backend=lanes, and feed=packed or =stacked",
-            ),
-            *(
-                (self.feed != PACKED and bool(getattr(self, name)), f"{name} needs feed=packed")
-                for name in ("trace", "graphs", "overlap", "compile", "prepare", "tune")
-            ),
-            *(
-                (self.batch_invariant and is_wrong, f"batch_invariant=true needs {what}")
-                for is_wrong, what in (
-                    (not is_cpu, "a CPU"),
-                    (self.feed != PACKED, "feed=packed"),
-                    (self.backend != "blocks", "backend=blocks"),
-                    (self.linears != "plain", "linears=plain"),
-                    (bool(self.compile), "compile=false"),
-                    (bool(self.graphs), "graphs=false"),
-                    (bool(self.prepare), "prepare=false"),
-                    (bool(self.overlap), "overlap=false"),
-                )
-            ),
-            (
-                bool(self.one_by_one) and self.feed == PACKED,
-                "one_by_one needs feed=stacked or =separate",
-            ),
-            (bool(self.trace and self.compile), "trace and compile exclude each other"),
-            (
-                self.linears in ("onednn", NATIVE) and not self.trace,
-                f"linears={self.linears} needs trace=true",
-            ),
-            (
-                bool(self.graphs) and self.backend == "lanes",
-                "graphs=true needs backend=blocks or triton",
-            ),
-            (
-                bool(self.prepare) and self.backend == "lanes",
-                "prepare=true needs backend=blocks or triton",
-            ),
-            (
-                self.tune and not (self.prepare and self.backend == "triton"),
-                "tune=true needs backend=triton and prepare=true",
-            ),
-        )
+    def _contradictions(self, is_cpu: bool) -> Iterator[str]:
+        """Yields what the options, which are resolved, lack of each other."""
+        is_in_lanes, is_packed = self.backend == "lanes", self.feed == PACKED
+        if is_in_lanes and not is_cpu:
+            yield "backend=lanes is for a CPU"
+        if self.backend == "triton" and not triton_works():
+            yield "backend=triton needs Triton and CUDA"
+        if self.trace and not is_cpu:
+            yield "trace=true is for a CPU"
+        if self.decodes == NATIVE and (not is_in_lanes or self.feed == SEPARATE):
+            yield "decodes=native needs backend=lanes, and feed=packed or =stacked"
+        for name in ("trace", "graphs", "overlap", "compile", "prepare", "tune"):
+            if getattr(self, name) and not is_packed:
+                yield f"{name} needs feed=packed"
+        if self.batch_invariant:
+            yield from self._shortcomings(is_cpu)
+        if self.one_by_one and is_packed:
+            yield "one_by_one needs feed=stacked or =separate"
+        if self.trace and self.compile:
+            yield "trace and compile exclude each other"
+        if self.linears in ("onednn", NATIVE) and not self.trace:
+            yield f"linears={self.linears} needs trace=true"
+        for name in ("graphs", "prepare"):
+            if getattr(self, name) and is_in_lanes:
+                yield f"{name}=true needs backend=blocks or triton"
+        if self.tune and not (self.prepare and self.backend == "triton"):
+            yield "tune=true needs backend=triton and prepare=true"
+
+    def _shortcomings(self, is_cpu: bool) -> Iterator[str]:
+        """Yields what `batch_invariant` lacks."""
+        needs = {
+            "a CPU": is_cpu,
+            "feed=packed": self.feed == PACKED,
+            "backend=blocks": self.backend == "blocks",
+            "linears=plain": self.linears == "plain",
+        }
+        for name in ("compile", "graphs", "prepare", "overlap"):
+            needs[f"{name}=false"] = not getattr(self, name)
+        for what, is_so in needs.items():
+            if not is_so:
+                yield f"batch_invariant=true needs {what}"

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import torch
 from torch import Tensor
 
-from batchproof_engines.paged.dense import attend_dense
+from batchproof_engines.paged.dense import attend_dense, visible_keys
 from batchproof_engines.paged.kernels import DecodeRows, LayerPass, PrefillRows, Span
 from batchproof_engines.paged.torch_kernels import graph_columns, tune, write
 
@@ -72,8 +71,5 @@ def _padded(cells: Tensor, end: int) -> Tensor:
 def _visible(first: int, window: int | None) -> Tensor:
     """Returns which keys the queries of the tile from position `first` on see, (TILE, keys): those up
     to the end of the tile, without those that are out of the window of all of them."""
-    queries = torch.arange(first, first + TILE)[:, None]
     least = 0 if window is None else max(0, first + 1 - window)
-    distance = queries - torch.arange(least, first + TILE)
-    seen = distance >= 0
-    return seen if window is None else seen & (distance < window)
+    return visible_keys(range(first, first + TILE), range(least, first + TILE), window)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.dense import attend_dense
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows, Span
+from batchproof_engines.paged.dense import attend_dense, visible_keys
+from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
 
 
 def decode(given: LayerPass, rows: DecodeRows) -> None:
@@ -38,7 +38,8 @@ def prefill(given: LayerPass, rows: PrefillRows) -> None:
         )
         queries = query[tokens].transpose(0, 1)[None]
         is_causal = span.context_len == 0 and (form.window is None or seq_len <= form.window)
-        visible = None if is_causal else _visible_to_each(span, form.window, query.device)
+        positions = range(span.context_len, seq_len), range(seq_len)
+        visible = None if is_causal else visible_keys(*positions, form.window, query.device)
         attended = attend_dense(queries, keys, values, form, visible, is_causal)
         out[tokens] = attended[0].transpose(0, 1)
 
@@ -108,11 +109,3 @@ def _visible_keys(rows: DecodeRows, window: int | None, num_keys: int) -> Tensor
     if window is not None:
         visible &= places >= seq_lens - window
     return visible[:, None, None]
-
-
-def _visible_to_each(span: Span, window: int | None, device: torch.device) -> Tensor:
-    """Returns which keys each query of the span may see, (query_len, seq_len)."""
-    queries = torch.arange(span.query_len, device=device)[:, None] + span.context_len
-    distance = queries - torch.arange(span.context_len + span.query_len, device=device)
-    visible = distance >= 0
-    return visible if window is None else visible & (distance < window)
