@@ -127,9 +127,9 @@ class PagedOptions:
             yield "trace and compile exclude each other"
         if self.linears in ("onednn", NATIVE) and not self.trace:
             yield f"linears={self.linears} needs trace=true"
-        for name in ("graphs", "prepare"):
-            if getattr(self, name) and is_in_lanes:
-                yield f"{name}=true needs backend=blocks or triton"
+        in_blocks = [name for name in ("graphs", "prepare") if getattr(self, name)]
+        if in_blocks and is_in_lanes:
+            yield f"{in_blocks[0]}=true needs backend=blocks or triton"
         if self.tune and not (self.prepare and self.backend == "triton"):
             yield "tune=true needs backend=triton and prepare=true"
 
