@@ -170,12 +170,6 @@ def test_arrays_arrive_as_they_were_sent_while_the_next_are_prepared() -> None:
         assert second.tolist() == [7]
 
 
-def test_arrays_can_be_sent_to_a_place_that_is_there_already() -> None:
-    place = torch.zeros(7, dtype=torch.int64)
-    Staging(CPU).send(np.arange(6).reshape(2, 3), np.array([9]), into=place)
-    assert place.tolist() == [0, 1, 2, 3, 4, 5, 9]
-
-
 def test_tokens_read_later_are_those_of_the_time_of_asking() -> None:
     ids = torch.tensor([3, 4])
     read = Reader(CPU).read_later(ids)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.campaign.model_sweep.toys import quiet, toys_of
-from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model, moved
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
 from batchproof_engines.paged import paged
@@ -64,11 +64,6 @@ def test_each_way_gives_the_integer_oracles_tokens(
     assert tokens(engine) == [*map(right_tokens, REQUESTS)]
 
 
-def test_the_slow_way_serves_a_model_of_the_fast_one_as_well() -> None:
-    model = load_model("llama-random", torch.device("cpu"), torch.float32).model
-    assert tokens(paged(model, CONFIG, feed="separate")) == tokens(reference(model, CONFIG))
-
-
 def test_an_engine_says_how_it_feeds_a_model_and_what_it_cannot_do(hybrid: PreTrainedModel) -> None:
     engine = paged(hybrid, EngineConfig())
     assert engine.notes[0].startswith("it carries states: decodes are one batch")
@@ -78,23 +73,6 @@ def test_an_engine_says_how_it_feeds_a_model_and_what_it_cannot_do(hybrid: PreTr
     how, caching = slow.notes
     assert how.startswith("the slow way")
     assert caching.startswith("prefix caching has no effect")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"feed": "both"}, "feed 'both' is none of auto, packed, stacked, separate"),
-        ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
-        ({"feed": "separate", "overlap": True}, "overlap needs feed=packed"),
-        ({"feed": "packed", "one_by_one": True}, "one_by_one needs feed=stacked or =separate"),
-        ({"one_by_one": "yes"}, "one_by_one is 'yes', but must be true or false"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    hybrid: PreTrainedModel, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        paged(hybrid, CONFIG, **options)
 
 
 def test_a_way_that_would_be_wrong_is_refused_with_the_reason(hybrid: PreTrainedModel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,17 +91,13 @@ def answers_alike(model: PreTrainedModel, name: str) -> None:
 def test_what_stands_in_free_blocks_changes_no_bit(
     model: PreTrainedModel, name: str, prefix_caching: bool
 ) -> None:
-    config = EngineConfig(**{**_fields(CROWDED), "prefix_caching": prefix_caching})
+    config = replace(CROWDED, prefix_caching=prefix_caching)
     asked = requests(model.config.vocab_size)
     clean = paged(model, config, **VARIANTS[name])
     poisoned = paged(model, config, **VARIANTS[name], poison=1e4)
     for _ in range(2):
         assert same_bits(clean.generate(asked), poisoned.generate(asked))
     assert any(record.preempted for record in poisoned.trace), "no sequence lost its blocks"
-
-
-def _fields(config: EngineConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in EngineConfig.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("name", ["lanes", "captured"])
@@ -177,6 +174,11 @@ def test_a_trace_is_made_anew_when_a_weight_is_replaced() -> None:
         ({"poison": "lots"}, "poison is 'lots', but must be a number"),
         ({"poison": True}, "poison is True, but must be a number"),
         ({"compile": "nope"}, "compile is 'nope', but must be true, false or one of"),
+        ({"feed": "both"}, "feed 'both' is none of auto, packed, stacked, separate"),
+        ({"feed": "stacked", "trace": True}, "trace needs feed=packed"),
+        ({"feed": "separate", "overlap": True}, "overlap needs feed=packed"),
+        ({"feed": "packed", "one_by_one": True}, "one_by_one needs feed=stacked or =separate"),
+        ({"one_by_one": "yes"}, "one_by_one is 'yes', but must be true or false"),
     ],
 )
 def test_options_that_are_wrong_or_contradict_each_other_are_named(
@@ -188,11 +190,9 @@ def test_options_that_are_wrong_or_contradict_each_other_are_named(
 
 
 def test_a_forward_that_fails_under_tracing_is_run_as_it_is() -> None:
-    model = load_model("gpt2-random", CPU, torch.float32).model
-    other = load_model("llama-random", CPU, torch.float32).model
+    config = load_model("llama-random", CPU, torch.float32).model.config
 
-    def forward(tokens: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    def forward(*_: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
-    assert model is not other
-    assert not TracedForward(LlamaForCausalLM(other.config), forward, "auto", 8).is_traced
+    assert not TracedForward(LlamaForCausalLM(config), forward, "auto").is_traced

@@ -9,7 +9,6 @@ import pytest
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request, RowRecord, StepRecord
 from batchproof_engines.paged.block_manager import BlockManager
-from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.scheduler import Scheduler
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from batchproof_engines.paged.trace import TraceLog
@@ -120,21 +119,6 @@ def test_a_token_is_awaited_unless_its_sequence_ended_before_or_was_aborted() ->
     assert not late.awaits(3), "it was fed before its EOS was read"
     aborted = Sequence(Request("b", (1,), 5), [1, PENDING], finish_reason=FinishReason.ABORTED)
     assert not aborted.awaits(1)
-
-
-def test_one_that_waits_again_may_turn_out_to_have_stopped() -> None:
-    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=2, block_size=SIZE))
-    sequence = scheduler.add(Request("a", (1, 2, 3), 4, frozenset({0})))
-    plan = scheduler.schedule()
-    scheduler.update(plan.scheduled, [PENDING])
-    scheduler._preempt_youngest()
-    assert scheduler.waiting_ids == ("a",)
-    assert sequence.reveal(3, 0)
-    scheduler.stop(sequence)
-    assert scheduler.waiting_ids == ()
-    assert scheduler.update(Rows.of(()), ()) == [sequence]
-    assert not scheduler.is_live("a")
-    scheduler.check_integrity()
 
 
 # ---- lanes ---------------------------------------------------------------------------------------
