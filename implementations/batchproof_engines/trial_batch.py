@@ -78,10 +78,7 @@ def probe_logits(
 
 
 def probe_tokens(
-    engine_name: str,
-    model: PreTrainedModel,
-    options: object,
-    build: Callable[[EngineConfig], Engine],
+    engine_name: str, model: PreTrainedModel, options: object, build: Callable[[EngineConfig], Engine]
 ) -> None:
     """Checks that the tokens of a trial batch are ones that the model alone would choose.
 

@@ -14,14 +14,7 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingManager, PreTrainedModel
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Limits,
-    Request,
-)
+from batchproof.api import Capability, Completion, EngineConfig, FinishReason, Limits, Request
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Draws,

@@ -16,14 +16,7 @@ from typing import Any
 from transformers import ContinuousBatchingManager
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    FinishReason,
-    Request,
-    TokenEvent,
-    duplicate_id,
-)
+from batchproof.api import Capability, Completion, FinishReason, Request, TokenEvent, duplicate_id
 from batchproof_engines.adapters.transformers_engine import TransformersEngine, finish_reason
 from batchproof_engines.adapters.transformers_manager import is_idle, next_output
 

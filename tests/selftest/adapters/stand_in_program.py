@@ -60,10 +60,7 @@ def has_unfinished(question):
 """
 PLAIN = "plain = generate"  # for the function that replaces it to call
 REQUESTS = [Request("a", (1, 2), 3), Request("b", (9,), 1, frozenset({5, 4}))]
-ANSWERS = [
-    Completion("a", (7, 7, 7), FinishReason.LENGTH),
-    Completion("b", (7,), FinishReason.LENGTH),
-]
+ANSWERS = [Completion("a", (7, 7, 7), FinishReason.LENGTH), Completion("b", (7,), FinishReason.LENGTH)]
 
 
 def generating(body: str) -> str:

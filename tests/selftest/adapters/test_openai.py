@@ -189,11 +189,7 @@ def test_a_context_narrower_than_the_servers_is_kept_here(build: Build, server: 
 ONE = REQUESTS[:1]
 NO_WORD = "which is not the word of a token (t000 to t255)"
 NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
-    "no JSON": (
-        "",
-        saying(b"<html>busy</html>"),
-        "answered HTTP 200 with invalid JSON: '<html>",
-    ),
+    "no JSON": ("", saying(b"<html>busy</html>"), "answered HTTP 200 with invalid JSON: '<html>"),
     "a list": ("", saying([1, 2]), "answered with a list, but should answer with an object"),
     "no choices": ("", saying({"object": "x"}), "without exactly one choice: \"{'object'"),
     "an error and 200": ("", saying({"error": {"message": "oom"}}), "answered with an error: "),
@@ -218,11 +214,7 @@ NONSENSE: dict[str, tuple[str, Callable[[Handler, Body], None], str]] = {
         saying(choice("", token_ids=["1"], finish_reason="stop")),
         "answered with the token id '1', which is not an integer",
     ),
-    "a 500": (
-        "",
-        lambda h, _: h.say(500, b"Traceback: boom"),
-        "HTTP 500 Internal Server Error: 'T",
-    ),
+    "a 500": ("", lambda h, _: h.say(500, b"Traceback: boom"), "HTTP 500 Internal Server Error: 'T"),
     "a 404": ("", lambda h, _: h.say(404, b"no such page"), "answered HTTP 404 Not Found: 'no such"),
     "a stream cut off": (
         "&stream=true",
@@ -415,10 +407,7 @@ def test_what_is_extra_goes_into_every_body(
     [
         ("&prompts=texts", "prompts is 'texts', but must be one of ids, words"),
         ("&tokens=no", "tokens is False, but must be one of auto, ids, logprobs, words"),
-        (
-            "&eos=server",
-            "eos is 'server', but must be one of client, stop_token_ids, gen",
-        ),
+        ("&eos=server", "eos is 'server', but must be one of client, stop_token_ids, gen"),
         ("&concurrency=0", "concurrency is 0, but must be a whole number of at least 1"),
         ("&timeout_s=-1", "timeout_s is -1, but must be a number of seconds above 0"),
         ("&extra=[1]", "extra is .*, but must be a JSON object"),

@@ -275,9 +275,7 @@ def test_what_the_program_has_started_ends_with_it(build: Build, tmp_path: Path)
     assert beats.stat().st_size == size
 
 
-def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(
-    command: Command,
-) -> None:
+def test_nothing_is_left_when_the_suite_ends_and_no_torch_is_loaded(command: Command) -> None:
     code = f"""
         import sys
         from batchproof.run.registry import resolve_engine

@@ -9,13 +9,7 @@ import pytest
 
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof_engines.adapters.piped.process import ProgramFailed
-from tests.selftest.adapters.stand_in_program import (
-    ANSWERS,
-    PLAIN,
-    REQUESTS,
-    STEPPING,
-    process_of,
-)
+from tests.selftest.adapters.stand_in_program import ANSWERS, PLAIN, REQUESTS, STEPPING, process_of
 
 Build = Callable[..., Any]
 
@@ -85,10 +79,7 @@ def test_a_wrong_answer_is_named_and_the_process_goes_on(
 @pytest.mark.parametrize(
     ("event", "reported"),
     [
-        (
-            {"request_id": "a"},
-            "event 0, which has no token_id; give null where there is no token",
-        ),
+        ({"request_id": "a"}, "event 0, which has no token_id; give null where there is no token"),
         (
             {"request_id": "a", "token_id": "7"},
             "event 0 whose token_id is '7', but should be an integer",

@@ -14,13 +14,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-    TokenEvent,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.adapters.openai.failures import EngineFailed

@@ -10,12 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from batchproof.__main__ import main
 from batchproof.models.embedded import EMBEDDED
-from batchproof_engines.adapters.word_tokenizer import (
-    id_of,
-    text_of,
-    word_of,
-    words_tokenizer,
-)
+from batchproof_engines.adapters.word_tokenizer import id_of, text_of, word_of, words_tokenizer
 
 
 @pytest.mark.parametrize(("vocab_size", "last"), [(1, "t0"), (10, "t9"), (11, "t10"), (256, "t255")])

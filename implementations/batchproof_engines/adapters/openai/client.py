@@ -15,13 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.openai.failures import (
-    NUM_SHOWN,
-    Cut,
-    EngineFailed,
-    Refused,
-    shown,
-)
+from batchproof_engines.adapters.openai.failures import NUM_SHOWN, Cut, EngineFailed, Refused, shown
 
 MAX_ANSWER_BYTES = 64 << 20
 # These statuses concern the server or the address, not the request.

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from batchproof.api import (
-    Completion,
-    FinishReason,
-    Request,
-    SamplingParams,
-    TokenEvent,
-    TokenLogprobs,
-)
+from batchproof.api import Completion, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
 from batchproof_engines.adapters.openai.client import Exchange
 from batchproof_engines.adapters.openai.dialect import Dialect

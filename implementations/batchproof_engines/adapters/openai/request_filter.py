@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from batchproof.api import (
-    EngineConfig,
-    Limits,
-    Request,
-    SamplingParams,
-    duplicate_id,
-)
+from batchproof.api import EngineConfig, Limits, Request, SamplingParams, duplicate_id
 
 
 @dataclass(frozen=True, slots=True)

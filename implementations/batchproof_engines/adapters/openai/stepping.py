@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    FinishReason,
-    Request,
-    TokenEvent,
-    duplicate_id,
-)
+from batchproof.api import Capability, Completion, FinishReason, Request, TokenEvent, duplicate_id
 from batchproof_engines.adapters.openai.client import Exchange
 from batchproof_engines.adapters.openai.engine import OpenAIEngine
 from batchproof_engines.adapters.openai.events import token_events

@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-    TokenEvent,
-    TokenLogprobs,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent, TokenLogprobs
 from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.piped import protocol
 

@@ -121,12 +121,7 @@ def onnxruntime(
     Raises `UnsupportedModelError`.
     """
     return _built(
-        "onnxruntime",
-        model,
-        config,
-        api=api,
-        stop_by=stop_by,
-        windowed_kv_cache=windowed_kv_cache,
+        "onnxruntime", model, config, api=api, stop_by=stop_by, windowed_kv_cache=windowed_kv_cache
     )
 
 
