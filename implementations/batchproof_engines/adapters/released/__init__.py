@@ -65,18 +65,7 @@ def openvino(
     choice. `abort` is cancel, stop or drop. The other options override fields of `config`. Raises
     `UnsupportedModelError`.
     """
-    return _built(
-        "openvino",
-        model,
-        config,
-        precision=precision,
-        kv_cache=kv_cache,
-        prefix_caching=prefix_caching,
-        dynamic_split_fuse=dynamic_split_fuse,
-        num_kv_blocks=num_kv_blocks,
-        max_num_batched_tokens=max_num_batched_tokens,
-        abort=abort,
-    )
+    return _built("openvino", **locals())
 
 
 def ctranslate2(
@@ -94,16 +83,7 @@ def ctranslate2(
     All options but `stop_by` are the library's own. With `stop_by` a `callback` ends each row, or its
     `call` does, which then has one cap and one set of EOS ids. Raises `UnsupportedModelError`.
     """
-    return _built(
-        "ctranslate2",
-        model,
-        config,
-        compute_type=compute_type,
-        include_prompt_in_result=include_prompt_in_result,
-        batch_type=batch_type,
-        stop_by=stop_by,
-        static_prompt=static_prompt,
-    )
+    return _built("ctranslate2", **locals())
 
 
 def onnxruntime(
@@ -120,9 +100,7 @@ def onnxruntime(
     to the `model`, or the `client` looks for all of them. `windowed_kv_cache` is the builder's option.
     Raises `UnsupportedModelError`.
     """
-    return _built(
-        "onnxruntime", model, config, api=api, stop_by=stop_by, windowed_kv_cache=windowed_kv_cache
-    )
+    return _built("onnxruntime", **locals())
 
 
 def transformers_serve(

@@ -9,12 +9,9 @@ that has ended leaves its sub-batch; no other takes its place.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import groupby
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,8 @@ from serving import (
     Sampling,
     Unsupported,
     completed,
+    in_calls,
+    made_once,
     refused,
     serve,
 )
@@ -147,8 +146,7 @@ class GeneratorEngine:
         asked = [
             index for index, each in enumerate(ids) if each not in ids[:index] and index not in answers
         ]
-        for call in self._calls(requests, asked):
-            answers.update(zip(call, self._answers([requests[index] for index in call]), strict=True))
+        answers |= in_calls(requests, asked, self._shared_settings, self._answers)
         return [
             _completion(request, answers.get(index, ValueError(_duplicate(request))))
             for index, request in enumerate(requests)
@@ -157,17 +155,10 @@ class GeneratorEngine:
     def close(self) -> None:
         """Does nothing: the model stays loaded, because it will be needed again."""
 
-    def _calls(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
-        """Yields the indices of requests that may share a `generate_batch`."""
-
-        def shared_settings(index: int) -> tuple[int, list[int], list[tuple[str, float]]]:
-            request = requests[index]
-            alone = index + 1 if request["max_new_tokens"] < 1 else 0
-            eos = request["eos_token_ids"] if self._options.stop_by == "call" else []
-            return alone, eos, sorted(_drawing(request).items())
-
-        for _, call in groupby(sorted(asked, key=shared_settings), shared_settings):
-            yield list(call)
+    def _shared_settings(self, request: Request) -> tuple[list[int], list[tuple[str, float]]]:
+        """Returns what requests have in common that may share a `generate_batch`."""
+        eos = request["eos_token_ids"] if self._options.stop_by == "call" else []
+        return eos, sorted(_drawing(request).items())
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer]:
         """Returns the answers of one `generate_batch`; an error belongs to a sub-batch or to the whole
@@ -322,22 +313,16 @@ class Converter(TransformersConverter):
 @lru_cache(NUM_LOADED)
 def _loaded(folder: str, compute_type: str, num_threads: int) -> ctranslate2.Generator:
     where = {"device": "cpu", "inter_threads": 1, "intra_threads": num_threads}
-    return ctranslate2.Generator(str(_converted(folder)), compute_type=compute_type, **where)
+    converted = made_once(Path(folder, CTranslate2.name), partial(_convert, folder))
+    return ctranslate2.Generator(str(converted), compute_type=compute_type, **where)
 
 
-def _converted(folder: str) -> Path:
-    """Returns the folder of the converted model; it is complete under this name, or does not exist."""
-    there = Path(folder, CTranslate2.name)
-    if not there.exists():
-        logging.disable_progress_bar()
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch, CTranslate2.name)
-            try:
-                Converter(folder).convert(str(made))
-            except (ValueError, NotImplementedError, AttributeError, KeyError) as error:
-                raise Unsupported(f"its converter says {error!r}") from error
-            os.replace(made, there)
-    return there
+def _convert(folder: str, made: Path) -> None:
+    logging.disable_progress_bar()
+    try:
+        Converter(folder).convert(str(made))
+    except (ValueError, NotImplementedError, AttributeError, KeyError) as error:
+        raise Unsupported(f"its converter says {error!r}") from error
 
 
 if __name__ == "__main__":

@@ -11,18 +11,27 @@ has an EOS: a request that does not end at it continues as a new one, with the t
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import groupby
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime_genai as og
-from serving import Completion, Event, Live, Request, Unsupported, completed, refused, serve
+from serving import (
+    Completion,
+    Event,
+    Live,
+    Request,
+    Unsupported,
+    completed,
+    event_of,
+    in_calls,
+    made_once,
+    refused,
+    serve,
+)
 
 NUM_LOADED = 64  # models kept in memory
 NUM_EVENTS = 64  # at most, of one run
@@ -109,22 +118,30 @@ class OnnxRuntimeGenAI:
         if dtype != "float32":
             raise Unsupported(f"it is converted in float32 here, and the model is in {dtype}")
         kind = RequestEngine if self.api == "engine" else BatchEngine
-        converted = _converted(folder, self.has_windowed_cache)
-        return kind(Source(converted, num_threads), self.stop_by == "model", config)
+        target = Path(folder, self.name + ("" if self.has_windowed_cache else "-long-cache"))
+        converted = made_once(target, partial(_convert, Path(folder), self.has_windowed_cache))
+        return kind(Source(converted, num_threads, self.stop_by == "model"), config)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A converted model and the number of threads that compute with it."""
+    """A converted model, the number of threads that compute with it, and whether it is given the EOS
+    of a request that has a single one."""
 
     converted: Path
     num_threads: int
+    is_given_eos: bool
 
     def model(self, settings: dict[str, Any], **limits: Any) -> og.Model:
         """Returns the model with these settings of its own; `limits` are those of an engine."""
         session = {"intra_op_num_threads": self.num_threads}
         overlay = {"model": settings | {"decoder": {"session_options": session}}} | limits
         return _loaded(self.converted, json.dumps(overlay))
+
+    def eos_of(self, request: Request) -> int:
+        """Returns the EOS id of the model that serves the request."""
+        eos = request["eos_token_ids"]
+        return eos[0] if self.is_given_eos and len(eos) == 1 else SOME_ID
 
 
 @dataclass
@@ -143,31 +160,31 @@ class Turn:
         """
         name, eos, flags = self.request["request_id"], self.request["eos_token_ids"], int(event.flags)
         if flags & FAILED:
-            return _event(name, None, "error", event.error_code.name)
+            return event_of(name, None, "error", event.error_code.name)
         has_found_eos = bool(flags & FINISHED) and event.finish_reason == og.FinishReason.EOS
         if has_found_eos:
             token = self.known_eos
         elif flags & TOKEN:
             token = event.token
         elif flags & FINISHED:
-            return _event(name, None, "error", f"finished without a token: {event.finish_reason.name}")
+            why = f"finished without a token: {event.finish_reason.name}"
+            return event_of(name, None, "error", why)
         else:
             return None
         self.tokens.append(token)
         if token in eos:
-            return _event(name, token, "stop")
+            return event_of(name, token, "stop")
         # An EOS of none of the request's own ends the library's turn, but not the answer.
         is_full = len(self.tokens) >= self.request["max_new_tokens"]
         is_last = is_full if has_found_eos else bool(flags & FINISHED)
-        return _event(name, token, "length" if is_last else None)
+        return event_of(name, token, "length" if is_last else None)
 
 
 class RequestEngine:
     """Steps requests through one engine of the library for each EOS id that a model is given."""
 
-    def __init__(self, source: Source, is_by_model: bool, config: dict[str, Any]) -> None:
+    def __init__(self, source: Source, config: dict[str, Any]) -> None:
         self._source = source
-        self._is_by_model = is_by_model
         self._limits = {"engine": {"static_batching": {"max_batch_size": config["max_num_seqs"]}}}
         self._session_tokens = config["max_model_len"]
         self._engines: dict[int, og.Engine] = {}
@@ -240,7 +257,7 @@ class RequestEngine:
         try:
             self._live[name] = self._begun(request, tokens)
         except REFUSALS as error:
-            self._refused.append(_event(name, None, "error", str(error)))
+            self._refused.append(event_of(name, None, "error", str(error)))
 
     def _begun(self, request: Request, tokens: list[int]) -> Turn:
         """Starts the request, to continue after `tokens`. Raises `REFUSALS`."""
@@ -249,7 +266,7 @@ class RequestEngine:
         options = og.RequestOptions()
         if self._session_tokens is not None:
             options.set_max_session_tokens(self._session_tokens)
-        eos = _known_eos(request, self._is_by_model)
+        eos = self._source.eos_of(request)
         handle = self._engine(eos).create_request(options=options)
         turn = og.TurnOptions(handle)
         for parameter, value in _parameters(request).items():
@@ -275,11 +292,6 @@ def _parameters(request: Request) -> dict[str, Any]:
     return penalty | drawn | {"do_sample": True}
 
 
-def _known_eos(request: Request, is_by_model: bool) -> int:
-    eos = request["eos_token_ids"]
-    return eos[0] if is_by_model and len(eos) == 1 else SOME_ID
-
-
 def _enter(events: Sequence[Event], answers: dict[str, Completion]) -> None:
     for event in events:
         answer = answers[event["request_id"]]
@@ -291,16 +303,11 @@ def _enter(events: Sequence[Event], answers: dict[str, Completion]) -> None:
             answer["token_ids"].clear()
 
 
-def _event(name: str, token: int | None, reason: str | None, error: str | None = None) -> Event:
-    return {"request_id": name, "token_id": token, "finish_reason": reason, "error": error}
-
-
 class BatchEngine:
     """Serves each batch by a `Generator`."""
 
-    def __init__(self, source: Source, is_by_model: bool, config: dict[str, Any]) -> None:
+    def __init__(self, source: Source, config: dict[str, Any]) -> None:
         self._source = source
-        self._is_by_model = is_by_model
         self._batch_size = config["max_num_seqs"]
         length = config["max_model_len"]
         self._limits = {} if length is None else {"context_length": length}
@@ -309,9 +316,7 @@ class BatchEngine:
         """Returns one completion per request; a second request with the same id is refused."""
         names = [request["request_id"] for request in requests]
         asked = [index for index, name in enumerate(names) if name not in names[:index]]
-        answers: dict[int, Answer] = {}
-        for batch in self._batches(requests, asked):
-            answers.update(zip(batch, self._asked([requests[index] for index in batch]), strict=True))
+        answers = in_calls(requests, asked, self._source.eos_of, self._asked)
         return [
             _completion(request, answers.get(index, ValueError(f"request_id {name!r} is used twice")))
             for index, (request, name) in enumerate(zip(requests, names, strict=True))
@@ -320,22 +325,15 @@ class BatchEngine:
     def close(self) -> None:
         """Does nothing: the models stay loaded, because they will be needed again."""
 
-    def _batches(self, requests: Sequence[Request], asked: Sequence[int]) -> Iterator[list[int]]:
-        def what_is_shared(index: int) -> tuple[int, int]:
-            request = requests[index]
-            alone = index + 1 if request["max_new_tokens"] < 1 else 0
-            return alone, _known_eos(request, self._is_by_model)
-
-        for _, group in groupby(sorted(asked, key=what_is_shared), what_is_shared):
-            together = list(group)
-            for start in range(0, len(together), self._batch_size):
-                yield together[start : start + self._batch_size]
-
     def _asked(self, requests: Sequence[Request]) -> list[Answer]:
-        try:
-            return list(self._answers(requests))
-        except REFUSALS as error:
-            return [error] * len(requests)
+        answers: list[Answer] = []
+        for start in range(0, len(requests), self._batch_size):
+            batch = requests[start : start + self._batch_size]
+            try:
+                answers += self._answers(batch)
+            except REFUSALS as error:
+                answers += [error] * len(batch)
+        return answers
 
     def _answers(self, requests: Sequence[Request]) -> list[list[int]]:
         rows = [Row(request) for request in requests]
@@ -350,7 +348,7 @@ class BatchEngine:
         length = max(len(prompt) for prompt in prompts)
         used = {token for prompt in prompts for token in prompt}
         pad = next(token for token in range(len(used) + 1) if token not in used)
-        eos = _known_eos(rows[0].request, self._is_by_model)
+        eos = self._source.eos_of(rows[0].request)
         model = self._source.model({"eos_token_id": eos, "pad_token_id": pad} | self._limits)
         params = og.GeneratorParams(model)
         params.set_search_options(
@@ -401,19 +399,13 @@ def _loaded(converted: Path, overlay: str) -> og.Model:
     return og.Model(config)
 
 
-def _converted(folder: str, has_windowed_cache: bool) -> Path:
-    """Returns the folder of the converted model; it is complete under this name, or does not exist."""
-    there = Path(folder, OnnxRuntimeGenAI.name + ("" if has_windowed_cache else "-long-cache"))
-    if not there.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            given, made = Path(scratch, "given"), Path(scratch, "made")
-            _with_special_tokens(Path(folder), given)
-            try:
-                _build(given, made, has_windowed_cache)
-            except (NotImplementedError, ValueError, AttributeError, KeyError) as error:
-                raise Unsupported(f"its builder says {error!r}") from error
-            os.replace(made, there)
-    return there
+def _convert(folder: Path, has_windowed_cache: bool, made: Path) -> None:
+    given = made.with_name("given")
+    _with_special_tokens(folder, given)
+    try:
+        _build(given, made, has_windowed_cache)
+    except (NotImplementedError, ValueError, AttributeError, KeyError) as error:
+        raise Unsupported(f"its builder says {error!r}") from error
 
 
 def _with_special_tokens(folder: Path, given: Path) -> None:

@@ -16,11 +16,8 @@ A model is converted by optimum's documented export: stateful, its weights in fl
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +26,18 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from serving import Completion, Event, Length, Live, Request, Unsupported, refused, serve
+from serving import (
+    Completion,
+    Event,
+    Length,
+    Live,
+    Request,
+    Unsupported,
+    event_of,
+    made_once,
+    refused,
+    serve,
+)
 
 NGRAM_SIZE = 3  # the longest that a prompt lookup looks for
 BLOCK_SIZE = 32  # tokens in one block of the library's pool, on a CPU
@@ -153,9 +161,8 @@ class Pipeline:
         self._abort = abort
         self._numbers: dict[str, int] = {}
         self._live: dict[str, genai.GenerationHandle] = {}
-        self._aborted: list[
-            genai.GenerationHandle
-        ] = []  # held for a step, because dropping a handle stops its request
+        # Held for a step, because dropping a handle stops its request.
+        self._aborted: list[genai.GenerationHandle] = []
         self._undelivered: list[Event] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -173,7 +180,7 @@ class Pipeline:
             raise Live
         handle = self._submitted(request)
         if isinstance(handle, Exception):
-            self._undelivered.append(_event(request_id, None, "error", str(handle)))
+            self._undelivered.append(event_of(request_id, None, "error", str(handle)))
         else:
             self._live[request_id] = handle
 
@@ -253,24 +260,18 @@ def _news(request_id: str, handle: genai.GenerationHandle) -> list[Event]:
     events = []
     while handle.can_read():
         for output in handle.read().values():
-            events += [_event(request_id, token) for token in output.generated_ids]
+            events += [event_of(request_id, token) for token in output.generated_ids]
             if events:
                 events[-1]["finish_reason"] = REASONS.get(output.finish_reason)
     if handle.get_status() == genai.GenerationStatus.IGNORED:
-        events.append(_event(request_id, None, "error", GIVEN_UP))
+        events.append(event_of(request_id, None, "error", GIVEN_UP))
     return events
-
-
-def _event(
-    request_id: str, token: int | None, reason: str | None = None, error: str | None = None
-) -> Event:
-    return {"request_id": request_id, "token_id": token, "finish_reason": reason, "error": error}
 
 
 def _converted(folder: str) -> Path:
     """Returns the folder of the converted model inside the checkpoint's, made when it is first
     needed."""
-    return _made_once(Path(folder) / "openvino-genai", partial(_convert, folder))
+    return made_once(Path(folder) / "openvino-genai", partial(_convert, folder))
 
 
 def _with_tokenizer(converted: Path) -> Path:
@@ -278,26 +279,12 @@ def _with_tokenizer(converted: Path) -> Path:
     is none, as the library may take settings from it."""
 
     def fill(folder: Path) -> None:
+        folder.mkdir()
         for each in converted.iterdir():
             (folder / each.name).symlink_to(each)
         ov.save_model(_any_tokenizer(), folder / "openvino_tokenizer.xml")
 
-    return _made_once(converted.with_name("openvino-genai-drafting"), fill)
-
-
-def _made_once(target: Path, fill: Callable[[Path], None]) -> Path:
-    """Returns the folder, filled when it is first needed; it appears whole or not at all."""
-    if not target.exists():
-        unfinished = Path(tempfile.mkdtemp(prefix="openvino-genai-", dir=target.parent))
-        try:
-            fill(unfinished)
-            os.rename(unfinished, target)
-        except OSError:
-            if not target.exists():  # otherwise another process was faster
-                raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    return target
+    return made_once(converted.with_name("openvino-genai-drafting"), fill)
 
 
 def _any_tokenizer() -> ov.Model:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,6 +95,52 @@ def refused(request: Request, error: object) -> Completion:
         "finish_reason": "error",
         "error": str(error),
     }
+
+
+def event_of(
+    request_id: str, token_id: int | None, reason: str | None = None, error: str | None = None
+) -> Event:
+    """Returns an event; without a reason it is not the last of its request."""
+    return {"request_id": request_id, "token_id": token_id, "finish_reason": reason, "error": error}
+
+
+def in_calls(
+    requests: Sequence[Request],
+    indices: Iterable[int],
+    what_is_shared: Callable[[Request], Any],
+    answer: Callable[[Sequence[Request]], Sequence[Any]],
+) -> dict[int, Any]:
+    """Returns by their indices what `answer` makes of those requests, in calls of all that share the
+    same settings.
+
+    A request with a cap below 1 is a call of its own, for libraries whose calls have one greatest
+    length.
+    """
+
+    def shared(index: int) -> tuple[int, Any]:
+        alone = index + 1 if requests[index]["max_new_tokens"] < 1 else 0
+        return alone, what_is_shared(requests[index])
+
+    answers: dict[int, Any] = {}
+    for _, group in groupby(sorted(indices, key=shared), shared):
+        call = list(group)
+        answers.update(zip(call, answer([requests[index] for index in call]), strict=True))
+    return answers
+
+
+def made_once(target: Path, make: Callable[[Path], object]) -> Path:
+    """Returns the folder, which `make` creates when it is first needed; it appears whole or not at
+    all."""
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            made = Path(scratch, target.name)
+            make(made)
+            try:
+                os.rename(made, target)
+            except OSError:
+                if not target.exists():  # otherwise another process was faster
+                    raise
+    return target
 
 
 class Length:
