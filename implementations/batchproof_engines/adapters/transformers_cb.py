@@ -18,8 +18,8 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig
-from batchproof_engines.adapters.transformers_engine import TransformersEngine, Tuning
-from batchproof_engines.adapters.transformers_manager import NAME, Switches, attention_of
+from batchproof_engines.adapters.transformers_engine import TransformersEngine
+from batchproof_engines.adapters.transformers_manager import NAME, Tuning, attention_of
 from batchproof_engines.adapters.transformers_stepping import SteppingTransformersEngine
 from batchproof_engines.model_support import refuse_unbatchable
 from batchproof_engines.trial_batch import probe_tokens
@@ -64,13 +64,22 @@ def transformers_cb(
     """
     refuse_unbatchable(NAME, model)
     is_shared = config.prefix_caching if prefix_sharing is None else prefix_sharing
-    switches = Switches(is_shared, compile_level, cuda_graphs, overlap, scheduler, sampling)
-
     implementation = attention_of(model, attention)
 
     def tuning(config: EngineConfig) -> Tuning:
         page, budget = _fastest(model, config, implementation)
-        return Tuning(implementation, page_size or page, max_batch_tokens or budget, switches, guarded)
+        return Tuning(
+            implementation,
+            page_size or page,
+            max_batch_tokens or budget,
+            is_shared,
+            compile_level,
+            cuda_graphs,
+            overlap,
+            scheduler,
+            sampling,
+            guarded,
+        )
 
     def plain(config: EngineConfig) -> TransformersEngine:
         return TransformersEngine(model, config, tuning(config))

@@ -18,8 +18,7 @@ from batchproof.api import Capability, Completion, EngineConfig, FinishReason, L
 from batchproof_engines.adapters.transformers_manager import (
     NAME,
     Draws,
-    Sizes,
-    Switches,
+    Tuning,
     attending,
     in_words,
     manager_for,
@@ -34,50 +33,29 @@ SAFETY_MARGIN = 0.15  # of the pool: if less is free, the library delays prompts
 
 @dataclass(frozen=True)
 class PoolLimits(Limits):
-    """The limits of a model and, where the configuration gives its size, of the pool."""
+    """The limits of a model and, where the configuration gives its size, of the pool.
+
+    Without `is_guarded` bad requests are left for the library to refuse. A duplicate id is still
+    refused, because the library never sees the user's ids, and so is a field that it has no word for.
+    """
 
     block_size: int
     num_blocks: int | None
     fields: frozenset[str]  # of `SamplingParams`, which requests may use
+    is_guarded: bool
 
     def refusal(self, request: Request) -> str | None:
         """Returns why the request cannot be served, or None."""
-        beyond = self.beyond(request)
-        return beyond or super().refusal(request) or self._pool_refusal(request)
-
-    def beyond(self, request: Request) -> str | None:
-        """Returns which field of the request the library cannot be told; None if there is none."""
-        return None if request.sampling is None else request.sampling.beyond(self.fields)
+        beyond = None if request.sampling is None else request.sampling.beyond(self.fields)
+        if beyond or not self.is_guarded:
+            return beyond
+        return super().refusal(request) or self._pool_refusal(request)
 
     def _pool_refusal(self, request: Request) -> str | None:
         needed = ceil(num_fed_tokens(request) / self.block_size)
         if self.num_blocks is None or needed <= self.num_blocks:
             return None
         return f"it needs {needed} blocks of KV cache, but the pool has {self.num_blocks}"
-
-
-class NoGuard(PoolLimits):
-    """Leaves bad requests for the library to refuse.
-
-    A duplicate id is still refused, because the library never sees the user's ids, and so is a field
-    that it has no word for.
-    """
-
-    def refusal(self, request: Request) -> str | None:
-        """Returns why the library cannot be asked; on all else it decides."""
-        return self.beyond(request)
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """What `EngineConfig` leaves open; with `is_guarded`, bad requests are refused before the
-    library sees them, and torch's generators are left as they were."""
-
-    attention: str
-    page_size: int  # tokens
-    max_batch_tokens: int  # in a step
-    switches: Switches
-    is_guarded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +84,17 @@ class TransformersEngine:
         self._config = config
         self._tuning = tuning
         own = Limits.of(model, config)
-        if tuning.switches.sampling:
+        if tuning.sampling:
             self.capabilities = self.capabilities | {Capability.SAMPLING}
-        self.sampling_fields = frozenset(SAMPLED if tuning.switches.sampling else ())
-        sizes = (config.block_size, config.num_blocks)
-        kind = PoolLimits if tuning.is_guarded else NoGuard
-        self._limits = kind(own.vocab_size, own.max_model_len, *sizes, self.sampling_fields)
+        self.sampling_fields = frozenset(SAMPLED if tuning.sampling else ())
+        self._limits = PoolLimits(
+            own.vocab_size,
+            own.max_model_len,
+            config.block_size,
+            config.num_blocks,
+            self.sampling_fields,
+            tuning.is_guarded,
+        )
         self._draws = Draws()
         self._names = (f"{NAME}-{number}" for number in count())  # a user's ids may be used again
         self._pool: _Pool | None = None
@@ -157,13 +140,9 @@ class TransformersEngine:
 
     def _serve(self, requests: Sequence[Request]) -> list[Completion]:
         manager = self._require_pool([num_fed_tokens(request) for request in requests])
-        try:
-            with self._working():
-                names = self._submit(manager, requests)
-                tokens = _collect(manager, names)
-        except BaseException:  # a late answer would be taken for one of the next call
-            self.close()
-            raise
+        with self._closing_on_error(), self._working():
+            names = self._submit(manager, requests)
+            tokens = _collect(manager, names)
         return [
             Completion(request.request_id, tokens[name], finish_reason(request, tokens[name]))
             for request, name in zip(requests, names, strict=True)
@@ -197,6 +176,16 @@ class TransformersEngine:
             return {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
         top_k = asked.top_k or self._limits.vocab_size
         return {"temperature": asked.temperature, "top_k": top_k, "top_p": asked.top_p}
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """A context that closes the engine on any error: a late answer would be taken for one of the
+        next call."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -238,17 +227,15 @@ class TransformersEngine:
         suffice. Raises `MemoryError`.
         """
         self._free_pool()
-        num_pages, tuning = num_asked, self._tuning
+        num_pages = num_asked
         while self._pool is None:
-            num_slots = self._config.max_num_seqs
-            sizes = Sizes(tuning.page_size, num_pages, tuning.max_batch_tokens, num_slots, longest)
             try:
                 manager = manager_for(
                     self._model,
-                    tuning.attention,
-                    sizes,
-                    tuning.switches,
-                    undoes_seeding=tuning.is_guarded,
+                    self._tuning,
+                    num_pages=num_pages,
+                    max_num_seqs=self._config.max_num_seqs,
+                    longest=longest,
                 )
                 self._pool = _Pool(manager, num_asked, num_pages, longest, torch.get_num_threads())
             except MemoryError:

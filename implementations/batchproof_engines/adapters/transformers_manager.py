@@ -35,26 +35,21 @@ _SWITCHES_TO_FLASH = "auto_switch_to_flash" in _FIELDS  # 5.17 always does
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes a manager is made for."""
+class Tuning:
+    """What `EngineConfig` leaves open: options of the library under our names, of which None leaves the
+    decision to it, and, with `is_guarded`, that bad requests are refused before the library sees them
+    and torch's generators are left as they were."""
 
+    attention: str
     page_size: int  # tokens
-    num_pages: int  # per layer
     max_batch_tokens: int  # fed in one step
-    max_num_seqs: int
-    longest: int  # the most tokens of a sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """Options of the library under our names; None leaves the decision to it."""
-
-    prefix_sharing: bool = False
-    compile_level: int = 0  # 0 to 3
-    cuda_graphs: bool | None = None
-    overlap: bool | None = None  # the next step is prepared while the current one runs
-    scheduler: str = "fifo"
-    sampling: bool = False  # each request has a temperature, top_k and top_p
+    prefix_sharing: bool
+    compile_level: int  # 0 to 3
+    cuda_graphs: bool | None
+    overlap: bool | None  # the next step is prepared while the current one runs
+    scheduler: str
+    sampling: bool  # each request has a temperature, top_k and top_p
+    is_guarded: bool
 
 
 def attention_of(model: PreTrainedModel, asked: str | None) -> str:
@@ -79,31 +74,32 @@ def attention_of(model: PreTrainedModel, asked: str | None) -> str:
 
 
 def manager_for(
-    model: PreTrainedModel, attention: str, sizes: Sizes, switches: Switches, *, undoes_seeding: bool
+    model: PreTrainedModel, tuning: Tuning, *, num_pages: int, max_num_seqs: int, longest: int
 ) -> ContinuousBatchingManager:
     """Returns a running manager whose pool is made and whose graphs are captured and compiled.
 
-    The library seeds torch's generators for that. Raises `MemoryError` if so many pages do not fit,
-    and `UsageError` if it cannot see the memory.
+    The pool has `num_pages` per layer, and no sequence more than `longest` tokens. The library seeds
+    torch's generators for that. Raises `MemoryError` if so many pages do not fit, and `UsageError` if
+    it cannot see the memory.
     """
     values: dict[str, Any] = {
-        _PAGE_FIELD: sizes.page_size,
-        "num_blocks": sizes.num_pages,
-        "max_batch_tokens": sizes.max_batch_tokens,
-        "max_requests_per_batch": sizes.max_num_seqs,
-        "allow_block_sharing": switches.prefix_sharing,
-        "default_compile_level": switches.compile_level,
-        "use_cuda_graph": switches.cuda_graphs,
-        "use_async_batching": switches.overlap,
-        "scheduler_type": switches.scheduler,
+        _PAGE_FIELD: tuning.page_size,
+        "num_blocks": num_pages,
+        "max_batch_tokens": tuning.max_batch_tokens,
+        "max_requests_per_batch": max_num_seqs,
+        "allow_block_sharing": tuning.prefix_sharing,
+        "default_compile_level": tuning.compile_level,
+        "use_cuda_graph": tuning.cuda_graphs,
+        "use_async_batching": tuning.overlap,
+        "scheduler_type": tuning.scheduler,
     }
-    if switches.sampling:
+    if tuning.sampling:
         if "per_request_processors" not in _FIELDS:
             raise UsageError(f"sampling is true, which transformers {transformers.__version__} cannot")
         values["per_request_processors"] = True
-    hints = WorkloadHints(sizes.longest, 0, sizes.max_num_seqs)
-    with _unaltered(model, undoes_seeding=undoes_seeding), attending(model, attention):
-        manager = _manager(model, _config(may_change=False, **values), hints, switches.sampling)
+    hints = WorkloadHints(longest, 0, max_num_seqs)
+    with _unaltered(model, undoes_seeding=tuning.is_guarded), attending(model, tuning.attention):
+        manager = _manager(model, _config(may_change=False, **values), hints, tuning.sampling)
         try:
             manager.warmup()
         except MemoryError as error:

@@ -7,8 +7,8 @@ throughput is measured without stepping.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import sleep
 from typing import Any
@@ -59,7 +59,10 @@ class SteppingTransformersEngine(TransformersEngine):
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
             return
         with self._closing_on_error():
-            (name,) = self._submit(self._working_manager(), [request], streaming=True)
+            manager = self._require_largest_pool()
+            if not self._streams:
+                self._attending.enter_context(self._working())
+            (name,) = self._submit(manager, [request], streaming=True)
         self._streams[request.request_id] = _Stream(name, request)
 
     def step(self) -> list[TokenEvent]:
@@ -97,26 +100,10 @@ class SteppingTransformersEngine(TransformersEngine):
         self._attending.close()
         self._streams, self._undelivered = {}, []
 
-    @contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
-        """A context that closes the engine on any error, so that no request in progress is
-        continued."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
     def _require_largest_pool(self) -> ContinuousBatchingManager:
         if self._pool is not None:
             return self._pool.manager
         return self._require_pool([self._limits.max_model_len] * self._config.max_num_seqs)
-
-    def _working_manager(self) -> ContinuousBatchingManager:
-        manager = self._require_largest_pool()
-        if not self._streams:
-            self._attending.enter_context(self._working())
-        return manager
 
     def _release_model(self) -> None:
         """Restores the model's attention if no request is live, once aborted ones have left the
