@@ -30,7 +30,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection
-from contextlib import closing
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -47,18 +46,6 @@ from batchproof_engines.adapters.openai.stepping import SteppingOpenAIEngine
 PROMPTS = ("ids", "words")
 TOKENS = ("auto", "ids", "logprobs", "words")
 EOS = ("client", "stop_token_ids", "generation_config")
-CUT_HERE = (
-    "EOS ids are applied by the adapter, which cuts an answer at the first of them and calls it stop: "
-    "how the server stops is not tested."
-)
-PASSED_ON = (
-    "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
-    "it names it or only one was asked for. Its finish reason is passed on."
-)
-NO_IDS = (
-    "The interface has no request ids: the adapter refuses the later of two requests with one id, and "
-    "a request that only max_model_len forbids."
-)
 
 
 def openai(
@@ -114,31 +101,31 @@ def openai(
         raise UsageError(f"timeout_s is {timeout_s!r}, but must be a number of seconds above 0")
     server = Server(str(base_url), timeout_s, _api_key(api_key_env))
     _require_listed(server, str(model), listed)
-    limits = Limits.of(model_under_test, EngineConfig())
     taken = _fields(sampling, eos, bool(logprobs))
     if seeded and "seed" not in taken:
         raise UsageError("seeded is true, which needs sampling with a seed: sampling=openai")
     if logprobs and tokens == "words":
         raise UsageError("logprobs is true, which needs tokens that are read as ids or logprobs")
+    vocab_size = Limits.of(model_under_test, config).vocab_size
     more = (_json_object(extra), taken, bool(seeded))
-    dialect = Dialect(str(model), limits.vocab_size, prompts, tokens, eos, bool(stream), *more)
-    engine = engine_at(server, dialect, limits, config, int(concurrency))
+    dialect = Dialect(str(model), vocab_size, prompts, tokens, eos, bool(stream), *more)
+    engine = engine_at(server, dialect, model_under_test, config, int(concurrency))
     engine.release = None if release is None else str(release)
     return engine
 
 
 def engine_at(
-    server: Server, dialect: Dialect, limits: Limits, config: EngineConfig, concurrency: int
+    server: Server,
+    dialect: Dialect,
+    model: PreTrainedModel,
+    config: EngineConfig,
+    concurrency: int,
 ) -> OpenAIEngine:
-    """Returns an engine for a server that is known to answer; `limits` are those of the model."""
+    """Returns an engine for a server that is known to answer."""
     kind = SteppingOpenAIEngine if dialect.is_streamed else OpenAIEngine
-    is_text = dialect.prompts == "words"
-    request_filter = RequestFilter.of(limits, config, dialect.fields, is_text=is_text)
-    engine = kind(server, dialect, request_filter, concurrency)
-    engine.capabilities = kind.capabilities | dialect.capabilities
-    engine.sampling_fields = dialect.fields
-    engine.notes = (CUT_HERE if dialect.eos == "client" else PASSED_ON, NO_IDS)
-    return engine
+    limits = (Limits.of(model, EngineConfig()), Limits.of(model, config))
+    request_filter = RequestFilter(*limits, dialect.fields, dialect.prompts == "words")
+    return kind(server, dialect, request_filter, concurrency)
 
 
 def require_choice(value: object, name: str, choices: Collection[str]) -> None:
@@ -190,8 +177,7 @@ def _require_listed(server: Server, model: str, listed: bool) -> None:
     """Raises `UsageError` if the server does not answer or does not list the model."""
     url = f"{server.base_url}/models"
     try:
-        with closing(server.exchange("GET", "/models")) as exchange:
-            answer = exchange.read()
+        answer = server.ask("GET", "/models")
     except (EngineFailed, Refused) as error:
         if listed or (isinstance(error, EngineFailed) and not error.has_answered):
             raise UsageError(f"no such engine there: {error}") from None

@@ -10,13 +10,15 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.failures import NUM_SHOWN, Cut, EngineFailed, Refused, shown
 
+PATH = "/completions"
 MAX_ANSWER_BYTES = 64 << 20
 # These statuses concern the server or the address, not the request.
 NO_REFUSALS = {401, 403, 404, 405, 407, 408, 429}
@@ -42,16 +44,17 @@ class Server:
 
     def exchange(self, method: str, path: str, body: dict[str, Any] | None = None) -> Exchange:
         """Returns an exchange that has not begun."""
-        host, port = self._parts.hostname or "", self._parts.port
-        connection: http.client.HTTPConnection
-        if self._parts.scheme == "https":
-            connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s)
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        is_secure = self._parts.scheme == "https"
+        kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
         text = None if body is None else json.dumps(body)
-        target = self._parts.path + path
-        where = self.base_url + path
-        return Exchange(connection, method, target, where, text, self._headers, self.on_failure)
+        send = partial(connection.request, method, self._parts.path + path, text, self._headers)
+        return Exchange(connection, send, f"{method} {self.base_url}{path}", self.on_failure)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Returns the JSON value of a whole answer. Raises `EngineFailed` or `Refused`."""
+        with closing(self.exchange(method, path, body)) as exchange:
+            return exchange.read()
 
 
 def _split(base_url: str) -> SplitResult:
@@ -69,17 +72,14 @@ class Exchange:
     def __init__(
         self,
         connection: http.client.HTTPConnection,
-        method: str,
-        target: str,
-        url: str,
-        body: str | None,
-        headers: dict[str, str],
+        send: Callable[[], None],
+        where: str,
         on_failure: Callable[[], None],
     ) -> None:
         self._connection = connection
+        self._send = send
+        self._where = where
         self._on_failure = on_failure
-        self._asked = (method, target, body, headers)
-        self._where = f"{method} {url}"
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._is_cut = False
@@ -128,8 +128,7 @@ class Exchange:
     def _begin(self) -> http.client.HTTPResponse:
         """Sends the request and returns the head of the answer. Raises for every status but 2xx."""
         self._try(self._connect)
-        method, target, body, headers = self._asked
-        self._try(lambda: self._connection.request(method, target, body, headers))
+        self._try(self._send)
         response: http.client.HTTPResponse = self._try(self._get_response)
         if 200 <= response.status < 300:
             return response

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from urllib.parse import urlsplit
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.openai.client import Server
+from batchproof_engines.adapters.openai.client import PATH, Server
 from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
 
 TIMEOUT_S = 30.0
@@ -28,8 +27,7 @@ def engine_at(url: str) -> str:
     server = Server(base, TIMEOUT_S)
     named = f"name it: 'openai?base_url={base}&model=NAME&listed=false'"
     try:
-        with closing(server.exchange("GET", "/models")) as exchange:
-            name = str(exchange.read()["data"][0]["id"])
+        name = str(server.ask("GET", "/models")["data"][0]["id"])
     except (EngineFailed, Refused) as error:
         raise UsageError(f"no model is listed there: {error}; if there is one, {named}") from None
     except (TypeError, KeyError, IndexError):
@@ -42,8 +40,7 @@ def _takes_token_ids(server: Server, model: str) -> bool:
     """Returns whether a prompt of token ids is answered. A server that fails at it is judged later."""
     body = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0}
     try:
-        with closing(server.exchange("POST", "/completions", body)) as exchange:
-            exchange.read()
+        server.ask("POST", PATH, body)
     except Refused:
         return False
     except EngineFailed:

@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from batchproof.api import Capability, Completion, Request
-from batchproof_engines.adapters.openai.client import Exchange, Server
+from batchproof_engines.adapters.openai.client import PATH, Exchange, Server
 from batchproof_engines.adapters.openai.dialect import Dialect
 from batchproof_engines.adapters.openai.events import completion_of, token_events
 from batchproof_engines.adapters.openai.failures import EngineFailed
 from batchproof_engines.adapters.openai.request_filter import RequestFilter
 
-PATH = "/completions"
 NUM_NAMED = 8  # request ids in an error
+CUT_HERE = (
+    "EOS ids are applied by the adapter, which cuts an answer at the first of them and calls it stop: "
+    "how the server stops is not tested."
+)
+PASSED_ON = (
+    "EOS ids are applied by the server. One that it counts but leaves out of its answer is put in, if "
+    "it names it or only one was asked for. Its finish reason is passed on."
+)
+NO_IDS = (
+    "The interface has no request ids: the adapter refuses the later of two requests with one id, and "
+    "a request that only max_model_len forbids."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +42,14 @@ class OpenAIEngine:
     """Sends each request on a thread of its own; the server forms the batches."""
 
     capabilities = frozenset({Capability.CLOSING})  # at least
-    sampling_fields: frozenset[str] = frozenset()
     release: str | None = None  # name and version, if the factory knows them
-    notes: tuple[str, ...] = ()  # its conventions and settings, for a report
 
     def __init__(
         self, server: Server, dialect: Dialect, request_filter: RequestFilter, concurrency: int
     ) -> None:
+        self.capabilities = self.capabilities | dialect.capabilities
+        self.sampling_fields = dialect.fields
+        self.notes: tuple[str, ...] = (CUT_HERE if dialect.eos == "client" else PASSED_ON, NO_IDS)
         self._server = server
         self._dialect = dialect
         self._filter = request_filter
@@ -77,23 +89,19 @@ class OpenAIEngine:
     def _ask(self, asked: Sequence[_Asked]) -> dict[int, Completion | Exception]:
         """Returns the outcome of each request by its index; those after a failure may be missing."""
         waiting: SimpleQueue[_Asked] = SimpleQueue()
-        results: SimpleQueue[tuple[int, Completion | Exception] | None] = SimpleQueue()
+        ended: SimpleQueue[None] = SimpleQueue()  # a thread each
+        outcomes: dict[int, Completion | Exception] = {}
         is_over = threading.Event()
         for each in asked:
             waiting.put(each)
-        num_running = min(self._concurrency, len(asked))
+        threads = range(min(self._concurrency, len(asked)))
         self._under_way = [each.exchange for each in asked]
-        for _ in range(num_running):
-            arguments = (waiting, results, is_over)
+        for _ in threads:
+            arguments = (waiting, outcomes, ended, is_over)
             threading.Thread(target=self._serve, args=arguments, daemon=True).start()
-        outcomes: dict[int, Completion | Exception] = {}
         try:
-            while num_running:
-                outcome = results.get()
-                if outcome is None:
-                    num_running -= 1
-                else:
-                    outcomes[outcome[0]] = outcome[1]
+            for _ in threads:
+                ended.get()
         except BaseException:  # the time limit, or Ctrl-C
             self._server.on_failure()
             raise
@@ -105,7 +113,8 @@ class OpenAIEngine:
     def _serve(
         self,
         waiting: SimpleQueue[_Asked],
-        results: SimpleQueue[tuple[int, Completion | Exception] | None],
+        outcomes: dict[int, Completion | Exception],
+        ended: SimpleQueue[None],
         is_over: threading.Event,
     ) -> None:
         """Sends one request after another, on a thread, until none is left or one has failed."""
@@ -116,11 +125,11 @@ class OpenAIEngine:
                 break
             try:
                 events = token_events(each.request, each.exchange, self._dialect)
-                results.put((each.index, completion_of(each.request, events)))
+                outcomes[each.index] = completion_of(each.request, events)
             except Exception as error:
                 is_over.set()
-                results.put((each.index, error))
-        results.put(None)
+                outcomes[each.index] = error
+        ended.put(None)
 
 
 def _failure(

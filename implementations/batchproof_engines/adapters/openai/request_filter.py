@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from batchproof.api import EngineConfig, Limits, Request, SamplingParams, duplicate_id
+from batchproof.api import Limits, Request, SamplingParams, duplicate_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,14 @@ class RequestFilter:
     fields: frozenset[str]
     is_text: bool
 
-    @classmethod
-    def of(
-        cls, model: Limits, config: EngineConfig, fields: frozenset[str], *, is_text: bool
-    ) -> RequestFilter:
-        """Returns the filter for a model's limits, a configuration and the fields of a server."""
-        length = min(model.max_model_len, config.max_model_len or model.max_model_len)
-        return cls(model, replace(model, max_model_len=length), fields, is_text)
-
     def refusal(self, request: Request) -> str | None:
         """Returns why the request is not sent, or None; a bad request is sent if that is possible."""
         asked = request.sampling or SamplingParams()
         vocabulary = range(self.model.vocab_size)
         has_no_words = self.is_text and any(t not in vocabulary for t in request.prompt_token_ids)
         is_unseen = has_no_words or () in asked.stop_token_sequences
-        if is_unseen or self.model.refusal(request) is None:
-            return asked.beyond(self.fields) or self.config.refusal(request)
-        return asked.beyond(self.fields)
+        is_judged_here = is_unseen or self.model.refusal(request) is None
+        return asked.beyond(self.fields) or (self.config.refusal(request) if is_judged_here else None)
 
     def refusals(self, requests: Sequence[Request]) -> list[str | None]:
         """Returns `refusal` for a whole call; of two good requests with one id, the later is

@@ -64,16 +64,13 @@ class SteppingOpenAIEngine(OpenAIEngine):
 
         Raises `EngineFailed` after cutting all connections.
         """
-        return self._events(limit_s=None)
+        return self.step_within(None)
 
-    def step_within(self, seconds: float) -> list[TokenEvent]:
+    def step_within(self, seconds: float | None) -> list[TokenEvent]:
         """As `step`, but waits at most so long: a client may have a request to add by then."""
-        return self._events(limit_s=seconds)
-
-    def _events(self, limit_s: float | None) -> list[TokenEvent]:
         events, self._undelivered = self._undelivered, []
         try:
-            while self._streams and (news := self._next(not events, limit_s)) is not None:
+            while self._streams and (news := self._next(not events, seconds)) is not None:
                 events += self._delivered(*news)
         except BaseException:
             self._server.on_failure()

@@ -128,9 +128,9 @@ def transformers_serve(
         )
     require_choice(eos, "eos", EOS)
     server = _server(python, str(saved(model)), flags).running()
-    limits = Limits.of(model, EngineConfig())
-    dialect = Dialect(str(saved(model)), limits.vocab_size, "words", "words", eos, stream, {})
-    engine = engine_at(server, dialect, limits, config, concurrency)
+    vocab_size = Limits.of(model, config).vocab_size
+    dialect = Dialect(str(saved(model)), vocab_size, "words", "words", eos, stream, {})
+    engine = engine_at(server, dialect, model, config, concurrency)
     engine.release = f"transformers serve {_version(python, 'transformers')}"
     engine.notes = (*SERVE_NOTES, *engine.notes)
     return engine
