@@ -27,7 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     spec = resolve_engine(arguments.engine)
     capabilities, fields = _offer(spec)
     names = sorted(each.value for each in capabilities)
-    engine_host().host(spec.name, spec.factory, names, sorted(fields), arguments.device)
+    module = engine_host()
+    hosted = module.Hosted(spec.name, spec.factory, names, sorted(fields), arguments.device)
+    module.serving.serve(lambda: hosted, {})
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
 from batchproof.api import (
@@ -46,7 +47,7 @@ def factory_of(program: Program) -> EngineFactory:
             "engine": number,
             "model": str(saved(model)),
             "dtype": str(model.dtype).removeprefix("torch."),
-            "config": messages.config_to_json(config),
+            "config": asdict(config),
             "threads": torch.get_num_threads(),
         }
         if protocol.SPECULATION in running.hello.capabilities:
@@ -57,7 +58,8 @@ def factory_of(program: Program) -> EngineFactory:
             raise UnsupportedModelError(
                 f"engine {running.hello.name!r} cannot serve {type(model).__name__}: {refusal}"
             )
-        return (SteppingPipedEngine if running.can_step else PipedEngine)(running, number)
+        can_step = protocol.STEPPING in running.hello.capabilities
+        return (SteppingPipedEngine if can_step else PipedEngine)(running, number)
 
     return piped
 

@@ -7,6 +7,7 @@ checkpoint that the near end has written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,39 +21,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def host(
-    name: str,
-    factory: EngineFactory,
-    capabilities: Sequence[str],
-    sampling_fields: Sequence[str],
-    device: str,
-) -> None:
-    """Answers the questions on stdin until it is closed. `capabilities`, of which those are declared
-    that the protocol has, and `sampling_fields` are the engine's."""
-    serving.serve(lambda: Hosted(name, factory, capabilities, sampling_fields, device), {})
-
-
+@dataclass
 class Hosted:
-    """The engine as a library of `serving.py`."""
+    """The engine as a library of `serving.py`; it declares those capabilities that the protocol has."""
 
-    version = "in a process of its own"
+    name: str
+    factory: EngineFactory
+    capabilities: Sequence[str]
+    sampling_fields: Sequence[str]
+    device: str
+    version: str = "in a process of its own"
     notes: Sequence[str] = ()
 
-    def __init__(
-        self,
-        name: str,
-        factory: EngineFactory,
-        capabilities: Sequence[str],
-        sampling_fields: Sequence[str],
-        device: str,
-    ) -> None:
-        self.name = name
-        self.capabilities: Sequence[str] = [
-            each for each in capabilities if each in protocol.CAPABILITIES
-        ]
-        self.sampling_fields = sampling_fields
-        self._factory = factory
-        self._device = device
+    def __post_init__(self) -> None:
+        self.capabilities = [each for each in self.capabilities if each in protocol.CAPABILITIES]
 
     def build(
         self,
@@ -67,7 +49,7 @@ class Hosted:
 
         torch.set_num_threads(num_threads)
         try:
-            engine = self._factory(_loaded(folder, dtype, self._device), EngineConfig(**config))
+            engine = self.factory(_loaded(folder, dtype, self.device), EngineConfig(**config))
         except UnsupportedModelError as why:
             raise serving.Unsupported(str(why)) from why
         return HostedEngine(engine)

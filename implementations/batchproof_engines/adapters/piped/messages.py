@@ -7,10 +7,10 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent, TokenLogprobs
+from batchproof.api import Completion, FinishReason, Request, TokenEvent, TokenLogprobs
 from batchproof.workload.sampling_values import plain_values
 from batchproof_engines.adapters.piped import protocol
 
@@ -52,11 +52,6 @@ def request_to_json(request: Request) -> protocol.Request:
     if changed:
         message["sampling"] = cast(protocol.Sampling, changed)
     return message
-
-
-def config_to_json(config: EngineConfig) -> dict[str, Any]:
-    """Returns all fields of the configuration."""
-    return asdict(config)
 
 
 def read_error(answer: Answer) -> str | None:

@@ -9,7 +9,7 @@ from itertools import count
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.piped.messages import Hello, read_hello
 from batchproof_engines.adapters.piped.process import Process
-from batchproof_engines.adapters.piped.protocol import CAPABILITIES, STEPPING, VERSION
+from batchproof_engines.adapters.piped.protocol import CAPABILITIES, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,6 @@ class Running:
 
     process: Process
     hello: Hello
-
-    @property
-    def can_step(self) -> bool:
-        """Returns whether its engines can be stepped."""
-        return STEPPING in self.hello.capabilities
 
 
 class Program:
