@@ -28,12 +28,11 @@ Command = Callable[[int], Sequence[str]]  # from the port to listen on
 
 
 class LocalServer:
-    """A server process; `ready` is a path below `base_url` that answers once the server works."""
+    """A server process."""
 
-    def __init__(self, name: str, command: Command, ready: str = "/models") -> None:
+    def __init__(self, name: str, command: Command) -> None:
         self._name = name
         self._command = command
-        self._ready = ready
         self._running: tuple[subprocess.Popen[bytes], Server] | None = None
         self._has_failed = False
 
@@ -69,7 +68,7 @@ class LocalServer:
 
     def _wait(self, popen: subprocess.Popen[bytes], server: Server, log: IO[bytes]) -> None:
         deadline = time.monotonic() + READY_LIMIT_S
-        while not _answers(server, self._ready):
+        while not _is_ready(server):
             has_ended = popen.poll() is not None
             if has_ended or time.monotonic() > deadline:
                 what = (
@@ -83,10 +82,10 @@ class LocalServer:
             time.sleep(POLL_S)
 
 
-def _answers(server: Server, path: str) -> bool:
+def _is_ready(server: Server) -> bool:
     """Returns whether the server gives any answer: an error of its own also shows that it is up."""
     try:
-        server.ask("GET", path)
+        server.ask("GET", "/models")
     except Refused:
         return True
     except EngineFailed as error:

@@ -137,23 +137,22 @@ class GeneratorEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request; a second request with the same id is refused."""
-        ids = [request["request_id"] for request in requests]
-        answers: dict[int, Answer] = {
-            index: ValueError(why)
-            for index, request in enumerate(requests)
-            if (why := self._length.refusal(request) or _refusal(request))
-        }
-        asked = [
-            index for index, each in enumerate(ids) if each not in ids[:index] and index not in answers
-        ]
-        answers |= in_calls(requests, asked, self._shared_settings, self._answers)
-        return [
-            _completion(request, answers.get(index, ValueError(_duplicate(request))))
-            for index, request in enumerate(requests)
-        ]
+        refusals = [self._refusal(each, requests[:index]) for index, each in enumerate(requests)]
+        answers = in_calls(requests, refusals, self._shared_settings, self._answers)
+        return [_completion(*each) for each in zip(requests, answers, strict=True)]
 
     def close(self) -> None:
         """Does nothing: the model stays loaded, because it will be needed again."""
+
+    def _refusal(self, request: Request, others: Sequence[Request]) -> str | None:
+        """Returns why a request is refused here, which has `others` before it in its call, or None."""
+        num_top, name = _asked(request).get("logprobs", 0), request["request_id"]
+        if too_long := self._length.refusal(request):
+            return too_long
+        if num_top < 0:
+            return f"logprobs is {num_top}, but must be at least 0"
+        is_used = any(name == other["request_id"] for other in others)
+        return f"request_id {name!r} is used twice in one call" if is_used else None
 
     def _shared_settings(self, request: Request) -> tuple[list[int], list[tuple[str, float]]]:
         """Returns what requests have in common that may share a `generate_batch`."""
@@ -224,12 +223,6 @@ def _asked(request: Request) -> Sampling:
     return request.get("sampling", {})
 
 
-def _refusal(request: Request) -> str | None:
-    """Returns why the logprobs that are computed here are refused, or None."""
-    num_top = _asked(request).get("logprobs", 0)
-    return f"logprobs is {num_top}, but must be at least 0" if num_top < 0 else None
-
-
 def _drawing(request: Request) -> dict[str, float]:
     """Returns the library's options; of one candidate it takes the best."""
     asked = _asked(request)
@@ -262,10 +255,6 @@ def _logprobs(token: int, logits: ctranslate2.StorageView, num_top: int) -> Logp
         "rank": int((values > values[token]).sum()) + 1,
         "top": [(int(each), float(values[each])) for each in likeliest],
     }
-
-
-def _duplicate(request: Request) -> str:
-    return f"request_id {request['request_id']!r} is used twice in one call"
 
 
 def _words(token_ids: Sequence[int]) -> list[str]:

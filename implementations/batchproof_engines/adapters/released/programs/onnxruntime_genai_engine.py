@@ -315,12 +315,12 @@ class BatchEngine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request; a second request with the same id is refused."""
         names = [request["request_id"] for request in requests]
-        asked = [index for index, name in enumerate(names) if name not in names[:index]]
-        answers = in_calls(requests, asked, self._source.eos_of, self._asked)
-        return [
-            _completion(request, answers.get(index, ValueError(f"request_id {name!r} is used twice")))
-            for index, (request, name) in enumerate(zip(requests, names, strict=True))
+        refusals = [
+            f"request_id {name!r} is used twice" if name in names[:index] else None
+            for index, name in enumerate(names)
         ]
+        answers = in_calls(requests, refusals, self._source.eos_of, self._asked)
+        return [_completion(*each) for each in zip(requests, answers, strict=True)]
 
     def close(self) -> None:
         """Does nothing: the models stay loaded, because they will be needed again."""

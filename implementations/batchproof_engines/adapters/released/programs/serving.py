@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import groupby
 from pathlib import Path
@@ -106,12 +106,12 @@ def event_of(
 
 def in_calls(
     requests: Sequence[Request],
-    indices: Iterable[int],
+    refusals: Sequence[str | None],
     what_is_shared: Callable[[Request], Any],
     answer: Callable[[Sequence[Request]], Sequence[Any]],
-) -> dict[int, Any]:
-    """Returns by their indices what `answer` makes of those requests, in calls of all that share the
-    same settings.
+) -> list[Any]:
+    """Returns what `answer` makes of the requests, in calls of all that share the same settings, and a
+    `ValueError` for each that has a refusal.
 
     A request with a cap below 1 is a call of its own, for libraries whose calls have one greatest
     length.
@@ -121,10 +121,12 @@ def in_calls(
         alone = index + 1 if requests[index]["max_new_tokens"] < 1 else 0
         return alone, what_is_shared(requests[index])
 
-    answers: dict[int, Any] = {}
-    for _, group in groupby(sorted(indices, key=shared), shared):
+    answers: list[Any] = [ValueError(refusal) for refusal in refusals]
+    asked = sorted((i for i, refusal in enumerate(refusals) if refusal is None), key=shared)
+    for _, group in groupby(asked, shared):
         call = list(group)
-        answers.update(zip(call, answer([requests[index] for index in call]), strict=True))
+        for index, one in zip(call, answer([requests[index] for index in call]), strict=True):
+            answers[index] = one
     return answers
 
 
