@@ -11,18 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams, TokenEvent
 from batchproof.errors import UnsupportedModelError
-from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import engine_host, isolated, resolve_engine
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped.messages import read_completions, read_events, request_to_json
 
 CONFIG = EngineConfig(max_num_seqs=2, prefix_caching=True)
 REQUESTS = [Request("a", (1, 2, 3), 4), Request("b", (4, 5), 2), Request("bad", (), 2)]
-
-
-@pytest.fixture(scope="module")
-def model(laboratory: Laboratory) -> Any:
-    return laboratory.subject("gpt2-random").model
 
 
 def build(model: Any, factory: Any = None) -> Any:

@@ -12,10 +12,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -41,6 +39,7 @@ from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped.process import ProgramFailed
+from tests.selftest.adapters.conftest import Build, Command
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,
     PLAIN,
@@ -69,8 +68,6 @@ FAILURES = {
     "raise SystemExit(os.system('sleep 60 &'))": "exited with status 0 before it answered 'generate'",
 }
 SOME = "smoke or with_one_id_the_later"  # of the conformance tests
-Build = Callable[..., Any]
-Command = Callable[..., str]
 
 
 def is_there(pid: int) -> bool:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.adapters.openai.failures import EngineFailed
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
-from batchproof_engines.adapters.piped.program import Program
+from batchproof_engines.adapters.piped.program import Program, Running
 from batchproof_engines.adapters.released import libraries
 from batchproof_engines.adapters.released import server as servers
+from batchproof_engines.adapters.released.programs import serving
 from batchproof_engines.adapters.released.server import LocalServer
 
 PROGRAMS = Path(libraries.__file__).parent / "programs"
-Ask = Callable[..., Any]
 
 # A library whose engine answers with each token of the prompt plus one.
 ADDING = """
@@ -134,36 +134,28 @@ def test_every_version_is_pinned_and_every_program_is_there(
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Ask]:
-    """Returns a function that asks the program one question and returns its answer."""
+def running(tmp_path: Path) -> Iterator[Running]:
     path = tmp_path / "adding.py"
     path.write_text(textwrap.dedent(ADDING).format(programs=str(PROGRAMS)))
     program = Program("adding", (sys.executable, "-S", str(path), json.dumps({"by": 2})), str(tmp_path))
     running = program.running()
-
-    def ask(op: str = "hello", read: Callable[[Any], Any] = dict, **fields: Any) -> Any:
-        if op == "hello":
-            return running
-        return running.process.ask({"op": op, "engine": 1, **fields}, read)
-
-    yield ask
+    yield running
     running.process.kill("was ended by the test")
 
 
-def build(ask: Ask, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
-    return ask("build", model="/m", dtype=dtype, config={"max_num_seqs": max_num_seqs}, threads=1)
+def ask(running: Running, op: str, **fields: Any) -> Any:
+    return running.process.ask({"op": op, "engine": 1, **fields}, dict)
 
 
-def test_a_program_gives_its_name_and_its_conventions(ask: Ask) -> None:
-    engine = SteppingPipedEngine(ask(), 1)
+def build(running: Running, dtype: str = "float32", max_num_seqs: int = 8) -> Any:
+    config = {"max_num_seqs": max_num_seqs}
+    return ask(running, "build", model="/m", dtype=dtype, config=config, threads=1)
+
+
+def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(running: Running) -> None:
+    assert build(running) == {}
+    engine = SteppingPipedEngine(running, 1)
     assert (engine.release, engine.notes) == ("adding 1.0", ("adds 2",))
-    build(ask)
-    engine.close()
-
-
-def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(ask: Ask) -> None:
-    assert build(ask) == {}
-    engine = SteppingPipedEngine(ask(), 1)
     requests = [Request("a", (4, 5), 2, frozenset({6})), Request("b", (), 2), Request("c", (8,), 1)]
     assert engine.generate(requests) == [
         Completion("a", (5, 6), FinishReason.STOP),
@@ -173,9 +165,9 @@ def test_a_program_serves_and_the_output_of_its_library_is_not_an_answer(ask: As
     engine.close()
 
 
-def test_a_program_can_be_stepped(ask: Ask) -> None:
-    build(ask)
-    engine = SteppingPipedEngine(ask(), 1)
+def test_a_program_can_be_stepped(running: Running) -> None:
+    build(running)
+    engine = SteppingPipedEngine(running, 1)
     engine.add(Request("a", (1,), 1))
     engine.add(Request("b", (1,), 1))
     with pytest.raises(ValueError, match="'a' is live already"):
@@ -187,22 +179,66 @@ def test_a_program_can_be_stepped(ask: Ask) -> None:
     engine.close()
 
 
-def test_a_refusal_or_an_exception_of_a_library_is_reported(ask: Ask) -> None:
-    assert build(ask, "bfloat16") == {"unsupported": "only float32"}
+def test_a_refusal_or_an_exception_of_a_library_is_reported(running: Running) -> None:
+    assert build(running, "bfloat16") == {"unsupported": "only float32"}
     with pytest.raises(RuntimeError, match="ValueError: three is too many"):
-        build(ask, max_num_seqs=3)
+        build(running, max_num_seqs=3)
     with pytest.raises(RuntimeError, match="KeyError: 1"):
-        ask("step")
-    build(ask)
+        ask(running, "step")
+    build(running)
     with pytest.raises(RuntimeError, match="unknown op 'dance'"):
-        ask("dance")
+        ask(running, "dance")
 
 
-def test_wrong_options_are_reported_in_the_librarys_words(ask: Ask, tmp_path: Path) -> None:
+def test_wrong_options_are_reported_in_the_librarys_words(running: Running, tmp_path: Path) -> None:
     command = (sys.executable, "-S", str(tmp_path / "adding.py"), json.dumps({"by": 10}))
     with pytest.raises(RuntimeError, match="ValueError: by is above 9"):
         Program("adding", command, str(tmp_path)).running()
-    assert ask().hello.name == "adding"
+    assert running.hello.name == "adding"
+
+
+def test_requests_of_equal_settings_are_one_call_and_answers_keep_their_places() -> None:
+    def request(name: str, cap: int, eos: Sequence[int] = ()) -> Any:
+        return {"request_id": name, "max_new_tokens": cap, "eos_token_ids": eos}
+
+    calls = []
+
+    def answer(call: Sequence[Any]) -> list[str]:
+        calls.append([each["request_id"] for each in call])
+        return calls[-1]
+
+    requests = [request("a", 2, [5]), request("b", 2), request("c", 0), request("d", 0)]
+    requests += [request("e", 3, [5]), request("f", 3)]
+    refusals = [*[None] * 5, "too long"]
+    answers = serving.in_calls(requests, refusals, lambda each: len(each["eos_token_ids"]), answer)
+    assert calls == [["b"], ["a", "e"], ["c"], ["d"]]
+    assert answers[:5] == [*"abcde"]
+    assert str(answers[5]) == "too long"
+
+
+def test_a_folder_is_made_once_and_is_whole_or_not_there(tmp_path: Path) -> None:
+    target = tmp_path / "converted"
+    made: list[Path] = []
+
+    def fail(folder: Path) -> None:
+        folder.mkdir()
+        raise serving.Unsupported("half")
+
+    def make(folder: Path) -> None:
+        assert folder.parent.parent == tmp_path, "where it can be renamed"
+        folder.mkdir()
+        (folder / "weights").touch()
+        made.append(folder)
+        if len(made) == 1:  # as another process would
+            serving.made_once(target, make)
+
+    with pytest.raises(serving.Unsupported, match="half"):
+        serving.made_once(target, fail)
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        assert serving.made_once(target, make) == target
+    assert len(made) == 2
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def local_server(tmp_path: Path, text: str) -> LocalServer:
