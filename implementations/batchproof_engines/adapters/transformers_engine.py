@@ -45,7 +45,6 @@ class PoolLimits(Limits):
     is_guarded: bool
 
     def refusal(self, request: Request) -> str | None:
-        """Returns why the request cannot be served, or None."""
         beyond = None if request.sampling is None else request.sampling.beyond(self.fields)
         if beyond or not self.is_guarded:
             return beyond

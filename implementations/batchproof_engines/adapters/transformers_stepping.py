@@ -47,7 +47,6 @@ class SteppingTransformersEngine(TransformersEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is live or an event still has to be delivered."""
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def word_len(vocab_size: int) -> int:
-    """Returns the number of characters of each word."""
     return 1 + len(str(vocab_size - 1))
 
 

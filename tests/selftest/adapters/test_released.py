@@ -17,7 +17,7 @@ from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, TokenEvent
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.run.registry import resolve_engine
-from batchproof_engines.adapters.openai.failures import EngineFailed
+from batchproof_engines.adapters.openai.client import EngineFailed
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
 from batchproof_engines.adapters.piped.program import Program, Running
 from batchproof_engines.adapters.released import libraries

@@ -36,10 +36,9 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, Limits
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.openai.client import Server
+from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
 from batchproof_engines.adapters.openai.dialect import CLIENTS, SAMPLING, Dialect
 from batchproof_engines.adapters.openai.engine import OpenAIEngine
-from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
 from batchproof_engines.adapters.openai.request_filter import RequestFilter
 from batchproof_engines.adapters.openai.stepping import SteppingOpenAIEngine
 

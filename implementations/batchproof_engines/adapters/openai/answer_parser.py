@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchproof.api import FinishReason, Request, TokenLogprobs
-from batchproof_engines.adapters.openai.failures import shown
+from batchproof_engines.adapters.openai.client import shown
 from batchproof_engines.adapters.word_tokenizer import id_of, word_len, word_of
 
 TOKEN_ID_PREFIX = "token_id:"  # precedes an id in `logprobs.tokens` of vLLM

@@ -15,13 +15,35 @@ from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from batchproof.api import Completion
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.openai.failures import NUM_SHOWN, Cut, EngineFailed, Refused, shown
 
 PATH = "/completions"
 MAX_ANSWER_BYTES = 64 << 20
 # These statuses concern the server or the address, not the request.
 NO_REFUSALS = {401, 403, 404, 405, 407, 408, 429}
+NUM_SHOWN = 200  # characters of an invalid answer
+
+
+class EngineFailed(RuntimeError):
+    """The server gave no answer or an unreadable one; `completions` are earlier answers of the same
+    call."""
+
+    completions: tuple[Completion, ...] = ()
+    has_answered = False  # at least with an HTTP status
+
+
+class Refused(Exception):
+    """The server refuses this request, and says why."""
+
+
+class Cut(Exception):
+    """The connection was cut on this side."""
+
+
+def shown(text: str) -> str:
+    """Returns the beginning of an unexpected text, quoted."""
+    return repr(text[:NUM_SHOWN]) + (" ..." if len(text) > NUM_SHOWN else "") if text else "nothing"
 
 
 class Server:

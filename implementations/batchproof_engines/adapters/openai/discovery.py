@@ -5,8 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.openai.client import PATH, Server
-from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
+from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Refused, Server
 
 TIMEOUT_S = 30.0
 INTERFACE = "/v1"

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from batchproof.api import Capability, Completion, Request
-from batchproof_engines.adapters.openai.client import PATH, Exchange, Server
+from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Server
 from batchproof_engines.adapters.openai.dialect import Dialect
 from batchproof_engines.adapters.openai.events import completion_of, token_events
-from batchproof_engines.adapters.openai.failures import EngineFailed
 from batchproof_engines.adapters.openai.request_filter import RequestFilter
 
 NUM_NAMED = 8  # request ids in an error

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from batchproof.api import Completion, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
-from batchproof_engines.adapters.openai.client import Exchange
+from batchproof_engines.adapters.openai.client import Exchange, Refused
 from batchproof_engines.adapters.openai.dialect import Dialect
-from batchproof_engines.adapters.openai.failures import Refused
 from batchproof_engines.stopping import stops
 
 

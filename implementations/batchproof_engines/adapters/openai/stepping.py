@@ -43,7 +43,6 @@ class SteppingOpenAIEngine(OpenAIEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is live or an event still has to be delivered."""
         return bool(self._streams or self._undelivered)
 
     def add(self, request: Request) -> None:

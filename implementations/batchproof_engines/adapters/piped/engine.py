@@ -88,12 +88,10 @@ class PipedEngine:
 
     @property
     def release(self) -> str:
-        """Returns name and version of the engine, as the program gives them, for a report."""
         return f"{self._running.hello.name} {self._running.hello.version}"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns its conventions and settings in sentences, for a report."""
         return self._running.hello.notes
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -136,7 +134,6 @@ class SteppingPipedEngine(PipedEngine):
 
     @property
     def has_unfinished(self) -> bool:
-        """Returns whether a request is unfinished or an event still has to be delivered."""
         return bool(self._refused) or self._ask("has_unfinished", messages.read_has_unfinished)
 
     def add(self, request: Request) -> None:
@@ -148,12 +145,10 @@ class SteppingPipedEngine(PipedEngine):
             raise ValueError(duplicate_id(request.request_id))
 
     def step(self) -> list[TokenEvent]:
-        """Runs one iteration and returns its events."""
         refused, self._refused = self._refused, []
         return refused or self._ask("step", messages.read_events)
 
     def abort(self, request_id: str) -> None:
-        """Ends a request; an unknown id has no effect."""
         self._ask("abort", messages.read_nothing, request_id=request_id)
 
 

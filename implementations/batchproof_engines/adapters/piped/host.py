@@ -73,19 +73,15 @@ class HostedEngine:
             raise serving.Live(str(error)) from error
 
     def step(self) -> list[protocol.Event]:
-        """Runs one step and returns its events."""
         return [_event(each) for each in self._engine.step()]
 
     def abort(self, request_id: str) -> None:
-        """Ends a request."""
         self._engine.abort(request_id)
 
     def has_unfinished(self) -> bool:
-        """Returns whether there is anything left to step for."""
         return bool(self._engine.has_unfinished)
 
     def close(self) -> None:
-        """Closes the engine if it can be closed."""
         if hasattr(self._engine, "close"):
             self._engine.close()
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from batchproof.errors import UsageError
-from batchproof_engines.adapters.openai.client import Server
-from batchproof_engines.adapters.openai.failures import EngineFailed, Refused
+from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
 from batchproof_engines.adapters.piped.shutdown import kill_group
 
 READY_LIMIT_S = 90.0
@@ -28,8 +27,6 @@ Command = Callable[[int], Sequence[str]]  # from the port to listen on
 
 
 class LocalServer:
-    """A server process."""
-
     def __init__(self, name: str, command: Command) -> None:
         self._name = name
         self._command = command

@@ -286,7 +286,6 @@ class Numbers:
         self._vocab_size = vocab_size
 
     def get_vocab(self) -> dict[str, int]:
-        """Returns the id of each word."""
         return {str(token_id): token_id for token_id in range(self._vocab_size)}
 
 
@@ -294,7 +293,6 @@ class Converter(TransformersConverter):
     """The library's converter with `Numbers` in the place of the folder's own tokenizer."""
 
     def load_tokenizer(self, _: Any, folder: str, **__: Any) -> Numbers:
-        """Returns `Numbers` for the vocabulary of the model in `folder`."""
         config = json.loads(Path(folder, "config.json").read_text())
         return Numbers(config.get("text_config", config)["vocab_size"])
 

@@ -244,11 +244,9 @@ class RequestEngine:
             turn.handle.close()
 
     def has_unfinished(self) -> bool:
-        """Returns whether a request is live or a refusal still has to be delivered."""
         return bool(self._live or self._refused)
 
     def close(self) -> None:
-        """Ends all live requests."""
         for name in list(self._live):
             self.abort(name)
 
@@ -379,12 +377,10 @@ class Row:
 
     @property
     def num_missing(self) -> int:
-        """Returns how many tokens are left until its cap."""
         return self.request["max_new_tokens"] - len(self.tokens)
 
     @property
     def is_done(self) -> bool:
-        """Returns whether it has reached its cap or an EOS."""
         return self.num_missing <= 0 or bool({*self.tokens[-1:]} & {*self.request["eos_token_ids"]})
 
 

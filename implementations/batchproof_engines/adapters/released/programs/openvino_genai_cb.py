@@ -208,7 +208,6 @@ class Pipeline:
         return bool(self._live or self._undelivered or self._pipeline.has_non_finished_requests())
 
     def close(self) -> None:
-        """Releases the pipeline and all handles."""
         del self._live, self._aborted, self._pipeline
 
     def _submitted(self, request: Request) -> genai.GenerationHandle | Exception:

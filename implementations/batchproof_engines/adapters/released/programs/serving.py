@@ -88,7 +88,6 @@ def completed(request: Request, token_ids: Sequence[int]) -> Completion:
 
 
 def refused(request: Request, error: object) -> Completion:
-    """Returns the completion of a refused request."""
     return {
         "request_id": request["request_id"],
         "token_ids": [],
