@@ -19,13 +19,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from functools import cache
 from pathlib import Path
 
 from batchproof.api import EngineFactory
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.piped.engine import factory_of
-from batchproof_engines.adapters.piped.program import Program
+from batchproof_engines.adapters.piped.program import kept_program
 
 __all__ = ["command_line"]
 
@@ -46,13 +45,7 @@ def command_line(command: str) -> EngineFactory:
     found = shutil.which(first)
     if found is None:
         raise UsageError(f"--engine 'cmd:{command}': {_why_not(first)}")
-    return factory_of(_program(command, (os.path.abspath(found), *rest), os.getcwd()))
-
-
-@cache
-def _program(command: str, words: tuple[str, ...], folder: str) -> Program:
-    """Returns one program for all engines of the same command line, so that they share its process."""
-    return Program(f"cmd:{command}", words, folder)
+    return factory_of(kept_program(f"cmd:{command}", (os.path.abspath(found), *rest), os.getcwd()))
 
 
 def _why_not(first: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 
 from batchproof.errors import UsageError
@@ -65,3 +66,7 @@ class Program:
                     f"--engine {self._name!r}: its hello declares the capability {name!r}, but "
                     f"protocol {VERSION} knows only {', '.join(CAPABILITIES)}"
                 )
+
+
+# One for all engines of the same command line, so that they share its process.
+kept_program = cache(Program)

@@ -30,7 +30,7 @@ from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.openai import EOS, engine_at, require_choice
 from batchproof_engines.adapters.openai.dialect import Dialect
 from batchproof_engines.adapters.piped.engine import factory_of
-from batchproof_engines.adapters.piped.program import Program
+from batchproof_engines.adapters.piped.program import kept_program
 from batchproof_engines.adapters.released.libraries import LIBRARIES, interpreter
 from batchproof_engines.adapters.released.server import LocalServer
 
@@ -145,7 +145,8 @@ def _built(
     """
     python = _interpreter(name)
     given = json.dumps({key: value for key, value in options.items() if value is not None})
-    return factory_of(_program(name, python, given))(model, config)
+    words = (python, str(LIBRARIES[name].program), given)
+    return factory_of(kept_program(name, words, os.getcwd()))(model, config)
 
 
 def _interpreter(name: str) -> str:
@@ -179,9 +180,3 @@ def _version(python: str, package: str) -> str:
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     ran = subprocess.run([python, "-c", code, package], capture_output=True, text=True, check=True)
     return ran.stdout.strip()
-
-
-@cache
-def _program(name: str, python: str, options: str) -> Program:
-    """Returns one program for all engines with the same options, so that they share its process."""
-    return Program(name, (python, str(LIBRARIES[name].program), options), os.getcwd())
