@@ -24,7 +24,8 @@ from transformers import (
 from transformers.generation.continuous_batching.requests import GenerationOutput
 from transformers.generation.continuous_batching.utils import WorkloadHints
 
-from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.errors import UsageError
+from batchproof_engines.model_support import unsupported
 
 NAME = "transformers-cb"
 STOP_S = 10.0
@@ -68,8 +69,7 @@ def attention_of(model: PreTrainedModel, asked: str | None) -> str:
         except (AttributeError, ImportError, ValueError) as error:
             if asked is not None:
                 raise UsageError(f"attention {asked!r} is not available here: {error}") from error
-            kind = type(model).__name__
-            raise UnsupportedModelError(f"engine {NAME!r} cannot serve {kind}: {error}") from error
+            raise unsupported(NAME, model, str(error)) from error
         return str(model.config._attn_implementation)
 
 

@@ -70,7 +70,7 @@ class AnswerParser:
         It is known if the server has named it or only one was asked for. Raises `UnreadableAnswer`.
         """
         if self._rest.strip():
-            raise UnreadableAnswer(self._no_word(self._rest.strip()))
+            raise self._no_word(self._rest.strip())
         if self.finish_reason is None:
             raise UnreadableAnswer(
                 f"ended its answer after {self.num_read} of {request.max_new_tokens} tokens without a "
@@ -80,8 +80,8 @@ class AnswerParser:
         if self.finish_reason is not FinishReason.STOP or not is_one_short:
             return []
         known = sorted(request.eos_token_ids)
-        if self._named_eos in known:
-            return [self._named_eos] if self._named_eos is not None else []
+        if self._named_eos is not None and self._named_eos in known:
+            return [self._named_eos]
         return known if len(known) == 1 else []
 
     def _tokens(self, choice: dict[str, Any]) -> list[int]:
@@ -128,28 +128,23 @@ class AnswerParser:
         while text:
             word = text.lstrip()[:length]
             if self._last_word and not text[0].isspace():
-                raise UnreadableAnswer(self._no_word(self._last_word + text.split()[0]))
+                raise self._no_word(self._last_word + text.split()[0])
             if len(word) < length:
                 break
             try:
                 tokens.append(id_of(word, self._vocab_size))
             except ValueError:
-                raise UnreadableAnswer(self._no_word(text.split()[0])) from None
+                raise self._no_word(text.split()[0]) from None
             self._last_word = word
             text = text.lstrip()[length:]
         self._rest = text
         return tokens
 
-    def _word(self, word: str) -> int:
-        try:
-            return id_of(word, self._vocab_size)
-        except ValueError:
-            raise UnreadableAnswer(self._no_word(word)) from None
-
-    def _no_word(self, word: str) -> str:
+    def _no_word(self, word: str) -> UnreadableAnswer:
         last = self._vocab_size - 1
         words = f"{word_of(0, self._vocab_size)} to {word_of(last, self._vocab_size)}"
-        return f"answered with {word[:80]!r}, which is not the word of a token ({words})"
+        what = f"answered with {word[:80]!r}, which is not the word of a token ({words})"
+        return UnreadableAnswer(what)
 
     def _named(self, name: object) -> int:
         if not isinstance(name, str):
@@ -159,7 +154,10 @@ class AnswerParser:
         digits = name.removeprefix(TOKEN_ID_PREFIX)
         if digits != name and digits.isascii() and digits.isdecimal():
             return self._id(int(digits))
-        return self._word(name.strip())
+        try:
+            return id_of(name.strip(), self._vocab_size)
+        except ValueError:
+            raise self._no_word(name.strip()) from None
 
     def _id(self, token_id: object) -> int:
         if type(token_id) is not int:
