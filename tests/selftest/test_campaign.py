@@ -46,7 +46,7 @@ MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
 
 
 @pytest.fixture

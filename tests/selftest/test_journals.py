@@ -22,7 +22,7 @@ from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.found import Found
 from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
 from batchproof.campaign.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict
-from batchproof.campaign.runners import runner
+from batchproof.campaign.work import pool_of
 from batchproof.errors import UsageError
 from batchproof.records.campaign import CAMPAIGN, Line, Question, Sitting
 from batchproof.records.honest import HonestCounts
@@ -53,7 +53,7 @@ def served(task: ToyTask) -> ToyResult:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that take no time."""
     campaign = "batchproof.campaign"
-    monkeypatch.setattr(f"{campaign}.runners.WorkerPool", OneProcess)
+    monkeypatch.setattr(f"{campaign}.work.WorkerPool", OneProcess)
     monkeypatch.setattr(f"{campaign}.honest_command.judge_honest", judged)
     monkeypatch.setattr(f"{campaign}.faults_command.make_attempt", killed)
     monkeypatch.setattr(f"{campaign}.model_sweep.sweep_command._judge", served)
@@ -184,7 +184,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_without_ray_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"--runner ray needs Ray: `pip install 'batchproof\[ray\]'`"):
-        runner("ray", 1, 60.0)
+        pool_of("ray", 1, 60.0)
 
 
 class RayError(Exception):

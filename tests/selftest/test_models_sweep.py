@@ -49,7 +49,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
 
 
 @pytest.fixture(scope="module")

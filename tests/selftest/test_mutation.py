@@ -89,7 +89,7 @@ def _run(
 
     statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
     monkeypatch.setattr("batchproof.campaign.mutation.drawing.WorkerPool", OneProcess)
-    monkeypatch.setattr("batchproof.campaign.runners.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
     monkeypatch.setattr(
         "batchproof.campaign.mutation.drawing.judge_baseline",
         lambda _: Baseline((num_passed,), (), statements),

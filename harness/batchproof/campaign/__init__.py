@@ -5,6 +5,6 @@
 an engine changed at one point. `model_sweep/` tries one engine on every causal LM of transformers. A
 task is one or two calls of `run_suite`, in a laboratory that lives as long as its process.
 
-All of them are a `work.Work`: its outcomes go to a journal, `found.Found` adds up journals, and
-`runners.py` says where tasks run. `merge_command.py` makes a result out of journals alone.
+All of them are a `work.Work`: its outcomes go to a journal, and `found.Found` adds up journals.
+`merge_command.py` makes a result out of journals alone.
 """

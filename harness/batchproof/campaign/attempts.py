@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from batchproof.campaign.conformance_modules import conformance_functions, function_of
@@ -73,7 +73,11 @@ def make_attempt(attempt: Attempt, time_limit_s: float) -> Kill:
     if by_promise.functions or by_promise.own_failures or not attempt.is_wide:
         return by_promise
     by_others = _kill(attempt, ["-m", f"not {declared}"], time_limit_s)
-    return _after(by_promise, by_others)
+    return replace(
+        by_others,
+        examples=by_promise.examples + by_others.examples,
+        seconds=round(by_promise.seconds + by_others.seconds, 3),
+    )
 
 
 def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
@@ -89,19 +93,6 @@ def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
         seconds=round(first.seconds if first else findings.seconds, 3),
         functions=tuple(dict.fromkeys(caught)),
         own_failures=own_failures(findings),
-    )
-
-
-def _after(miss: Kill, other: Kill) -> Kill:
-    """Returns the other kill with the cost of the miss added."""
-    return Kill(
-        other.caught_by,
-        other.broken,
-        other.cause,
-        miss.examples + other.examples,
-        round(miss.seconds + other.seconds, 3),
-        other.functions,
-        other.own_failures,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from batchproof.campaign.runners import PROCESSES, RAY
 from batchproof.cli import choices
+
+PROCESSES, RAY = "processes", "ray"
 
 
 def add_options(

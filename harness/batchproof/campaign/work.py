@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from batchproof.campaign.found import Found, Outcome
-from batchproof.campaign.runners import runner
+from batchproof.campaign.options import RAY
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
@@ -72,7 +72,7 @@ class Work(Generic[Task, Result, Outcome]):
             self.found.read(folder.glob(f"{name}-*.jsonl"), self.question)
             self.progress.step(sum(map(self.size_of, self.found.outcomes.values())), f"from {folder}")
             try:
-                with runner(arguments.runner, arguments.jobs, time_limit_s) as pool:
+                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
                     while self._pass(pool, tasks(), journal, str(shard)):
                         pass
             finally:
@@ -112,3 +112,12 @@ class Work(Generic[Task, Result, Outcome]):
         journal.append(Line(key, outcome))
         found.outcomes[key], found.sittings[key] = outcome, self._sitting
         self.progress.step(self.size_of(outcome), key)
+
+
+def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
+    """Returns the workers. Raises `UsageError` if Ray is asked for and not installed."""
+    if runner == RAY:
+        from batchproof.campaign.ray_pool import RayPool  # noqa: PLC0415 - an extra
+
+        return RayPool(num_workers, time_limit_s)
+    return WorkerPool(num_workers, time_limit_s)

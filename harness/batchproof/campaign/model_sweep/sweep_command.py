@@ -7,6 +7,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -124,17 +125,7 @@ def _counted(toys: Iterable[ToyRecord]) -> dict[str, int]:
 
 def _toy_record(task: ToyTask, result: ToyResult | LostTask) -> ToyRecord:
     found = ToyResult(ToyVerdict.WRONG, result.why) if isinstance(result, LostTask) else result
-    return ToyRecord(
-        task.toy.model_type,
-        task.toy.form,
-        str(found.verdict),
-        found.reason,
-        found.layers,
-        found.worst,
-        found.worst_bfloat16,
-        found.error_unit,
-        found.num_tokens,
-    )
+    return ToyRecord(task.toy.model_type, task.toy.form, **asdict(found))
 
 
 def _conclude(record: ModelSweepRecord) -> int:
