@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
 
-from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
+from batchproof.api import Capability, Engine, EngineConfig, Request
+from batchproof.campaign.triage.configurations import Answered
 from batchproof.campaign.triage.scenes import Scene
 from batchproof.checks.answers import check_order
 from batchproof.checks.broken import BrokenPromise
@@ -30,15 +31,6 @@ class NoAnswerError(BatchproofError):
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One request of a scene with its answer; `call` counts from 0."""
-
-    call: int
-    request: Request
-    completion: Completion
-
-
-@dataclass(frozen=True)
 class Asker:
     """An engine on a model."""
 
@@ -57,11 +49,10 @@ class Asker:
                 self.lab.watch.guard(self.spec, self.subject, WHEN),
                 self._engine(scene[0].config) as engine,
             ):
-                for number, call in enumerate(scene):
+                for call in scene:
                     completions = serve(engine, call, self.lab.time_limit_s).completions
                     check_order(call.requests, completions)
-                    pairs = zip(call.requests, completions, strict=True)
-                    found += [Answered(number, request, each) for request, each in pairs]
+                    found += map(Answered, call.requests, completions)
         except BrokenPromise as error:
             raise NoAnswerError(headline(error.finding)) from error
         except (Exception, EngineHang) as error:

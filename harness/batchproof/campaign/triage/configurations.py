@@ -24,6 +24,19 @@ SUBTRACTED = tuple(round(0.1 * each, 1) for each in range(1, 21))
 Asked = Callable[[Request], Request]
 
 
+@dataclass(frozen=True)
+class Answered:
+    """A request with its answer."""
+
+    request: Request
+    completion: Completion
+
+    @property
+    def tokens(self) -> tuple[Prompt, tuple[int, ...]]:
+        """The prompt, and the tokens that were answered."""
+        return self.request.prompt_token_ids, self.completion.token_ids
+
+
 def _same(request: Request) -> Request:
     return request
 
@@ -50,37 +63,38 @@ class Configuration:
         """What tells the altered model from others; empty for the model as it is."""
         return self.name if self.changes else ""
 
+    def of(self, given: Answered) -> Answered:
+        """Returns what was answered in truth."""
+        return Answered(self.asked(given.request), self.read(given.request, given.completion))
+
 
 AS_ASKED = Configuration("as asked")
 
 
 def configurations(
-    subject: ModelUnderTest,
-    asked: Sequence[Request],
-    answers: Sequence[Completion],
-    shortest_wrong: int,
+    subject: ModelUnderTest, answers: Sequence[Answered], shortest_wrong: int
 ) -> Iterator[Configuration]:
     """Yields every configuration that is tried, the likeliest first. Those that can be told from the
     answers depend on them; `shortest_wrong` is the length of the shortest prompt with an answer that is
     not explained as it was asked."""
-    yield from _ends(asked, answers)
+    yield from _ends(answers)
     yield Configuration("the prompt is echoed before the answer", read=_without_echo)
     yield from _prompts(subject, shortest_wrong)
     yield from _choices()
     yield from _models(subject)
 
 
-def _ends(asked: Sequence[Request], answers: Sequence[Completion]) -> Iterator[Configuration]:
+def _ends(answers: Sequence[Answered]) -> Iterator[Configuration]:
     cut = [
-        each
-        for request, each in zip(asked, answers, strict=True)
-        if 0 < len(each.token_ids) < request.max_new_tokens
-        and each.token_ids[-1] not in request.eos_token_ids
+        tokens
+        for each in answers
+        if 0 < len(tokens := each.completion.token_ids) < each.request.max_new_tokens
+        and tokens[-1] not in each.request.eos_token_ids
     ]
-    for token in dict.fromkeys(each.token_ids[-1] for each in cut):
+    for token in dict.fromkeys(tokens[-1] for tokens in cut):
         name = f"every answer also stops at token {token}, an EOS of the engine's own"
         yield Configuration(name, _ending_at(token))
-    for length in dict.fromkeys(len(each.token_ids) for each in cut):
+    for length in dict.fromkeys(map(len, cut)):
         name = f"every answer is cut at {length} tokens, a limit of the engine's own"
         yield Configuration(name, _cut_at(length))
     yield Configuration(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from batchproof.api import Completion, Request
 from batchproof.campaign.triage.configurations import (
     AS_ASKED,
+    Answered,
     Configuration,
     chosen_with,
     configurations,
@@ -20,33 +20,31 @@ FAR_LESS = 4.0  # times the regret is less under a configuration that is preferr
 NUM_PREPARED = 64  # configurations whose first answers share one pass
 
 
-def explaining(
-    scorer: Scorer, noise: Noise, asked: Sequence[Request], answers: Sequence[Completion]
-) -> Configuration | None:
+def explaining(scorer: Scorer, noise: Noise, answers: Sequence[Answered]) -> Configuration | None:
     """Returns the configuration under which all answers are right; None if none is found.
 
     As asked, if no regret exceeds rounding of the model as it is served. Else a configuration that
     leaves no larger one. Else, where the coarsest rounding explains the answers: as asked, unless a
     configuration leaves far less regret.
     """
-    plain = scorer.readings(AS_ASKED, asked, answers)
+    plain = scorer.readings(AS_ASKED, answers)
     if max(each.worst for each in plain) <= noise.tight:
         return AS_ASKED
     order = sorted(range(len(plain)), key=lambda i: _telling(plain[i]))
-    requests, completions = [asked[i] for i in order], [answers[i] for i in order]
+    ordered = [answers[i] for i in order]
     total = _total(plain) if max(each.worst for each in plain) <= noise.coarse else float("inf")
     best, least = (AS_ASKED if total < float("inf") else None), total / FAR_LESS
     shortest = min(len(e.request.prompt_token_ids) for e in plain if e.worst > noise.tight)
-    tried = list(configurations(scorer.subject, requests, completions, shortest))
+    tried = list(configurations(scorer.subject, ordered, shortest))
     for start in range(0, len(tried), NUM_PREPARED):
         some = tried[start : start + NUM_PREPARED]
-        _prepare(scorer, some, requests[0], completions[0])
+        _prepare(scorer, some, ordered[0])
         for each in some:
-            found = _readings_within(scorer, each, noise.coarse, requests, completions)
+            found = _readings_within(scorer, each, noise.coarse, ordered)
             if found is None:
                 continue
             if max(reading.worst for reading in found) <= noise.tight:
-                return _widest(scorer, each, tried, noise, requests, completions)
+                return _widest(scorer, each, tried, noise, ordered)
             if _total(found) < least:
                 best, least = each, _total(found)
     return best or _drawn(scorer, plain)
@@ -57,12 +55,11 @@ def _widest(
     found: Configuration,
     tried: Sequence[Configuration],
     noise: Noise,
-    asked: Sequence[Request],
-    answers: Sequence[Completion],
+    answers: Sequence[Answered],
 ) -> Configuration:
     """Returns the middle one of those that differ in a number alone and explain the answers as well."""
     alike = [each for each in tried if found.family and each.family == found.family]
-    also = [e for e in alike if _readings_within(scorer, e, noise.tight, asked, answers) is not None]
+    also = [e for e in alike if _readings_within(scorer, e, noise.tight, answers) is not None]
     if len(also) < 2:
         return found
     span = f"{also[len(also) // 2].name} (any from {also[0].value:g} to {also[-1].value:g} explains it)"
@@ -78,31 +75,19 @@ def _total(readings: Sequence[Reading]) -> float:
     return sum(sum(each.regrets) for each in readings)
 
 
-def _prepare(
-    scorer: Scorer, some: Sequence[Configuration], request: Request, answer: Completion
-) -> None:
+def _prepare(scorer: Scorer, some: Sequence[Configuration], answered: Answered) -> None:
     """Scores one answer under configurations of the model as it is, in one pass."""
-    pairs = []
-    for each in some:
-        if not each.changes:
-            prompt, tokens = each.asked(request).prompt_token_ids, each.read(request, answer).token_ids
-            if tokens and len(prompt) + len(tokens) <= scorer.subject.context_len:
-                pairs.append((prompt, tokens))
-    if all(0 <= token < scorer.subject.vocab_size for _, tokens in pairs for token in tokens):
-        scorer.logits(pairs)
+    read = [each.of(answered) for each in some if not each.changes]
+    scorer.logits([each.tokens for each in read if scorer.is_scorable(each)])
 
 
 def _readings_within(
-    scorer: Scorer,
-    configuration: Configuration,
-    bound: float,
-    asked: Sequence[Request],
-    answers: Sequence[Completion],
+    scorer: Scorer, configuration: Configuration, bound: float, answers: Sequence[Answered]
 ) -> list[Reading] | None:
     """Returns the readings if all are within the bound. Most configurations fail at the first."""
     found: list[Reading] = []
     for share in (slice(0, 1), slice(1, 4), slice(4, None)):
-        found += scorer.readings(configuration, asked[share], answers[share])
+        found += scorer.readings(configuration, answers[share])
         if any(each.worst > bound for each in found):
             return None
     return found

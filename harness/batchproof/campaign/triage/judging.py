@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchproof.campaign.triage import evidence
-from batchproof.campaign.triage.asking import Answered, Asker, NoAnswerError, alone
-from batchproof.campaign.triage.configurations import AS_ASKED
+from batchproof.campaign.triage.asking import Asker, NoAnswerError, alone
+from batchproof.campaign.triage.configurations import AS_ASKED, Answered
 from batchproof.campaign.triage.noise import Noise
 from batchproof.campaign.triage.scenes import Scene
 from batchproof.campaign.triage.scoring import Reading, Scorer
@@ -25,8 +25,7 @@ class Judging:
 
     def readings(self, answered: Sequence[Answered]) -> list[Reading]:
         """Returns a reading for each answer."""
-        asked, answers = [each.request for each in answered], [each.completion for each in answered]
-        return self._scorer.readings(self.configuration, asked, answers)
+        return self._scorer.readings(self.configuration, answered)
 
     def first_wrong(self, answered: Sequence[Answered], scene: Scene) -> Answered | None:
         """Counts the answers of a scene, and returns the first that is wrong."""

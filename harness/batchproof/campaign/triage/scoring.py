@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Completion, FinishReason, Request
-from batchproof.campaign.triage.configurations import AS_ASKED, Configuration
+from batchproof.campaign.triage.configurations import AS_ASKED, Answered, Configuration
 from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
 from batchproof.findings.finding_text import headline
@@ -56,36 +56,28 @@ class Scorer:
         self._subjects: dict[str, ModelUnderTest] = {"": subject}
         self._known: dict[tuple[str, Prompt], list[tuple[tuple[int, ...], Tensor]]] = {}
 
-    def readings(
-        self,
-        configuration: Configuration,
-        asked: Sequence[Request],
-        answers: Sequence[Completion],
-    ) -> list[Reading]:
+    def readings(self, configuration: Configuration, answers: Sequence[Answered]) -> list[Reading]:
         """Returns a reading for each answer, in order."""
-        read = [
-            (configuration.asked(request), configuration.read(request, answer))
-            for request, answer in zip(asked, answers, strict=True)
-        ]
-        pairs = [(r.prompt_token_ids, c.token_ids) for r, c in read if self._is_scorable(r, c)]
-        scores = self.logits(pairs, configuration)
+        read = [configuration.of(each) for each in answers]
+        scores = self.logits([each.tokens for each in read if self.is_scorable(each)], configuration)
         found = []
-        for given, (request, answer) in zip(asked, read, strict=True):
-            is_longer = len(request.prompt_token_ids) > len(given.prompt_token_ids)
-            is_refused = is_longer and answer.finish_reason is FinishReason.ERROR
-            reading = Reading(request, answer) if is_refused else self._reading(request, answer, scores)
-            found.append(replace(reading, request=given))  # refused: it may not fit any more
+        for given, each in zip(answers, read, strict=True):
+            is_longer = len(each.request.prompt_token_ids) > len(given.request.prompt_token_ids)
+            if is_longer and each.completion.finish_reason is FinishReason.ERROR:  # it does not fit
+                found.append(Reading(given.request, each.completion))
+            else:
+                found.append(replace(self._reading(each, scores), request=given.request))
         return found
 
-    def _is_scorable(self, request: Request, completion: Completion) -> bool:
-        known = range(self.subject.vocab_size)
-        is_short = len(request.prompt_token_ids) + len(completion.token_ids) <= self.subject.context_len
-        return is_short and bool(completion.token_ids) and all(t in known for t in completion.token_ids)
+    def is_scorable(self, answered: Answered) -> bool:
+        """Returns whether the model can be fed the prompt with the answer."""
+        prompt, tokens = answered.tokens
+        is_short = len(prompt) + len(tokens) <= self.subject.context_len
+        return is_short and bool(tokens) and all(0 <= t < self.subject.vocab_size for t in tokens)
 
-    def _reading(
-        self, request: Request, answer: Completion, scores: Mapping[object, Tensor]
-    ) -> Reading:
-        logits = scores.get((request.prompt_token_ids, answer.token_ids))
+    def _reading(self, answered: Answered, scores: Mapping[object, Tensor]) -> Reading:
+        request, answer = answered.request, answered.completion
+        logits = scores.get(answered.tokens)
         try:
             check_structure(request, answer)
         except BrokenPromise as error:

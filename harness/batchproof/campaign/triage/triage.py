@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from batchproof.api import Request
 from batchproof.campaign.triage import evidence
-from batchproof.campaign.triage.asking import Answered, Asker, NoAnswerError, alone
-from batchproof.campaign.triage.configurations import AS_ASKED
+from batchproof.campaign.triage.asking import Asker, NoAnswerError, alone
+from batchproof.campaign.triage.configurations import AS_ASKED, Answered
 from batchproof.campaign.triage.explaining import explaining
 from batchproof.campaign.triage.judging import Judging
 from batchproof.campaign.triage.noise import Noise
@@ -117,13 +117,11 @@ class Triage:
 
     def _is_explained(self) -> bool:
         """Finds the configuration that explains the answers to single requests."""
-        asked = [each.request for each in self._alone]
-        answers = [each.completion for each in self._alone]
-        found = explaining(self._known.scorer, self._known.noise, asked, answers)
+        found = explaining(self._known.scorer, self._known.noise, self._alone)
         if found is not None:
             self._judging.configuration = found
             if not found.is_drawn:
-                self._judging.first_wrong(self._alone, alone(asked))
+                self._judging.first_wrong(self._alone, alone([each.request for each in self._alone]))
         return found is not None
 
     def _unexplained(self) -> Decision:
@@ -232,7 +230,5 @@ class Triage:
 
     def _most_telling(self) -> Request:
         """Returns the single request whose answer is farthest from what was asked."""
-        asked = [each.request for each in self._alone]
-        answers = [each.completion for each in self._alone]
-        readings = self._known.scorer.readings(AS_ASKED, asked, answers)
+        readings = self._known.scorer.readings(AS_ASKED, self._alone)
         return max(readings, key=lambda each: each.worst).request
