@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -17,13 +17,13 @@ Modules = dict[str, ModuleType]
 _known: dict[str, Modules] = {}  # settings a module was imported under -> modules
 
 
-def _loaded() -> Modules:
-    inside = str(SUITE)
-    return {
-        name: module
-        for name, module in list(sys.modules.items())
-        if (getattr(module, "__file__", None) or "").startswith(inside)
-    }
+def swapped(is_meant: Callable[[str, ModuleType], bool], new: Modules) -> Modules:
+    """Puts modules in the place of those that are meant, and returns these."""
+    old = {name: module for name, module in list(sys.modules.items()) if is_meant(name, module)}
+    for name in old:
+        del sys.modules[name]
+    sys.modules.update(new)
+    return old
 
 
 @contextmanager
@@ -34,13 +34,15 @@ def conformance_modules(settings: str) -> Iterator[None]:
     A test keeps the settings it was imported under, and parsing the curated cases takes longer than
     many a suite run. So modules are neither shared between settings nor imported anew each time.
     """
-    outer = _loaded()
-    _replace(outer, _known.get(settings, {}))
+    outer = swapped(_is_of_suite, _known.get(settings, {}))
     try:
         yield
     finally:
-        _known[settings] = _loaded()
-        _replace(_known[settings], outer)
+        _known[settings] = swapped(_is_of_suite, outer)
+
+
+def _is_of_suite(_name: str, module: ModuleType) -> bool:
+    return (getattr(module, "__file__", None) or "").startswith(str(SUITE))
 
 
 @contextmanager
@@ -48,20 +50,15 @@ def fresh_engines() -> Iterator[None]:
     """Imports planted faults and oddities anew inside the context: what an engine keeps on its class
     must not depend on earlier suite runs.
     """
-    prefixes = ("batchproof_engines.faulty", "batchproof_engines.odd")
-    outer = {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
-    _replace(outer, {})
+    outer = swapped(_is_planted, {})
     try:
         yield
     finally:
-        inner = [name for name in sys.modules if name.startswith(prefixes)]
-        _replace({name: sys.modules[name] for name in inner}, outer)
+        swapped(_is_planted, outer)
 
 
-def _replace(old: Modules, new: Modules) -> None:
-    for name in old:
-        del sys.modules[name]
-    sys.modules.update(new)
+def _is_planted(name: str, _module: ModuleType) -> bool:
+    return name.startswith(("batchproof_engines.faulty", "batchproof_engines.odd"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +14,7 @@ from unittest import mock
 
 import torch
 
+from batchproof.campaign.conformance_modules import swapped
 from batchproof.campaign.mutation.mutant import Mutant
 
 ENGINES = "batchproof_engines"  # one may import another's files
@@ -51,17 +51,16 @@ def compiled_otherwise(
             return read(loader, fullname)
         return compile(source, loader.path, "exec", dont_inherit=True)
 
-    outer = _modules_of(folders)
-    for name in outer:
-        del sys.modules[name]
+    def is_meant(name: str, module: ModuleType) -> bool:
+        return name.partition(".")[0] == ENGINES or _lies_in(module, folders)
+
+    outer = swapped(is_meant, {})
     try:
         with mock.patch.object(SourceFileLoader, "get_code", get_code):
             yield
     finally:
-        for name, module in _modules_of(folders).items():
+        for module in swapped(is_meant, outer).values():
             _release_operators(module)
-            del sys.modules[name]
-        sys.modules.update(outer)
 
 
 def _release_operators(module: ModuleType) -> None:
@@ -69,14 +68,6 @@ def _release_operators(module: ModuleType) -> None:
     for value in vars(module).values():
         if isinstance(value, torch.library.Library):
             value._destroy()
-
-
-def _modules_of(folders: Iterable[Path]) -> dict[str, ModuleType]:
-    return {
-        name: module
-        for name, module in sys.modules.items()
-        if name.partition(".")[0] == ENGINES or _lies_in(module, folders)
-    }
 
 
 def _lies_in(module: ModuleType, folders: Iterable[Path]) -> bool:
