@@ -14,7 +14,8 @@ from typing import Self
 import torch
 
 from batchproof.checks.switches import compute_exactly, positions, set_back
-from batchproof.models.catalogue import resolve_dtype
+from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.run.devices import make_current
 from batchproof.run.laboratory import Laboratory
 
 
@@ -78,6 +79,17 @@ def torch_restored() -> Iterator[None]:
         set_back(switches)
         torch.set_rng_state(rng)
         random.setstate(python_rng)
+
+
+@contextmanager
+def exact_device(name: str) -> Iterator[torch.device]:
+    """Yields the device, with torch's switches as comparisons need them, and restores them. Raises
+    `UsageError`."""
+    device = resolve_device(name)
+    make_current(device)
+    with torch_restored():
+        compute_exactly()
+        yield device
 
 
 @cache

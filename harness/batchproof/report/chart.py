@@ -17,9 +17,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from batchproof.drawing.picture import Paint, Picture
 from batchproof.drawing.theme import NUM_SERIES, THEME
+from batchproof.report.words import shortened
 
 POINTS_PER_INCH = 72
 FONT = "DejaVu Sans"  # comes with matplotlib; only for measuring
@@ -126,6 +128,16 @@ def label_log(axis: Axis, low: float, high: float) -> None:
     ticks = log_ticks(low, high)
     axis.set_ticks(ticks, [f"{tick:,.4g}" for tick in ticks])
     axis.set_ticks([], minor=True)
+
+
+def label_plainly(axis: Axis) -> None:
+    """Labels a linear axis with plain numbers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+
+
+def legend_name(engine: str) -> str:
+    """Returns the name for a legend, which leaves out what begins with an underscore."""
+    return shortened(engine).lstrip("_")
 
 
 def grid(axes: Axes, axis: str) -> None:

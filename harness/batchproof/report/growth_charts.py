@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from batchproof.report.chart import DASHES, MARKERS, Chart, grid, label_log, series
+from batchproof.report.chart import DASHES, MARKERS, Chart, grid, label_log, legend_name, series
 from batchproof.report.rows import Data
-from batchproof.report.words import shortened
 
 LABELS = {
     "sequences": "sequences in the batch",
@@ -111,7 +110,7 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
 
 
 def _label(sweep: Data) -> str:
-    engine = shortened(sweep["engine"]).lstrip("_")
+    engine = legend_name(sweep["engine"])
     fit = sweep.get("fit")
     if not fit or fit.get("exponent") is None:
         return engine

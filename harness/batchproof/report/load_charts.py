@@ -10,13 +10,21 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from batchproof.bench.load import by_title
-from batchproof.report.chart import DASHES, FAINT, MARKERS, Chart, grid, label_log, series
+from batchproof.report.chart import (
+    DASHES,
+    FAINT,
+    MARKERS,
+    Chart,
+    grid,
+    label_log,
+    label_plainly,
+    legend_name,
+    series,
+)
 from batchproof.report.rows import Data
-from batchproof.report.words import shortened
 
 WIDTH, HEIGHT = 340, 330
 WIDE = 8.0  # highest over lowest value from which on the scale is logarithmic
@@ -44,7 +52,7 @@ class Line:
         points = tuple(point for point in entry["points"] if point["metrics"])
         loads = [point["load"] for point in points]
         knee = loads.index(entry["knee"]) if entry["knee"] in loads else None
-        return cls(shortened(entry["engine"]).lstrip("_"), colours[entry["engine"]], points, knee)
+        return cls(legend_name(entry["engine"]), colours[entry["engine"]], points, knee)
 
     def values(self, name: str) -> Values:
         """Returns a figure of each point, (3, num_points): itself, its lowest and its highest lap."""
@@ -133,9 +141,9 @@ def _draw(axes: Axes, line: Line, x: Values, y: Values, dash: Any, label: str) -
 
 
 def _finish(figure: Figure, axes: Axes, x: str, y: str) -> None:
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    label_plainly(axes.xaxis)
     if axes.get_yscale() == "linear":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+        label_plainly(axes.yaxis)
     grid(axes, "both")
     axes.set_xlim(left=0)
     axes.set_xlabel(x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,28 +18,17 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One pair of engines; `index` gives the colour and the marker of the first."""
-
-    pair: str
-    index: int
-    ratio: Ratio
-
-    @property
-    def ends(self) -> list[float]:
-        """Returns the ratio and the known ends of its interval."""
-        return [self.ratio.ratio, *(end for end in (self.ratio.low, self.ratio.high) if end)]
-
-
 def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Chart | None:
     """Returns the picture, or None if no two engines were compared."""
     has_models = len({each["model"]["name"] for each in comparisons}) > 1
-    lines: list[str | Dot] = []  # a heading, then its ratios
+    lines: list[str | tuple[Data, int]] = []  # a heading, then its ratios with colours
+    ends: list[float] = []
     for each in comparisons:
         if each["ratios"]:
-            lines += [_heading(each, has_models), *(_dot(ratio, colours) for ratio in each["ratios"])]
-    ends = [end for line in lines if isinstance(line, Dot) for end in line.ends]
+            lines.append(_heading(each, has_models))
+        for row in each["ratios"]:
+            lines.append((row, colours[row["engine"]]))
+            ends += filter(None, (row["ratio"], row["low"], row["high"]))
     if not ends:
         return None
 
@@ -50,7 +38,7 @@ def ratio_dots(comparisons: Sequence[Data], colours: Mapping[str, int]) -> Chart
             if isinstance(line, str):
                 beside(axes, place, line, INK, fontweight="bold")
             else:
-                _draw_dot(axes, place, line)
+                _draw_dot(axes, place, *line)
         axes.axvline(1, color=FAINT, linewidth=1.2)
         _scale(axes, ends)
         axes.set_ylim(len(lines) - 0.4, -0.6)
@@ -67,25 +55,21 @@ def _heading(comparison: Data, with_model: bool) -> str:
     return f"{name}, {comparison['model']['name']}" if with_model else name
 
 
-def _dot(row: Data, colours: Mapping[str, int]) -> Dot:
-    pair = f"{shortened(row['engine'], 16)} / {shortened(row['over'], 16)}"
-    return Dot(pair, colours[row["engine"]], Ratio.of(row))
-
-
-def _draw_dot(axes: Axes, place: int, dot: Dot) -> None:
-    ratio = dot.ratio
+def _draw_dot(axes: Axes, place: int, row: Data, index: int) -> None:
+    """`index` gives the colour and the marker of the first engine."""
+    ratio = Ratio.of(row)
     if ratio.low is not None and ratio.high is not None:
         axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.6)
     axes.plot(
         ratio.ratio,
         place,
-        MARKERS[dot.index % len(MARKERS)],
-        color=series(dot.index),
+        MARKERS[index % len(MARKERS)],
+        color=series(index),
         markersize=7,
         markeredgecolor=INK,
         markeredgewidth=0.8,
     )
-    beside(axes, place, dot.pair, INK)
+    beside(axes, place, f"{shortened(row['engine'], 16)} / {shortened(row['over'], 16)}", INK)
     beside(axes, place, ratio.figures(), INK if ratio.is_different else FAINT, is_left=False)
 
 

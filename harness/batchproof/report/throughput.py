@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from batchproof.bench.reading import VALID
-from batchproof.report.chart import FAINT, INK, Chart, beside, colour, grid, series
+from batchproof.report.chart import FAINT, INK, Chart, beside, colour, grid, label_plainly, series
 from batchproof.report.rows import Data, Throughput, throughput
 from batchproof.report.words import clock_words, number, share, shortened
 
@@ -23,26 +21,11 @@ ROOFLINE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughputBar:
-    """One engine. It has no throughput if its answers were wrong."""
-
-    engine: str
-    verdict: str
-    colour: str
-    throughput: Throughput | None
-
-
 def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) -> Chart:
     """Returns the picture of one comparison."""
     rows = comparison["rows"]
-    bars = [
-        ThroughputBar(
-            row["engine"], row["verdict"], series(colours[row["engine"]]), throughput(row, clock)
-        )
-        for row in rows
-    ]
-    found = [bar.throughput for bar in bars if bar.throughput]
+    measured = [throughput(row, clock) for row in rows]
+    found = [each for each in measured if each]
     longest = max((each.high for each in found), default=1.0)
     rooflines = [each.roofline for each in found if each.roofline]
     edge = 1.04 * max([longest, *(each for each in rooflines if each <= FARTHEST * longest)])
@@ -50,37 +33,38 @@ def throughput_bars(comparison: Data, clock: str, colours: Mapping[str, int]) ->
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.set_xlim(0, edge)
-        for place, bar in enumerate(bars):
-            _draw_bar(axes, place, bar)
-        axes.set_ylim(len(bars) - 0.45, -0.55)
+        for place, (row, each) in enumerate(zip(rows, measured, strict=True)):
+            _draw_bar(axes, place, row, each, series(colours[row["engine"]]))
+        axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.set_yticks([])
         axes.spines["left"].set_color(FAINT)
         grid(axes, "x")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+        label_plainly(axes.xaxis)
         axes.set_xlabel(f"output tokens per second of {clock_words(clock)}")
 
     caption = MEANING + (ROOFLINE if rooflines else "")
     if any(each.roofline and each.typical > each.roofline for each in found):
         caption += " A model that stays in the processor's caches can pass it."
     title = f"Throughput: {comparison['workload']['name']}, model {comparison['model']['name']}"
-    return Chart(title, caption, 450, 58 + 42 * len(bars), draw)
+    return Chart(title, caption, 450, 58 + 42 * len(rows), draw)
 
 
-def _draw_bar(axes: Axes, place: int, bar: ThroughputBar) -> None:
-    found = bar.throughput
+def _draw_bar(axes: Axes, place: int, row: Data, found: Throughput | None, own: str) -> None:
+    """`own` is the engine's colour. It has no throughput if its answers were wrong."""
+    engine, verdict = shortened(row["engine"], 20), row["verdict"]
     if found is None:
-        beside(axes, place, shortened(bar.engine, 20), INK)
-        words = f"  {bar.verdict}: no throughput is shown"
+        beside(axes, place, engine, INK)
+        words = f"  {verdict}: no throughput is shown"
         axes.text(0, place, words, va="center", color=colour("bad"), fontweight="bold")
         return
-    beside(axes, place, shortened(bar.engine, 20), INK, line=1)
-    is_valid = bar.verdict == VALID
+    beside(axes, place, engine, INK, line=1)
+    is_valid = verdict == VALID
     axes.barh(
         place,
         found.typical,
         BAR,
-        color=bar.colour if is_valid else colour("idle"),
-        edgecolor=bar.colour,
+        color=own if is_valid else colour("idle"),
+        edgecolor=own,
         linewidth=1.2,
         hatch=None if is_valid else "///",
     )
@@ -88,7 +72,7 @@ def _draw_bar(axes: Axes, place: int, bar: ThroughputBar) -> None:
     axes.errorbar(
         found.typical, place, xerr=spread, color=INK, capsize=3.5, elinewidth=1.3, capthick=1.3
     )
-    words = f"{number(found.typical)} /s" + ("" if is_valid else f", {bar.verdict}")
+    words = f"{number(found.typical)} /s" + ("" if is_valid else f", {verdict}")
     beside(axes, place, words, FAINT, line=-1)
     if found.roofline is not None:
         _draw_roofline(axes, place, found.roofline, found.typical / found.roofline)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
 from batchproof.campaign.invariance.invariance_page import invariance_page, tables
-from batchproof.checks.switches import compute_exactly, positions, set_back
+from batchproof.campaign.shared_laboratory import exact_device
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import ConfigError, EngineHang, Interrupt, UsageError
-from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.invariance import INVARIANCE, EngineRecord, InvarianceRecord
 from batchproof.records.made import made_now
-from batchproof.run.devices import make_current
 from batchproof.run.invariance.axes import AXES
 from batchproof.run.invariance.measure import measure_engine
 from batchproof.run.invariance.serving import num_threads
@@ -78,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     engines = arguments.engines or required_engines(find())
     specs = [resolve_engine(text) for text in dict.fromkeys(engines)]
     models = list(dict.fromkeys(arguments.model or DEFAULT_MODELS))
-    with _exact(arguments.device) as device:
+    with exact_device(arguments.device) as device, num_threads(1):
         labs = _laboratories(device, arguments.dtype or DEFAULT_DTYPES, models)
         for spec in specs:
             _try(labs[0], spec, models[0])
@@ -98,21 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(tables(result)))
     has_failed = (each.refusal or any(axis.has_failed for axis in each.axes) for each in found)
     return exit_code or int(any(has_failed))
-
-
-@contextmanager
-def _exact(device_name: str) -> Iterator[torch.device]:
-    """Yields the device, with torch's switches as comparisons need them and one thread, and restores
-    them. Raises `UsageError`."""
-    device = resolve_device(device_name)
-    make_current(device)
-    before = positions()
-    try:
-        with num_threads(1):
-            compute_exactly()
-            yield device
-    finally:
-        set_back(before)
 
 
 def _laboratories(

@@ -11,7 +11,6 @@ from batchproof.campaign.shared_laboratory import process_laboratory, torch_rest
 from batchproof.campaign.triage.blinded import blinded
 from batchproof.campaign.triage.engine_triage import triage_engine
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
-from batchproof.checks.switches import compute_exactly
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import Interrupt
@@ -84,7 +83,6 @@ def said_of(task: Task) -> EngineTriage:
     spec = EngineSpec(_name(task), resolve_engine(target).factory)
     lab = process_laboratory(DTYPE, CALL_LIMIT_S)
     with torch_restored(), lab.session():
-        compute_exactly()
         return triage_engine(lab, spec, MODELS, task.time_limit_s, task.seed)
 
 

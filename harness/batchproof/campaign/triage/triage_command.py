@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from batchproof import places
+from batchproof.campaign.shared_laboratory import exact_device
 from batchproof.campaign.triage.blinded import NUM_FAULTY, NUM_HONEST
 from batchproof.campaign.triage.confusion import confusion
 from batchproof.campaign.triage.engine_triage import triage_engine
 from batchproof.campaign.triage.triage_page import confusion_page, engine_lines, triage_page
-from batchproof.checks.switches import compute_exactly, positions, set_back
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UsageError
-from batchproof.models.catalogue import resolve_device, resolve_dtype
+from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.made import made_now
 from batchproof.records.triage import (
@@ -38,7 +38,7 @@ from batchproof.records.triage import (
     TriageRecord,
     Verdict,
 )
-from batchproof.run.devices import make_current
+from batchproof.run.invariance.serving import num_threads
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import has_own_process, parse_options, resolve_engine, server_engine
 
@@ -109,24 +109,19 @@ def run(arguments: argparse.Namespace) -> int:
     engines = arguments.engines or required_engines(find())
     output = choices.writable(arguments.output or Path("triage"))
     found: list[EngineTriage] = []
-    with _laboratory(arguments.device, arguments.dtype, arguments.time_limit) as lab:
+    with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
+        # A call may take the whole time: a slow engine is not corrupt.
+        lab = Laboratory(device, resolve_dtype(arguments.dtype), arguments.time_limit)
         texts = [_with_server(each) for each in dict.fromkeys(engines)]
         specs = [resolve_engine(each) for each in texts]
         for spec in specs:
             models = arguments.model or _models_of(spec.name)
-            found.append(
-                triage_engine(
-                    lab, spec, models, arguments.time_limit, arguments.seed, output, _say_on_stderr
-                )
-            )
-            print("\n".join(engine_lines(found[-1])))
+            limit, note = arguments.time_limit, partial(print, file=sys.stderr, flush=True)
+            found.append(triage_engine(lab, spec, models, limit, arguments.seed, output, note))
+            print("\n".join(engine_lines(found[-1])), flush=True)
     record = TriageRecord(made_now(), arguments.seed, tuple(found))
     write_result(TRIAGE, record, triage_page, output, "triage", is_whole=True)
     return _exit_code([each.verdict for each in found])
-
-
-def _say_on_stderr(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
 
 
 def _judge_itself(arguments: argparse.Namespace) -> int:
@@ -166,19 +161,3 @@ def _models_of(text: str) -> Sequence[str]:
 def _exit_code(verdicts: Sequence[Verdict | None]) -> int:
     codes = {UNKNOWN if each is None else EXIT_CODES[each] for each in verdicts}
     return next(code for code in (1, 3, UNKNOWN, 0) if code in codes)
-
-
-@contextmanager
-def _laboratory(device_name: str, dtype: str, time_limit_s: float) -> Iterator[Laboratory]:
-    """Yields a laboratory, with torch's switches as comparisons need them, and restores them. A call
-    may take the whole time: a slow engine is not corrupt."""
-    device = resolve_device(device_name)
-    make_current(device)
-    before, num_threads = positions(), torch.get_num_threads()
-    try:
-        compute_exactly()
-        yield Laboratory(device, resolve_dtype(dtype), time_limit_s)
-    finally:
-        set_back(before)
-        torch.set_num_threads(num_threads)
-        sys.stdout.flush()
