@@ -17,7 +17,7 @@ from batchproof.campaign.found import Found
 from batchproof.campaign.honest_count import record_of
 from batchproof.campaign.honest_page import honest_page
 from batchproof.campaign.honest_plan import MODELS, HonestPlan, honest_engines
-from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask, judge_honest, lost
+from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask, judge_honest
 from batchproof.campaign.options import add_options
 from batchproof.campaign.right_alarms import settled
 from batchproof.campaign.work import Work
@@ -28,7 +28,7 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import BatchproofError
 from batchproof.models.embedded import DTYPES
 from batchproof.records.campaign import Question
-from batchproof.records.honest import HONEST, HonestRecord
+from batchproof.records.honest import HONEST, HonestCounts, HonestRecord
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX
 
 TASK_LIMIT_S = 3600.0  # far beyond any task: a worker that hangs is given up
@@ -138,4 +138,4 @@ class _Losses:
         self._num_lost += 1
         if self._num_lost > MOST_LOST:
             raise BatchproofError(f"{self._num_lost} tasks were lost, the last because {found.why}")
-        return lost(task, found.why)
+        return HonestOutcome(task, HonestCounts(), (found.why,))  # an alarm: nothing was judged

@@ -42,11 +42,6 @@ class HonestOutcome:
     alarms: tuple[str, ...] = ()
 
 
-def lost(task: HonestTask, why: str) -> HonestOutcome:
-    """Returns an alarm for a task whose worker raised, hung or died: nothing was judged."""
-    return HonestOutcome(task, HonestCounts(), (why,))
-
-
 def judge_honest(task: HonestTask) -> HonestOutcome:
     """Runs the suite on an honest engine. Failures are shrunk, because a person reads an alarm."""
     effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)

@@ -47,8 +47,6 @@ class PlantedFault(Protocol):
     def shows_on(self) -> str | None: ...
     @property
     def component(self) -> type: ...
-    @property
-    def part(self) -> type: ...
 
 
 @dataclass
@@ -72,8 +70,9 @@ class KillTable:
         busy: frozenset[str] | None = None,
     ) -> Self:
         """Returns the table of these hunts, in whatever order they were made."""
-        in_order, full = in_quick_order(models), is_full(tuple(faults), known_faults(), models)
-        table = cls(faults, in_order, tuple(seeds), full, busy)
+        quick_first = tuple(sorted(models, key=lambda model: _rank((model,))))
+        is_full = set(faults) == set(known_faults()) and set(models) == set(DEFAULT_MODELS)
+        table = cls(faults, quick_first, tuple(seeds), is_full, busy)
         for hunt in sorted(hunts, key=table._place):
             if hunt.attempt.fault in faults:
                 table.kills[hunt.attempt] = hunt.kill
@@ -231,13 +230,3 @@ def diagnosis(rows: Iterable[FaultRow]) -> DiagnosisScore:
         votes=sum(named.total() for named in confusion.values()),
         confusion={expected: dict(named) for expected, named in sorted(confusion.items())},
     )
-
-
-def in_quick_order(models: Sequence[str]) -> tuple[str, ...]:
-    """Returns the models, quickest first."""
-    return tuple(sorted(models, key=lambda model: _rank((model,))))
-
-
-def is_full(faults: Sequence[str], known: Iterable[str], models: Sequence[str]) -> bool:
-    """Returns whether these are all faults on all models of a default run."""
-    return set(faults) == set(known) and set(models) == set(DEFAULT_MODELS)

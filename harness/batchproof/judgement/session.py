@@ -112,21 +112,15 @@ class Session:
     def _asked(self) -> SessionAsked:
         return SessionAsked(self.engine, tuple(self.arguments))
 
+    @property
+    def _pytest(self) -> list[str]:
+        return [sys.executable, "-m", "pytest", *self.arguments, f"--shard={self.shard}"]
+
     def count(self) -> int:
         """Returns the number of tests. Raises `UsageError` with pytest's own words if it refuses the
         arguments.
         """
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            *self.arguments,
-            f"--shard={self.shard}",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:xdist",
-        ]
+        command = [*self._pytest, "--collect-only", "-q", "-p", "no:xdist"]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
             errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR: ")]
@@ -143,8 +137,7 @@ class Session:
         """Runs what remains and returns the exit status of pytest. A worker that dies is replaced;
         only its test is lost.
         """
-        command = [sys.executable, "-m", "pytest", *self.arguments, f"--shard={self.shard}"]
-        command += ["-q", "-n", str(self.jobs)]
+        command = [*self._pytest, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.failures}"]
         num_shown = 0
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:

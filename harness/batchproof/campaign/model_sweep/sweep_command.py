@@ -107,7 +107,12 @@ def merge(asked: Mapping[str, Any], found: Found[ToyRecord], output: Path) -> in
     is_full = record.engine == ENGINE and list(asked["types"]) == list(model_types())
     is_whole = record.is_complete and is_full
     write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
-    return _conclude(record)
+    wrong = [toy for toy in done if toy.verdict == ToyVerdict.WRONG]
+    for toy in wrong:
+        print(f"WRONG {toy.name}: {toy.reason}")
+    counts = record.counts.types.items()
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts), "of the types")
+    return 1 if wrong else 0
 
 
 def _toys(types: Sequence[str]) -> list[Toy]:
@@ -126,12 +131,3 @@ def _counted(toys: Iterable[ToyRecord]) -> dict[str, int]:
 def _toy_record(task: ToyTask, result: ToyResult | LostTask) -> ToyRecord:
     found = ToyResult(ToyVerdict.WRONG, result.why) if isinstance(result, LostTask) else result
     return ToyRecord(task.toy.model_type, task.toy.form, **asdict(found))
-
-
-def _conclude(record: ModelSweepRecord) -> int:
-    wrong = [toy for toy in record.toys if toy.verdict == ToyVerdict.WRONG]
-    for toy in wrong:
-        print(f"WRONG {toy.name}: {toy.reason}")
-    counts = record.counts.types.items()
-    print(", ".join(f"{count} {verdict}" for verdict, count in counts), "of the types")
-    return 1 if wrong else 0

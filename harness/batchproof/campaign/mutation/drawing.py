@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from batchproof.campaign.mutation.mutant import Mutant
 from batchproof.campaign.mutation.mutant_task import Baseline, BaselineTask, judge_baseline
-from batchproof.campaign.mutation.operators import mutants_of
+from batchproof.campaign.mutation.operators import Mutant, mutants_of
 from batchproof.campaign.worker_pool import LostTask, WorkerPool
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
@@ -36,11 +35,11 @@ def drawn(task: BaselineTask, num_mutants: int) -> MutantsRecord:
     """Returns a run whose mutants are all waiting. Raises `UsageError` unless the unchanged engines
     pass the suite."""
     points = points_of(task.sources)
-    baseline = _baseline(task)
+    today = baseline(task)
     reached = {
         name: each
         for name, each in points.items()
-        if (str(each.path), each.statement) in baseline.statements
+        if (str(each.path), each.statement) in today.statements
     }
     names = random.Random(task.seed).sample(sorted(reached), min(num_mutants, len(reached)))
     rows = (
@@ -52,18 +51,12 @@ def drawn(task: BaselineTask, num_mutants: int) -> MutantsRecord:
         task.engines,
         tuple(_shown(each) for each in task.sources),
         task.seed,
-        baseline.num_passed,
+        today.num_passed,
         len(points),
         len(points) - len(reached),
         tuple(sorted(rows, key=lambda row: (row.path, row.line, row.name))),
         task.models,
     )
-
-
-def num_passed_today(task: BaselineTask) -> tuple[int, ...]:
-    """Returns how many tests each unchanged engine passes; the suite may have grown since the mutants
-    were drawn. Raises `UsageError` as `drawn` does."""
-    return _baseline(task).num_passed
 
 
 def _files(sources: Iterable[Path]) -> list[Path]:
@@ -76,7 +69,8 @@ def _files(sources: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _baseline(task: BaselineTask) -> Baseline:
+def baseline(task: BaselineTask) -> Baseline:
+    """Returns what the unchanged engines do today. Raises `UsageError` unless they pass the suite."""
     with WorkerPool(1, BASELINE_LIMIT_S) as pool:
         _, found = next(iter(pool.run(judge_baseline, [task])))
     if isinstance(found, LostTask):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batchproof.campaign.conformance_modules import function_of
-from batchproof.campaign.mutation.mutant import Mutant
 from batchproof.campaign.mutation.mutated_import import compiled_otherwise, mutated
+from batchproof.campaign.mutation.operators import Mutant
 from batchproof.campaign.mutation.reach import Statements, statements_noted
 from batchproof.campaign.shared_laboratory import process_laboratory
 from batchproof.campaign.suite_outcome import Effort, SuiteOutcome

@@ -18,7 +18,7 @@ from typing import Any
 from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import code_digest
 from batchproof.campaign.found import Found
-from batchproof.campaign.mutation.drawing import drawn, num_passed_today, points_of, sources_of
+from batchproof.campaign.mutation.drawing import baseline, drawn, points_of, sources_of
 from batchproof.campaign.mutation.judged import Judgement, judgements, open_survivors
 from batchproof.campaign.mutation.mutant_task import (
     QUICK_TESTS,
@@ -122,7 +122,8 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
 
     @cache
     def num_passed() -> tuple[int, ...]:
-        return drawing.num_passed if is_new else num_passed_today(suite)
+        # The suite may have grown since the mutants were drawn.
+        return drawing.num_passed if is_new else baseline(suite).num_passed
 
     def tasks() -> Iterator[MutantTask]:
         share = replace(drawing, mutants=arguments.shard.of(drawing.mutants))

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from batchproof.campaign.conformance_modules import swapped
-from batchproof.campaign.mutation.mutant import Mutant
+from batchproof.campaign.mutation.operators import Mutant
 
 ENGINES = "batchproof_engines"  # one may import another's files
 

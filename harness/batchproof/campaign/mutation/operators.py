@@ -12,10 +12,9 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-
-from batchproof.campaign.mutation.mutant import Mutant
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -43,6 +42,36 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)  # conditions with no operator of their own
 UNTOUCHED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A source file with one expression or statement replaced.
+
+    `begin` and `end` are offsets in bytes of the UTF-8 text; `ordinal` counts equal changes in one
+    function.
+    """
+
+    path: Path
+    function: str  # qualified name within the module, empty at its top level
+    line: int
+    statement: int  # the line on which the statement around it begins
+    begin: int
+    end: int
+    before: str
+    after: str
+    ordinal: int = 0
+
+    def source(self) -> bytes:
+        """Returns the whole changed file."""
+        text = self.path.read_bytes()
+        return text[: self.begin] + self.after.encode() + text[self.end :]
+
+    def name(self, root: Path) -> str:
+        """Returns what identifies the mutant while its function stays as it is, wherever it stands."""
+        file = self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
+        again = f" #{self.ordinal + 1}" if self.ordinal else ""
+        return f"{file.as_posix()}::{self.function or 'module'}: {self.before} => {self.after}{again}"
 
 
 def mutants_of(path: Path) -> list[Mutant]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from batchproof.campaign.triage.asking import Asker
 from batchproof.campaign.triage.scenes import Scene
@@ -17,6 +18,7 @@ from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.trial import Trial
 
 LONGEST_SHRINK_S = 20.0
+Part = TypeVar("Part")
 ORIGIN = FailureOrigin("batchproof triage", "triage")
 
 
@@ -37,21 +39,20 @@ def smallest(scene: Scene, is_wrong: Callable[[Scene], bool], deadline: float) -
 
 def _smaller(scene: Scene) -> Iterator[Scene]:
     """Yields scenes with calls left out, then with ever fewer requests of a call."""
-    size = len(scene) // 2
-    while size:
-        for start in range(0, len(scene), size):
-            if calls := scene[:start] + scene[start + size :]:
-                yield calls
-        size //= 2
+    yield from _shorter(scene)
     for place, call in enumerate(scene):
-        size = len(call.requests) // 2
-        while size:
-            for start in range(0, len(call.requests), size):
-                rest = call.requests[:start] + call.requests[start + size :]
-                if rest:
-                    fewer = replace(call, requests=rest)
-                    yield (*scene[:place], fewer, *scene[place + 1 :])
-            size //= 2
+        for requests in _shorter(call.requests):
+            yield (*scene[:place], replace(call, requests=requests), *scene[place + 1 :])
+
+
+def _shorter(parts: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
+    """Yields what is left without a stretch: halves at first, single parts at last."""
+    size = len(parts) // 2
+    while size:
+        for start in range(0, len(parts), size):
+            if rest := parts[:start] + parts[start + size :]:
+                yield rest
+        size //= 2
 
 
 def words(reading: Reading, bound: float, unit: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from batchproof.records.slug import slug
@@ -75,19 +76,16 @@ def engines_of(files: Iterable[VerdictFile]) -> tuple[Engine, ...]:
         Judged(f.path, f.verdict, f"verdicts/{page}")
         for f, page in zip(oldest_first, pages, strict=True)
     ]
+    judged.sort(key=attrgetter("rank"), reverse=True)
     products = sorted({each.product for each in judged}, key=lambda name: (name.casefold(), name))
     return tuple(
         Engine(
             product,
             f"engines/{page}.html",
-            tuple(sorted((e for e in judged if e.product == product), key=_rank, reverse=True)),
+            tuple(each for each in judged if each.product == product),
         )
         for product, page in zip(products, _unique(products), strict=True)
     )
-
-
-def _rank(judged: Judged) -> tuple[bool, Version, str]:
-    return judged.rank
 
 
 def _unique(titles: Iterable[str]) -> Iterator[str]:
