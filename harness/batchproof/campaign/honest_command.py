@@ -37,38 +37,22 @@ MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so i
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof honest`."""
-    parser.add_argument(
-        "engines",
-        nargs="*",
-        metavar="ENGINE",
-        help=f"{', '.join(BY_DEFAULT)} and {ODD_PREFIX}NAME (default: all of them)",
-    )
-    parser.add_argument(
-        "--workloads",
-        type=choices.positive,
-        default=10_000,
-        metavar="N",
-        help="workloads to judge in each dtype before it stops (default: %(default)s)",
-    )
+    choices.add_engines(parser, f"{', '.join(BY_DEFAULT)} and {ODD_PREFIX}NAME (default: all of them)")
+    choices.add_count(parser, "--workloads", 10_000, "workloads to judge in each dtype before it stops")
     parser.add_argument(
         "--dtype",
         default="float32,bfloat16",
         metavar="D,D",
         help=f"{', '.join(DTYPES)} (default: %(default)s)",
     )
-    parser.add_argument(
+    choices.add_count(
+        parser,
         "--examples",
-        type=choices.positive,
-        default=20,
-        metavar="N",
-        help="examples of a property test in one task; with fewer, more engines, models and tests meet "
-        "(default: %(default)s)",
+        20,
+        "examples of a property test in one task; with fewer, more engines, models and tests meet",
     )
-    parser.add_argument(
-        "--model",
-        action="append",
-        metavar="M",
-        help=f"repeatable: {', '.join(MODELS)} (default: all of these)",
+    choices.add_repeatable(
+        parser, "--model", "M", f"repeatable: {', '.join(MODELS)} (default: all of these)"
     )
     add_options(parser, seed=0)
 

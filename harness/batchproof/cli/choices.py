@@ -43,6 +43,22 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_engines(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Adds the names of engines, any number of them."""
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=meaning)
+
+
+def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
+    """Adds a flag that may be given more than once."""
+    parser.add_argument(flag, action="append", metavar=metavar, help=meaning)
+
+
+def add_count(parser: argparse.ArgumentParser, flag: str, default: int, meaning: str) -> None:
+    """Adds a whole number of at least 1. The help says the default."""
+    help_text = f"{meaning} (default: %(default)s)"
+    parser.add_argument(flag, type=positive, default=default, metavar="N", help=help_text)
+
+
 @dataclass(frozen=True)
 class Shard:
     """One of `number` shares of a list of tasks; together they hold each task once."""

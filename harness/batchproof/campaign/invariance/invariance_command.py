@@ -33,31 +33,17 @@ TIME_LIMIT_S = 60.0  # of an engine call
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof invariance`."""
-    parser.add_argument(
-        "engines",
-        nargs="*",
-        metavar="ENGINE",
-        help=f"as for pytest --engine (default: those of {OWN})",
-    )
-    parser.add_argument(
+    choices.add_engines(parser, f"as for pytest --engine (default: those of {OWN})")
+    choices.add_repeatable(
+        parser,
         "--model",
-        action="append",
-        metavar="M",
-        help=f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable "
+        "M",
+        f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable "
         f"(default: {' and '.join(DEFAULT_MODELS)})",
     )
-    parser.add_argument(
-        "--dtype",
-        action="append",
-        metavar="D",
-        help=f"{', '.join(DTYPES)}; repeatable (default: {' and '.join(DEFAULT_DTYPES)})",
-    )
-    parser.add_argument(
-        "--axis",
-        action="append",
-        metavar="A",
-        help=f"{', '.join(AXES)}; repeatable (default: all)",
-    )
+    dtypes = f"{', '.join(DTYPES)}; repeatable (default: {' and '.join(DEFAULT_DTYPES)})"
+    choices.add_repeatable(parser, "--dtype", "D", dtypes)
+    choices.add_repeatable(parser, "--axis", "A", f"{', '.join(AXES)}; repeatable (default: all)")
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
     parser.add_argument(
         "--seed", type=choices.whole, default=SEED, metavar="N", help="of contents (default: 0)"

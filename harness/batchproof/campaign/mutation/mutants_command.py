@@ -46,11 +46,9 @@ QUICK_PASS = "the quick tests pass"  # of a mutant that waits for all others
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof mutants`."""
-    parser.add_argument(
-        "engines",
-        nargs="*",
-        metavar="ENGINE",
-        help="as for --engine; several are configurations of one source, and a mutant is killed by "
+    choices.add_engines(
+        parser,
+        "as for --engine; several are configurations of one source, and a mutant is killed by "
         "any; none: the page is written anew from the files, with the judgements of today",
     )
     parser.add_argument(
@@ -61,12 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="file or folder to mutate (default: the module of each engine's factory, or its package)",
     )
-    parser.add_argument(
-        "--mutants",
-        type=choices.positive,
-        default=100,
-        metavar="N",
-        help="how many, drawn at random among the points that the suite reaches (default: %(default)s)",
+    choices.add_count(
+        parser, "--mutants", 100, "how many, drawn at random among the points that the suite reaches"
     )
     parser.add_argument(
         "--model", action="append", default=[], metavar="NAME", help="default: as without --model"

@@ -52,17 +52,14 @@ SEED = 0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `batchproof triage`."""
-    parser.add_argument(
-        "engines",
-        nargs="*",
-        metavar="ENGINE",
-        help=f"as for pytest --engine, or the URL of a server (default: those of {OWN})",
+    choices.add_engines(
+        parser, f"as for pytest --engine, or the URL of a server (default: those of {OWN})"
     )
-    parser.add_argument(
+    choices.add_repeatable(
+        parser,
         "--model",
-        action="append",
-        metavar="M",
-        help=f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable (default: what a "
+        "M",
+        f"{', '.join(EMBEDDED)}, or a causal LM by hub id or path; repeatable (default: what a "
         f"server's model is named after, else {', '.join(DEFAULT_MODELS)})",
     )
     parser.add_argument(
