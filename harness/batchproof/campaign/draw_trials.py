@@ -93,7 +93,6 @@ def _p_value(request: Request, counts: Mapping[Answer, int], shares: Mapping[Ans
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the page."""
     if not all(each.isdecimal() for each in arguments) or len(arguments) > 1:
         raise UsageError(f"{arguments} must be one whole number: how many trials each row has")
     num_trials = int(arguments[0]) if arguments else 20_000

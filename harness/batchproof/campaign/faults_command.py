@@ -37,7 +37,6 @@ TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof faults`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="planted faults (default: all)")
     choices.add_repeatable(
         parser, "--model", "M", f"repeatable: {', '.join(DEFAULT_MODELS)} (default: all of these)"

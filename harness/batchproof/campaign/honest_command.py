@@ -36,7 +36,6 @@ MOST_LOST = 20  # tasks, after which the campaign ends: they judge nothing, so i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof honest`."""
     choices.add_engines(parser, f"{', '.join(BY_DEFAULT)} and {ODD_PREFIX}NAME (default: all of them)")
     choices.add_count(parser, "--workloads", 10_000, "workloads to judge in each dtype before it stops")
     parser.add_argument(
@@ -110,8 +109,6 @@ def written(record: HonestRecord, output: Path, is_whole: bool | None = None) ->
 
 
 class _Losses:
-    """Counts lost tasks."""
-
     def __init__(self) -> None:
         self._num_lost = 0
 

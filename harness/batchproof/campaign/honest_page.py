@@ -22,7 +22,6 @@ COLUMNS = [each.name for each in fields(HonestCounts)]
 
 
 def honest_page(record: HonestRecord) -> str:
-    """Returns the page in Markdown."""
     lines = ["# No false alarms: honest engines before the conformance suite", ""]
     lines += record.made.lines()
     if len(record.runs) == 1:

@@ -16,7 +16,6 @@ from batchproof.records.markdown import header, line
 
 
 def kill_page(table: KillTableRecord) -> str:
-    """Returns the page in Markdown."""
     lines = ["# The kill table: every planted fault before the conformance suite", ""]
     lines += [*table.made.lines(), *_scope(table), *_updates(table), "", *_verdict(table), ""]
     for kind in dict.fromkeys(row.kind for row in table.faults.values()):

@@ -155,7 +155,6 @@ class KillTable:
         return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]
 
     def as_record(self, made: Provenance) -> KillTableRecord:
-        """Returns everything that is known so far."""
         tried = {attempt.fault for attempt in self.kills}
         rows = {name: self._row(fault) for name, fault in self.faults.items() if name in tried}
         return KillTableRecord(

@@ -36,7 +36,6 @@ OTHERS: dict[str, tuple[type[Any], Callable[[Mapping[str, Any], Found[Any], Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof merge`."""
     parser.add_argument(
         "files",
         nargs="+",

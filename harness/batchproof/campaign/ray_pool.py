@@ -34,7 +34,6 @@ class RayPool(WorkerPool):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends the actors and leaves the cluster."""
         super().__exit__(*error)
         ray.shutdown()
 

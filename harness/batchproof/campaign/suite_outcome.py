@@ -87,7 +87,6 @@ class Recorder:
             self.findings.seconds = time.time() - self.began
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Records the report of a test."""
         record = record_of(report)
         self.findings.num_passed += report.passed and report.when == "call"
         self.findings.num_skipped += report.skipped

@@ -52,7 +52,6 @@ DEFAULT_CAP = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof demo`."""
     parser.add_argument(
         "--model",
         default=next(iter(EMBEDDED)),

@@ -40,12 +40,10 @@ class Experiment:
 
     @property
     def config(self) -> EngineConfig:
-        """Returns the engine config with the slots of the demo."""
         return EngineConfig(max_num_seqs=self.num_slots)
 
     @property
     def prompt_lens(self) -> dict[str, int]:
-        """Returns the prompt length of each request, in tokens."""
         return {request.request_id: len(request.prompt_token_ids) for request in self.requests}
 
 
@@ -73,8 +71,6 @@ def make_experiment(
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """One engine's timed run."""
-
     name: str
     engine: TracingEngine
     completions: tuple[Completion, ...]

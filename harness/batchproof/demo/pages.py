@@ -24,7 +24,6 @@ from batchproof.drawing.timeline_text import draw_timelines
 
 
 def heading(case: Experiment, width: int) -> list[str]:
-    """Returns the introduction and the list of requests."""
     subject = case.subject
     lines = [
         "STATIC WAVES AGAINST CONTINUOUS BATCHING",

@@ -10,7 +10,6 @@ PROSE_WIDTH = 80  # longer lines read badly, however wide the terminal is
 
 
 def prose(sentences: str, width: int, indent: str = "   ") -> list[str]:
-    """Returns a paragraph, indented and wrapped."""
     return textwrap.wrap(
         sentences, min(width, PROSE_WIDTH), initial_indent=indent, subsequent_indent=indent
     )

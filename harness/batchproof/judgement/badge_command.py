@@ -24,7 +24,6 @@ COLORS: Mapping[OverallVerdict, str] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof badge`."""
     parser.add_argument("verdict", type=Path, metavar="VERDICT.json")
     parser.add_argument("--output", type=Path, metavar="FILE", help="(default: print it)")
 

@@ -55,11 +55,9 @@ class FailurePattern:
 
     @property
     def fits_everything(self) -> bool:
-        """Returns whether the pattern names nothing."""
         return not any(getattr(self, each.name) for each in fields(self))
 
     def fits(self, record: TrialRecord) -> bool:
-        """Returns whether the failure of a test record is like this."""
         failure = record.failure
         return (
             failure is not None
@@ -106,7 +104,6 @@ class KnownIssue:
     reports: tuple[str, ...] = ()
 
     def is_of(self, release: str | None) -> bool:
-        """Returns whether the issue is one of this release."""
         return release is not None and release.startswith(self.engine)
 
     def fits(self, record: TrialRecord) -> bool:

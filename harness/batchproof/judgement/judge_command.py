@@ -35,7 +35,6 @@ ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: noth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof judge`."""
     choices.add_engines(parser, f"engines to judge, as for pytest --engine (default: those of {OWN})")
     parser.add_argument(
         "--resume",

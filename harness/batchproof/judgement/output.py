@@ -29,7 +29,6 @@ def running_folder(output: Path, engine: str, shard: Shard = WHOLE) -> Path:
 
 
 def shard_folders(output: Path, engine: str) -> list[Path]:
-    """Returns the folders of all shards of a judgement."""
     return sorted((output / RUNNING).glob(f"{slug(engine)}-[0-9]*of[0-9]*"))
 
 

@@ -70,7 +70,6 @@ def recording_of(script: Path) -> Path:
 
 
 def digest_of(script: Path) -> str:
-    """Returns the digest by which a recording names the script that it is of."""
     return hashlib.sha256(script.read_bytes()).hexdigest()
 
 

@@ -21,7 +21,6 @@ FOLDER = DEFAULT_ISSUES.parent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof reports`."""
     parser.add_argument(
         "--record",
         nargs="*",

@@ -34,7 +34,6 @@ SET_NAME = re.compile(r"\d{4}\.(0[1-9]|1[0-2])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the subcommands of `batchproof requirements`."""
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     commands.add_parser("list", help="the sets: date, number of requirements, digest")
     show = commands.add_parser("show", help="the requirements of a set")

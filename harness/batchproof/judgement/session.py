@@ -50,7 +50,6 @@ class Session:
 
     @property
     def journal(self) -> Path:
-        """Returns the path of the journal."""
         return self.folder / "journal.jsonl"
 
     @property

@@ -28,7 +28,6 @@ SAME = {"known": "failed"}  # whether a failure was expected is no matter of the
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof verify`."""
     parser.add_argument("verdict", type=Path, metavar="VERDICT.json")
     parser.add_argument("--engine", metavar="ENGINE", help="(default: as in the verdict)")
     parser.add_argument(

@@ -15,7 +15,6 @@ DEFAULT_OUTPUT = RESULTS / "report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof report`."""
     parser.add_argument(
         "files",
         nargs="*",

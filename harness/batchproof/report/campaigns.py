@@ -46,7 +46,6 @@ def tallies(source: Source) -> dict[str, Tally]:
 
 
 def overall(source: Source) -> Tally:
-    """Returns the tally of all faults in the file."""
     return Tally.of(source.data["faults"].values())
 
 
@@ -59,7 +58,6 @@ class Faults:
 
 
 def faults(source: Source) -> Faults:
-    """Returns the section of a kill table."""
     rows = [_row(name.replace("_", " "), each) for name, each in tallies(source).items()]
     rows.append(_row("all", overall(source)))
     head = ("class", "caught", "as the promise it breaks", "right cause named", "")
@@ -91,7 +89,6 @@ class Honest:
 
 
 def honest(source: Source) -> Honest:
-    """Returns the section of a campaign against false alarms."""
     alarms = source.data["alarms"]
     about = (
         f"{num_judged(source):,} generated workloads on "
@@ -103,5 +100,4 @@ def honest(source: Source) -> Honest:
 
 
 def num_judged(source: Source) -> int:
-    """Returns the number of workloads over all dtypes."""
     return sum(each.get("workloads", 0) for each in source.data["totals"].values())

@@ -13,7 +13,6 @@ FIGURES = (THROUGHPUT, "TTFT ms", "ITL ms", "cores", "at once", "roofline")
 
 
 def title_of(comparison: Data) -> str:
-    """Returns workload and model in words."""
     model = comparison["model"]
     return f"{comparison['workload']['name']}, model {model['name']} in {model['dtype']}"
 

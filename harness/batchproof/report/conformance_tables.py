@@ -28,7 +28,6 @@ class Conformance:
 
 
 def conformance(source: Source) -> Conformance:
-    """Returns the section of a conformance table."""
     data = source.data
     engines, cells = data["engines"], data["cells"]
     rows = tuple(
@@ -63,5 +62,4 @@ def _total(engine: str, totals: Data) -> str:
 
 
 def num_failed(source: Source) -> int:
-    """Returns the number of failed tests in the file."""
     return sum(cell.get("failed", 0) for row in source.data["cells"].values() for cell in row.values())

@@ -55,7 +55,6 @@ class Source:
 
     @property
     def record(self) -> Record:
-        """Returns what the file holds."""
         found: Record = FILES[self.kind].of(self.path, self.data)
         return found
 
@@ -67,7 +66,6 @@ class Source:
 
     @property
     def provenance(self) -> Provenance:
-        """Returns its provenance as a record."""
         return decode(Provenance, self.made)
 
     @property

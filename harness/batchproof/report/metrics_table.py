@@ -105,7 +105,6 @@ class Notes:
         self._reasons: dict[str, int] = {}
 
     def number(self, reason: str) -> int:
-        """Returns the number of a reason."""
         return self._reasons.setdefault(reason, len(self._reasons) + 1)
 
     def listed(self) -> tuple[str, ...]:
@@ -139,7 +138,6 @@ def _cell(row: Data, line: MetricLine, value: Any, notes: Notes) -> TableCell:
 
 
 def _why(row: Data, line: MetricLine) -> str:
-    """Returns why a figure is missing."""
     if not is_shown(row):
         return f"{row['verdict']}: no figure is shown"
     if line.group == TIMES:

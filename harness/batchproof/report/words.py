@@ -63,5 +63,4 @@ def shortened(name: str, width: int = 22) -> str:
 
 
 def clock_words(clock: str) -> str:
-    """Returns the name of a clock in words."""
     return {"process": "process time", "wall": "wall time"}.get(clock, clock)

@@ -32,7 +32,6 @@ TIME_LIMIT_S = 60.0  # of an engine call
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof invariance`."""
     choices.add_engines(parser, f"as for pytest --engine (default: those of {OWN})")
     choices.add_repeatable(
         parser,

@@ -25,7 +25,6 @@ settings. torch computes on one thread, except on the axis `threads`."""
 
 
 def invariance_page(record: InvarianceRecord) -> str:
-    """Returns the page."""
     lines = ["# Invariance, graded", "", *record.made.lines()]
     lines += [f"* device {record.device}, seed {record.seed}", ""]
     if not record.is_complete:

@@ -27,7 +27,6 @@ A row `type, form` is a type in another form than by default."""
 
 
 def models_page(record: ModelSweepRecord) -> str:
-    """Returns the page in Markdown."""
     lines = [f"# Causal LMs of transformers before `{record.engine}`", ""]
     lines += [*record.made.lines(), f"* seed {record.seed}", "", *_verdict(record), "", LEGEND, ""]
     lines += header("type", "verdict", "worst", "in bfloat16", "E", "layers", "tokens", "reason")

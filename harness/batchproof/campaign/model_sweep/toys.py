@@ -33,7 +33,6 @@ class Toy:
         return f"{self.model_type}, {self.form}" if self.form else self.model_type
 
     def config(self) -> PreTrainedConfig:
-        """Returns the small configuration."""
         kind = CONFIG_MAPPING[self.model_type]
         return kind(**merged(small(kind(), FIXES), self.changes))
 

@@ -73,7 +73,6 @@ class MutantFate:
 
 
 def judge_mutant(task: MutantTask) -> MutantFate:
-    """Runs the suite on one mutant."""
     began, fate = time.monotonic(), MutantFate()
     suite, few = task.suite, tuple[str, ...]()
     if task.is_quick:
@@ -126,7 +125,6 @@ class Baseline:
 
 
 def judge_baseline(task: BaselineTask) -> Baseline:
-    """Runs the suite on each engine."""
     with statements_noted(task.sources) as statements:
         found = [_suite(engine, task) for engine in task.engines]
     failures = [_fate(each, 0) for each in found if each.exit_status]

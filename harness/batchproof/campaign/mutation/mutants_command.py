@@ -45,7 +45,6 @@ QUICK_PASS = "the quick tests pass"  # of a mutant that waits for all others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof mutants`."""
     choices.add_engines(
         parser,
         "as for --engine; several are configurations of one source, and a mutant is killed by "

@@ -15,7 +15,6 @@ NO_FAULT = ("equivalent", "speed", "beyond")
 
 
 def mutants_page(runs: Mapping[str, MutantsRecord], judged: Mapping[str, Judgement]) -> str:
-    """Returns the page in Markdown."""
     rows = [row for record in runs.values() for row in record.mutants]
     lines = ["# Mutants: engines changed at one point, before the conformance suite", ""]
     lines += [*_verdict(rows, judged), "", "## Runs", ""]

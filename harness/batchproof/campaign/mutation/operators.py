@@ -63,7 +63,6 @@ class Mutant:
     ordinal: int = 0
 
     def source(self) -> bytes:
-        """Returns the whole changed file."""
         text = self.path.read_bytes()
         return text[: self.begin] + self.after.encode() + text[self.end :]
 

@@ -32,8 +32,6 @@ class NoAnswerError(BatchproofError):
 
 @dataclass(frozen=True)
 class Asker:
-    """An engine on a model."""
-
     lab: Laboratory
     spec: EngineSpec
     subject: ModelUnderTest

@@ -24,7 +24,6 @@ class Judging:
         self._scorer, self._noise, self._shrinks_until = scorer, noise, shrinks_until
 
     def readings(self, answered: Sequence[Answered]) -> list[Reading]:
-        """Returns a reading for each answer."""
         return self._scorer.readings(self.configuration, answered)
 
     def first_wrong(self, answered: Sequence[Answered], scene: Scene) -> Answered | None:

@@ -43,8 +43,6 @@ def scenes(
 
 
 class _Drawing:
-    """Draws scenes."""
-
     def __init__(
         self,
         rng: random.Random,

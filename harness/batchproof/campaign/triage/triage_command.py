@@ -51,7 +51,6 @@ SEED = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof triage`."""
     choices.add_engines(
         parser, f"as for pytest --engine, or the URL of a server (default: those of {OWN})"
     )

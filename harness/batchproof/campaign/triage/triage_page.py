@@ -57,7 +57,6 @@ def _facts(found: ModelTriage) -> Iterator[str]:
 
 
 def triage_page(record: TriageRecord) -> str:
-    """Returns the page of a triage."""
     lines = ["# Triage", "", *record.made.lines(), f"* seed {record.seed}", ""]
     for engine in record.engines:
         lines += ["```", *engine_lines(engine), "```", ""]
@@ -65,7 +64,6 @@ def triage_page(record: TriageRecord) -> str:
 
 
 def confusion_page(record: ConfusionRecord) -> str:
-    """Returns the page of the confusion table."""
     wrong = [each for each in record.engines if not each.is_right]
     half = "held out" if record.is_held_out else "seen while the rules were made"
     num = len(record.engines)

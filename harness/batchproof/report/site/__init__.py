@@ -19,7 +19,6 @@ from batchproof.report.words import many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `batchproof site`."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the pages go")
     parser.add_argument(
         "paths",

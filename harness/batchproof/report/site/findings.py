@@ -43,7 +43,6 @@ class Finding:
 
 
 def findings(judged: Judged) -> tuple[Finding, ...]:
-    """Returns the findings of a verdict in its order."""
     return tuple(
         Finding(
             number,

@@ -43,7 +43,6 @@ class Judged:
 
     @property
     def date(self) -> str:
-        """Returns the day on which it was judged."""
         return self.verdict.made.date[:10]
 
     @property
@@ -69,7 +68,6 @@ class Engine:
 
 
 def engines_of(files: Iterable[VerdictFile]) -> tuple[Engine, ...]:
-    """Returns all engines by name."""
     oldest_first = sorted(files, key=lambda each: (each.verdict.made.date, str(each.path)))
     pages = _unique(each.verdict.title for each in oldest_first)
     judged = [

@@ -44,7 +44,6 @@ class Found:
     sources: tuple[Source, ...]
 
     def of(self, kind: Kind) -> tuple[Source, ...]:
-        """Returns the files of a kind."""
         return tuple(each for each in self.sources if each.kind is kind)
 
 

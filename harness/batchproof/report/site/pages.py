@@ -65,7 +65,6 @@ class _Site:
             self._pages[BUILT_IN] = "Built-in"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yields each file with its name."""
         style = self._environment.get_template("site/site.css.jinja")
         yield "site.css", style.render(theme=THEME, fonts=Markup(FONTS)).encode()
         yield self._page("index.html", "index", "Engines and promises", **self._index())
