@@ -13,13 +13,7 @@ from batchproof.campaign.honest_plan import HonestPlan, honest_engines
 from batchproof.campaign.honest_tasks import HonestOutcome
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DTYPES, EMBEDDED
-from batchproof.records.honest import (
-    CountsByDtype,
-    FalseAlarm,
-    HonestCounts,
-    HonestRecord,
-    HonestRun,
-)
+from batchproof.records.honest import CountsByDtype, FalseAlarm, HonestCounts, HonestRecord, HonestRun
 from batchproof.records.machine_paths import without_machine_paths
 from batchproof.records.provenance import Provenance
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from batchproof.campaign.kill_table_problems import problems
-from batchproof.records.kills import (
-    DiagnosisScore,
-    FaultRow,
-    FunctionRow,
-    KillRecord,
-    KillTableRecord,
-)
+from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
 from batchproof.records.markdown import header, line
 
 

@@ -13,13 +13,7 @@ from batchproof.campaign.conformance_modules import conformance_functions
 from batchproof.campaign.fingerprint import fingerprint
 from batchproof.findings.causes import Cause
 from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
-from batchproof.records.kills import (
-    DiagnosisScore,
-    FaultRow,
-    FunctionRow,
-    KillRecord,
-    KillTableRecord,
-)
+from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
 from batchproof.records.provenance import Provenance
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults as known_faults

@@ -12,13 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from batchproof.demo import logs, pages
-from batchproof.demo.experiment import (
-    LETTERS,
-    Experiment,
-    judge,
-    make_experiment,
-    run_timed,
-)
+from batchproof.demo.experiment import LETTERS, Experiment, judge, make_experiment, run_timed
 from batchproof.demo.prose import many, quoted
 from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import Timeline

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import cast
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    Limits,
-    Request,
-    StepRecord,
-    TracingEngine,
-)
+from batchproof.api import Completion, EngineConfig, Limits, Request, StepRecord, TracingEngine
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise
 from batchproof.drawing.timeline import Timeline, build_timeline, waves

@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from batchproof.api import MaskingEngine, RowRecord, StepRecord
-from batchproof.demo.experiment import (
-    Experiment,
-    Judgement,
-    TimedRun,
-    num_tokens,
-)
-from batchproof.demo.prose import (
-    many,
-    prose,
-    quoted,
-    shortened,
-)
+from batchproof.demo.experiment import Experiment, Judgement, TimedRun, num_tokens
+from batchproof.demo.prose import many, prose, quoted, shortened
 from batchproof.drawing.mask_text import draw_mask, token_row
 from batchproof.drawing.timeline import IDLE, Timeline, is_prefill, num_refills
 from batchproof.drawing.timeline_text import draw_timelines

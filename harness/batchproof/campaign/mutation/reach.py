@@ -32,10 +32,7 @@ def statements_noted(sources: Iterable[Path]) -> Iterator[Statements]:
         tree = _Noting(str(path)).visit(ast.parse(path.read_bytes()))
         return cast(ast.Module, ast.fix_missing_locations(tree))
 
-    with (
-        compiled_otherwise(roots, noting),
-        mock.patch.object(builtins, NOTE, noted.add, create=True),
-    ):
+    with compiled_otherwise(roots, noting), mock.patch.object(builtins, NOTE, noted.add, create=True):
         yield noted
 
 

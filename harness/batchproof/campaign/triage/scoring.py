@@ -92,9 +92,7 @@ class Scorer:
         return Reading(request, answer, tuple(regrets), scale=amplification(asked))
 
     def logits(
-        self,
-        wanted: Sequence[tuple[Prompt, tuple[int, ...]]],
-        configuration: Configuration = AS_ASKED,
+        self, wanted: Sequence[tuple[Prompt, tuple[int, ...]]], configuration: Configuration = AS_ASKED
     ) -> dict[object, Tensor]:
         """Returns float64 logits `(len(token_ids), vocab)` of each prompt with an engine's tokens, of
         the model as the configuration has it."""

@@ -78,9 +78,7 @@ def engines_of(files: Iterable[VerdictFile]) -> tuple[Engine, ...]:
     products = sorted({each.product for each in judged}, key=lambda name: (name.casefold(), name))
     return tuple(
         Engine(
-            product,
-            f"engines/{page}.html",
-            tuple(each for each in judged if each.product == product),
+            product, f"engines/{page}.html", tuple(each for each in judged if each.product == product)
         )
         for product, page in zip(products, _unique(products), strict=True)
     )
