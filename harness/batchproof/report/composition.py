@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from batchproof.report.words import shortened
 
 NUM_COLUMNS = 300  # of a longer run a column is the mean of several steps
 Floats = NDArray[np.float64]
+Columns = tuple[Floats, Floats]  # steps between which means hold; the means (columns, 4), as in a file
 # As in the timelines.
 LOOKS: dict[str, dict[str, Any]] = {
     "prefill": {"facecolor": colour("r0")},
@@ -37,31 +37,23 @@ def compositions(rows: Sequence[Data]) -> tuple[Chart, ...]:
     columns = [_columns(each, width) for each in steps]
     limits = (
         longest,
-        max((float(each.means[:, 0].max()) for each in columns), default=0.0),
-        max((float(each.means[:, 3].max()) for each in columns), default=0.0),
+        max((float(means[:, 0].max()) for _, means in columns), default=0.0),
+        max((float(means[:, 3].max()) for _, means in columns), default=0.0),
     )
     return tuple(_one(row, each, width, limits) for row, each in zip(shown, columns, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """`means`: (columns, 4), as in the file; `edges`: the steps between which they hold."""
-
-    edges: Floats
-    means: Floats
-
-
-def _columns(steps: Floats, width: int) -> _Columns:
+def _columns(steps: Floats, width: int) -> Columns:
     """Returns the columns. The last may be narrower and is the mean of the steps it has."""
     edges = np.append(np.arange(0, len(steps), width), len(steps)).astype(np.float64)
     sums = np.add.reduceat(steps, edges[:-1].astype(np.intp), axis=0)
-    return _Columns(edges, sums / np.diff(edges)[:, None])
+    return edges, sums / np.diff(edges)[:, None]
 
 
-def _one(row: Data, columns: _Columns, width: int, limits: tuple[int, float, float]) -> Chart:
+def _one(row: Data, columns: Columns, width: int, limits: tuple[int, float, float]) -> Chart:
     num_slots = schedule(row)["timeline"]["num_slots"]
-    edges = columns.edges
-    num_prefill_tokens, num_decodes, num_idle, num_waiting = columns.means.T
+    edges, means = columns
+    num_prefill_tokens, num_decodes, num_idle, num_waiting = means.T
     num_prefills = num_slots - num_decodes - num_idle
 
     def draw(figure: Figure) -> None:

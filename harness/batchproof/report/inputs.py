@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from batchproof.errors import UsageError
 from batchproof.records.benchmark import BENCHMARK, BenchmarkRecord
@@ -17,13 +17,13 @@ from batchproof.records.honest import HONEST, HonestRecord
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Provenance
 from batchproof.records.table import CONFORMANCE, ConformanceTable
+from batchproof.report.rows import Data
 
 RESULTS = Path("results")
 KNOWN = (
     "benchmarks (pytest --benchmark-only), conformance tables (pytest --table=FILE), "
     "faults.json and honest.json"
 )
-Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
 Made = TypeVar("Made")
 Record = BenchmarkRecord | ConformanceTable | KillTableRecord | HonestRecord
 

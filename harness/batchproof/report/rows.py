@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from batchproof.bench.reading import INVALID
 
-Data: TypeAlias = Mapping[str, Any]  # a part of a document: figures by name
+Data: TypeAlias = Mapping[str, Any]  # a document, or a part of it: figures by name
 
 
 @dataclass(frozen=True, slots=True)

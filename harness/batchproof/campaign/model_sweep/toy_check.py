@@ -9,7 +9,6 @@ engine does with a model it accepts is WRONG.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -78,7 +77,7 @@ class ToyResult:
 
 @dataclass(frozen=True, slots=True)
 class ToyTask:
-    """One toy, one engine; `time_limit_s` is for one call of the engine."""
+    """One toy, one engine."""
 
     toy: Toy
     engine: str
@@ -114,16 +113,15 @@ def _judge(task: ToyTask) -> ToyResult:
 
 def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
     spec = resolve_engine(task.engine)
-    spec.factory(model, EngineConfig())  # it serves the model, or refuses it
+    # It serves the model, or refuses it.
+    notes = "; ".join(getattr(spec.factory(model, EngineConfig()), "notes", ()))
     oracle = toy_oracle(str(task.toy), model, task.seed)
     worst, num_tokens = _worst(task, spec, oracle)
     worst_bfloat16 = None
     if (rounded := rounded_oracle(str(task.toy), model)) is not None:
         worst_bfloat16, _ = _worst(task, spec, rounded)
     unit = oracle.error.max_abs
-    return ToyResult(
-        ToyVerdict.SERVED, _notes(spec, model), layers, worst, worst_bfloat16, unit, num_tokens
-    )
+    return ToyResult(ToyVerdict.SERVED, notes, layers, worst, worst_bfloat16, unit, num_tokens)
 
 
 def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]:
@@ -134,13 +132,9 @@ def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]
     lab = Laboratory(torch.device("cpu"), model.dtype, task.time_limit_s)
     trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
     requests = _requests(oracle.subject.vocab_size, task.seed)
-    worst = max(_checked(trial, requests, what) for what in _workloads(capabilities))
+    possible = [what for what in WORKLOADS if what not in NEEDS or NEEDS[what] in capabilities]
+    worst = max(_checked(trial, requests, what) for what in possible)
     return worst, trial.ledger.num_steps
-
-
-def _notes(spec: EngineSpec, model: PreTrainedModel) -> str:
-    """Returns what the engine says of how it serves the model."""
-    return "; ".join(getattr(spec.factory(model, EngineConfig()), "notes", ()))
 
 
 def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
@@ -186,11 +180,6 @@ def _requests(vocab_size: int, seed: int) -> tuple[Request, ...]:
         Request(f"r{index}", tuple(rng.choices(range(vocab_size), k=length)), cap)
         for index, (length, cap) in enumerate(zip(PROMPT_LENS, CAPS, strict=True))
     )
-
-
-def _workloads(capabilities: frozenset[Capability]) -> Iterator[str]:
-    """Yields the workloads that the engine is capable of."""
-    return (what for what in WORKLOADS if what not in NEEDS or NEEDS[what] in capabilities)
 
 
 def _kinds_of_layers(model: PreTrainedModel) -> str:
