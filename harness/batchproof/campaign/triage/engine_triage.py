@@ -8,10 +8,11 @@ from pathlib import Path
 
 from batchproof.campaign.triage.asking import Asker, NoAnswerError
 from batchproof.campaign.triage.evidence import failure_file
+from batchproof.campaign.triage.judging import Judging
 from batchproof.campaign.triage.noise import measured_noise
 from batchproof.campaign.triage.probes import probes
 from batchproof.campaign.triage.scoring import Scorer
-from batchproof.campaign.triage.triage import Known, Triage
+from batchproof.campaign.triage.triage import Decision, Known, Triage
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.records.triage import CORRUPTION, VERDICTS, EngineTriage, ModelTriage
@@ -61,13 +62,43 @@ def _on_model(
 ) -> ModelTriage:
     subject = lab.subject(model)
     asker = Asker(lab, spec, subject, lab.capabilities(spec, subject))
-    triage = Triage(asker, _known(subject, seed), deadline, shrinks=directory is not None)
+    known = _known(subject, seed)
+    # Without a folder for it, what is found wrong is not made small.
+    shrinks_until = 0.0 if directory is None else deadline
+    judging = Judging(asker, known.scorer, known.noise, shrinks_until)
     began = time.monotonic()
-    decision = triage.decide()
+    decision = Triage(judging, known, deadline).decide()
     file = None
     if directory is not None and decision.scene is not None:
         file = failure_file(asker, decision.scene, directory)
-    return triage.record(decision, time.monotonic() - began, file)
+    return _recorded(decision, judging, known, time.monotonic() - began, file)
+
+
+def _recorded(
+    decision: Decision, judging: Judging, known: Known, seconds: float, failure: str | None
+) -> ModelTriage:
+    """Returns the decision with what it rests on."""
+    noise, subject = known.noise, known.scorer.subject
+    is_measured = noise.unit is not None and decision.verdict != CORRUPTION
+    regrets = {key: reading.worst for key, (reading, _) in judging.worst.items()}
+    in_units = {key: each / (noise.unit or 1.0) for key, each in regrets.items() if is_measured}
+    return ModelTriage(
+        subject.name,
+        subject.dtype_name,
+        decision.verdict,
+        decision.why,
+        decision.lines,
+        noise.unit,
+        in_units.get(True),
+        in_units.get(False),
+        noise.precision_of(max(regrets.values(), default=0.0)) if is_measured else "",
+        judging.configuration.name,
+        judging.num_requests,
+        judging.num_tokens,
+        judging.num_scenes,
+        round(seconds, 1),
+        failure,
+    )
 
 
 _KNOWN: dict[tuple[int, int], Known] = {}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from batchproof.api import Request
 from batchproof.campaign.triage import evidence
-from batchproof.campaign.triage.asking import Asker, NoAnswerError, alone
+from batchproof.campaign.triage.asking import NoAnswerError, alone
 from batchproof.campaign.triage.configurations import AS_ASKED, Answered
 from batchproof.campaign.triage.explaining import explaining
 from batchproof.campaign.triage.judging import Judging
@@ -27,7 +27,7 @@ from batchproof.campaign.triage.noise import Noise
 from batchproof.campaign.triage.probes import Probes
 from batchproof.campaign.triage.scenes import Scene, rewritten, scenes
 from batchproof.campaign.triage.scoring import Reading, Scorer
-from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, ModelTriage, Verdict
+from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, Verdict
 from batchproof.workload.workloads import Workload
 
 LEVELS = 2.0  # times what an engine showed alone is still rounding
@@ -62,12 +62,11 @@ class Decision:
 
 
 class Triage:
-    """Decides about one engine on one model, until `deadline`, a time of `time.monotonic`. Unless
-    `shrinks`, what is found wrong is shown as it was found."""
+    """Decides about one engine on one model, until `deadline`, a time of `time.monotonic`."""
 
-    def __init__(self, asker: Asker, known: Known, deadline: float, shrinks: bool) -> None:
-        self._asker, self._known, self._deadline = asker, known, deadline
-        self._judging = Judging(asker, known.scorer, known.noise, deadline if shrinks else 0.0)
+    def __init__(self, judging: Judging, known: Known, deadline: float) -> None:
+        self._judging, self._known, self._deadline = judging, known, deadline
+        self._asker = judging.asker
         self._alone: list[Answered] = []
         self._token_s = 0.0  # seconds for a token of single requests
 
@@ -90,30 +89,6 @@ class Triage:
             if not is_as_wrong_alone:
                 return decision or self._rewritten() or self._remaining()
         return self._unexplained()
-
-    def record(self, decision: Decision, seconds: float, failure: str | None) -> ModelTriage:
-        """Returns the decision with what it rests on."""
-        noise, subject, judging = self._known.noise, self._known.scorer.subject, self._judging
-        is_measured = noise.unit is not None and decision.verdict != CORRUPTION
-        regrets = {key: reading.worst for key, (reading, _) in judging.worst.items()}
-        in_units = {key: each / (noise.unit or 1.0) for key, each in regrets.items() if is_measured}
-        return ModelTriage(
-            subject.name,
-            subject.dtype_name,
-            decision.verdict,
-            decision.why,
-            decision.lines,
-            noise.unit,
-            in_units.get(True),
-            in_units.get(False),
-            noise.precision_of(max(regrets.values(), default=0.0)) if is_measured else "",
-            judging.configuration.name,
-            judging.num_requests,
-            judging.num_tokens,
-            judging.num_scenes,
-            round(seconds, 1),
-            failure,
-        )
 
     def _is_explained(self) -> bool:
         """Finds the configuration that explains the answers to single requests."""
