@@ -7,7 +7,7 @@ from pathlib import Path
 
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.markdown import header, line
-from batchproof.records.verdict import VERDICT, EngineVerdict, FailureGroup
+from batchproof.records.verdict import VERDICT, EngineVerdict
 
 HEAD = """# Released engines before the suite
 
@@ -54,7 +54,8 @@ def findings_table(folder: Path) -> Iterator[str]:
     yield from header("engine", "finding", "curated cases", "other tests")
     for name, verdict in _verdicts(folder):
         for group in verdict.groups:
-            cases, others = _by_kind(group)
+            cases = [each.partition(IN_CASE)[2] for each in group.tests if IN_CASE in each]
+            others = [each for each in group.tests if IN_CASE not in each]
             engine = f"[{verdict.title}]({name}/verdict.md)"
             yield line(engine, group.title, _names(cases), _names(others))
 
@@ -65,11 +66,6 @@ def _verdicts(folder: Path) -> Iterator[tuple[str, EngineVerdict]]:
         verdict = VERDICT.read(path)
         if verdict.is_complete:
             yield path.parent.name, verdict
-
-
-def _by_kind(group: FailureGroup) -> tuple[list[str], list[str]]:
-    cases = [each.partition(IN_CASE)[2] for each in group.tests if IN_CASE in each]
-    return cases, [each for each in group.tests if IN_CASE not in each]
 
 
 def _names(names: list[str]) -> str:

@@ -29,9 +29,7 @@ def pages(found: UpstreamReports, folder: Path) -> dict[str, str]:
     Raises `UsageError` where a script's output is not recorded.
     """
     scripts = folder / "reproductions"
-    texts = {}
-    for each in found.reports:
-        texts[f"{each.name}.md"] = _page(each, found, scripts)
+    texts = {f"{each.name}.md": _page(each, found, scripts) for each in found.reports}
     return texts | {"README.md": "\n".join([INDEX, *_table(found, scripts), ""])}
 
 
