@@ -151,7 +151,8 @@ class GeneratorEngine:
             return too_long
         if num_top < 0:
             return f"logprobs is {num_top}, but must be at least 0"
-        is_used = any(name == other["request_id"] for other in others)
+        # The library refuses an empty prompt, so a request with one has no id that another could not have.
+        is_used = any(name == other["request_id"] and other["prompt_token_ids"] for other in others)
         return f"request_id {name!r} is used twice in one call" if is_used else None
 
     def _shared_settings(self, request: Request) -> tuple[list[int], list[tuple[str, float]]]:
