@@ -14,12 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from batchproof.api import (
-    Completion,
-    Request,
-    RowRecord,
-    StepRecord,
-)
+from batchproof.api import Completion, Request, RowRecord, StepRecord
 from batchproof.workload.workloads import Workload
 
 
@@ -82,13 +77,27 @@ class CellTable:
         """Returns whether each cell is the single token of a decode row, bool `(num_cells,)`."""
         return (self.query_len == 1) & (self.context_len > 0)
 
+    def distance(self) -> Tensor:
+        """Returns the distance of each query from each key in their sequences, int64 `(query, key)`."""
+        return self.index[:, None] - self.index
+
+    def in_window(self, window: int | None) -> Tensor:
+        """Returns whether no query is a window or more behind the key, bool `(query, key)`."""
+        gap = self.distance()
+        return torch.ones_like(gap, dtype=torch.bool) if window is None else gap < window
+
+    def among_own(self) -> Tensor:
+        """Returns whether query and key are of one sequence and epoch, bool `(query, key)`."""
+        return (self.seq[:, None] == self.seq) & (self.epoch[:, None] == self.epoch)
+
+    def fed_by_then(self) -> Tensor:
+        """Returns whether the key is cached, or fed in the same step as the query, bool
+        `(query, key)`."""
+        return self.step <= self.step[:, None]
+
     def own_keys(self, window: int | None) -> Tensor:
-        """Returns the right mask, bool `(query cell, key cell)`: same sequence, same epoch, not
-        later."""
-        same = (self.seq[:, None] == self.seq) & (self.epoch[:, None] == self.epoch)
-        distance = self.index[:, None] - self.index
-        mask = same & (distance >= 0)
-        return mask if window is None else mask & (distance < window)
+        """Returns the right mask, bool `(query, key)`: same sequence, same epoch, not later."""
+        return self.among_own() & (self.distance() >= 0) & self.in_window(window)
 
 
 Columns = tuple[int, int, int, int, int, int, int, int, int, int]

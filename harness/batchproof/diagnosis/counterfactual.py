@@ -68,8 +68,8 @@ def honest_view(
     of several kinds, only those that slide have the window."""
     if len(kinds) < 2 or window is None:
         return View(table.token, table.index, table.own_keys(window), samples)
-    near = table.index[:, None] - table.index < window
-    return View(table.token, table.index, table.own_keys(None), samples, {SLIDING: near})
+    within = {SLIDING: table.in_window(window)}
+    return View(table.token, table.index, table.own_keys(None), samples, within)
 
 
 @torch.inference_mode()

@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.mistake import (
-    Mistake,
-    Suspect,
-    among_own,
-    distance,
-    fed_by_then,
-)
+from batchproof.diagnosis.mistake import Mistake, Suspect
 from batchproof.findings.causes import Cause
 
 
 def leak_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which keys of sequences of the same step are seen."""
+    for text, visible in _leaks(suspect):
+        yield suspect.mistake(Cause.LEAK, text, visible=visible)
+
+
+def _leaks(suspect: Suspect) -> Iterator[tuple[str, Tensor]]:
     table, right = suspect.table, suspect.honest.visible
-    gap, now = distance(table), fed_by_then(table) & _present(table)
-    window = torch.ones_like(right) if suspect.window is None else gap < suspect.window
-    yield suspect.seeing(
-        Cause.LEAK,
-        "the mask compares positions only: all keys of the step up to one's own position are seen",
-        now & (gap >= 0) & window,
-    )
-    same_step = table.step[:, None] == table.step
-    earlier = same_step & (table.packed <= table.packed[:, None])
-    yield suspect.seeing(
-        Cause.LEAK,
-        "the mask is causal over the whole packed row: earlier rows are seen",
-        right | earlier,
-    )
+    now = table.fed_by_then() & _present(table)
+    up_to_own = now & (table.distance() >= 0) & table.in_window(suspect.window)
+    text = "the mask compares positions only: all keys of the step up to one's own position are seen"
+    yield text, up_to_own
+    earlier = (table.step[:, None] == table.step) & (table.packed <= table.packed[:, None])
+    yield "the mask is causal over the whole packed row: earlier rows are seen", right | earlier
     row_before = now & (_row_of(table) < table.row[:, None])
-    yield suspect.seeing(Cause.LEAK, "all keys of earlier rows are seen", right | row_before)
-    yield suspect.seeing(
-        Cause.LEAK,
-        "no mask keeps the sequences apart: all keys of the step are seen",
-        right | (now & ~among_own(table)),
-    )
+    yield "all keys of earlier rows are seen", right | row_before
+    text = "no mask keeps the sequences apart: all keys of the step are seen"
+    yield text, right | (now & ~table.among_own())
     for number, fed in enumerate(table.sequences):
-        theirs = now & (table.seq == number)
+        own = table.seq == number
+        theirs = now & own
         if number == suspect.seq or not bool(theirs[suspect.is_own].any()):
             continue
         name = fed.request.request_id
         last = table.index == _length_by_then(table, number)[:, None] - 1
-        yield suspect.seeing(Cause.LEAK, f"all keys of {name!r} are seen", right | theirs)
-        yield suspect.seeing(
-            Cause.LEAK,
-            f"the keys of {name!r} up to one's own position are seen",
-            right | (theirs & (gap >= 0) & window),
-        )
-        yield suspect.seeing(
-            Cause.LEAK, f"the first key of {name!r} is seen", right | (theirs & (table.index == 0))
-        )
-        yield suspect.seeing(Cause.LEAK, f"the last key of {name!r} is seen", right | (theirs & last))
+        yield f"all keys of {name!r} are seen", right | theirs
+        yield f"the keys of {name!r} up to one's own position are seen", right | (up_to_own & own)
+        yield f"the first key of {name!r} is seen", right | (theirs & (table.index == 0))
+        yield f"the last key of {name!r} is seen", right | (theirs & last)
 
 
 def _present(table: CellTable) -> Tensor:
@@ -78,7 +60,7 @@ def _row_of(table: CellTable) -> Tensor:
 
 def _length_by_then(table: CellTable, number: int) -> Tensor:
     """Returns for each query how many keys the sequence has, those of the query's step included."""
-    mine = (table.seq == number) & (table.step <= table.step[:, None])
+    mine = (table.seq == number) & table.fed_by_then()
     return torch.where(mine, table.index + 1, 0).amax(dim=1)
 
 
@@ -94,66 +76,55 @@ def stale_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         theirs = table.seq == number
         if number == suspect.seq or not bool(theirs.any()) or int(table.step[theirs].max()) >= start:
             continue
-        name = f"{fed.request.request_id!r}" + (
-            f" of call {fed.call + 1}" if fed.call != mine.call else ""
-        )
-        beyond = right | (own[:, None] & theirs & (table.index >= seen_now))
-        yield suspect.seeing(
-            Cause.STALE, f"keys of the former tenant {name} are seen behind one's own", beyond
-        )
-        decodes = right | (own[:, None] & theirs & (table.index >= seen_now) & is_later)
-        yield suspect.seeing(
-            Cause.STALE,
-            f"keys of the former tenant {name} are seen behind one's own, in decodes",
-            decodes,
-        )
-        everything = right | (own[:, None] & theirs)
-        yield suspect.seeing(Cause.STALE, f"all keys of the former tenant {name} are seen", everything)
-        kept = torch.tensor(fed.token_ids)
+        call = f" of call {fed.call + 1}" if fed.call != mine.call else ""
+        name = f"{fed.request.request_id!r}{call}"
+        all_theirs = own[:, None] & theirs
+        beyond = all_theirs & (table.index >= seen_now)
+        text = f"keys of the former tenant {name} are seen behind one's own"
+        yield suspect.mistake(Cause.STALE, text, visible=right | beyond)
+        yield suspect.mistake(Cause.STALE, f"{text}, in decodes", visible=right | (beyond & is_later))
+        text = f"all keys of the former tenant {name} are seen"
+        yield suspect.mistake(Cause.STALE, text, visible=right | all_theirs)
+        kept = torch.tensor(fed.token_ids)[table.index.clamp(max=len(fed.token_ids) - 1)]
         overlaid = own & (table.index < fed.num_prompt_tokens) & (table.index < mine.num_prompt_tokens)
-        token = torch.where(overlaid, kept[table.index.clamp(max=len(kept) - 1)], table.token)
-        yield suspect.fed(
-            Cause.STALE, f"the prompt of {name} is fed again, as far as it reaches", token
-        )
-        last = overlaid & (table.index == 0)
-        token = torch.where(last, kept[table.index.clamp(max=len(kept) - 1)], table.token)
-        yield suspect.fed(Cause.STALE, f"the first token of {name} is fed in place of one's own", token)
+        token = torch.where(overlaid, kept, table.token)
+        text = f"the prompt of {name} is fed again, as far as it reaches"
+        yield suspect.mistake(Cause.STALE, text, token=token)
+        token = torch.where(overlaid & (table.index == 0), kept, table.token)
+        text = f"the first token of {name} is fed in place of one's own"
+        yield suspect.mistake(Cause.STALE, text, token=token)
 
 
 def routing_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which logits or tokens of another row of the same step are used."""
     table = suspect.table
+    own_cells = suspect.honest.samples.tolist()
     by_step: dict[int, dict[int, int]] = {}
     for sample in table.samples:
         by_step.setdefault(int(table.step[sample.cell]), {})[sample.seq] = sample.cell
+    sampled = [by_step[int(table.step[cell])] for cell in own_cells]  # beside each own cell
     for number, fed in enumerate(table.sequences):
-        swapped = [
-            by_step[int(table.step[cell])].get(number, int(cell)) for cell in suspect.honest.samples
-        ]
-        view = replace(suspect.honest, samples=torch.tensor(swapped))
-        yield Mistake(Cause.ROUTING, f"it was given what belongs to {fed.request.request_id!r}", view)
-    decode_rows = {
-        (int(step), int(row)): int(due)
-        for step, row, due, is_decode in zip(
-            table.step, table.row, table.token, table.is_decode(), strict=True
-        )
-        if is_decode
-    }
+        cells = [beside.get(number, own) for own, beside in zip(own_cells, sampled, strict=True)]
+        text = f"it was given what belongs to {fed.request.request_id!r}"
+        yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(cells))
+    is_decode = table.is_decode()
+    places = [*zip(table.step.tolist(), table.row.tolist(), strict=True)]
+    decoded = {places[cell]: int(table.token[cell]) for cell in is_decode.nonzero()[:, 0].tolist()}
     text = "decodes are fed the token of the sequence that had their row in the step before"
-    yield suspect.fed(Cause.FEED, text, _of_the_row_before(table))
+    yield suspect.mistake(Cause.FEED, text, token=_of_the_row_before(table))
     for offset, words in ((1, "the next row"), (-1, "the row before")):
         token = table.token.clone()
-        for cell in (suspect.is_own & table.is_decode()).nonzero()[:, 0]:
-            row = int(table.step[cell]), int(table.row[cell]) + offset
-            token[cell] = decode_rows.get(row, int(token[cell]))
-        yield suspect.fed(Cause.FEED, f"decodes are fed the token of {words} of their step", token)
+        for cell in (suspect.is_own & is_decode).nonzero()[:, 0].tolist():
+            step, row = places[cell]
+            token[cell] = decoded.get((step, row + offset), int(token[cell]))
+        text = f"decodes are fed the token of {words} of their step"
+        yield suspect.mistake(Cause.FEED, text, token=token)
         shifted = []
-        for cell in suspect.honest.samples:
-            rows = sorted(by_step[int(table.step[cell])].values())
-            place = rows.index(int(cell)) + offset
-            shifted.append(rows[place % len(rows)])
-        view = replace(suspect.honest, samples=torch.tensor(shifted))
-        yield Mistake(Cause.ROUTING, f"it was given what belongs to {words} of its step", view)
+        for own, beside in zip(own_cells, sampled, strict=True):
+            cells = sorted(beside.values())
+            shifted.append(cells[(cells.index(own) + offset) % len(cells)])
+        text = f"it was given what belongs to {words} of its step"
+        yield suspect.mistake(Cause.ROUTING, text, samples=torch.tensor(shifted))
 
 
 def _of_the_row_before(table: CellTable) -> Tensor:

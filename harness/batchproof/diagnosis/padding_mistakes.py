@@ -31,25 +31,22 @@ def padding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 def _too_much_padding(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which real tokens are taken for pads: the first ones, or those equal to the
     pad id."""
-    table, right, own = suspect.table, suspect.honest.visible, suspect.is_own
-    for num_hidden in range(1, suspect.table.sequences[suspect.seq].num_prompt_tokens):
+    table, own = suspect.table, suspect.is_own
+    for num_hidden in range(1, table.sequences[suspect.seq].num_prompt_tokens):
         hidden = own & (table.index < num_hidden)
+        moved = (table.index - num_hidden * own).clamp(min=0)
         text = f"the first {num_hidden} tokens of the prompt are taken for padding"
-        yield suspect.seeing(Cause.PADDING, text, right & ~hidden)
-        moved = replace(
-            suspect.honest,
-            visible=right & ~hidden,
-            position=torch.where(own, (table.index - num_hidden).clamp(min=0), table.index),
-        )
-        yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
+        yield from _taken_for_pads(suspect, text, hidden, moved)
     alike = own & (table.token == 0) & (table.index < table.num_prompt_tokens())
-    text = "a prompt's own token 0 is taken for padding"
-    yield suspect.seeing(Cause.PADDING, text, right & ~alike)
     skipped = torch.stack([(alike & (table.index <= index)).sum() for index in table.index])
-    moved = replace(
-        suspect.honest, visible=right & ~alike, position=(table.index - skipped * own).clamp(min=0)
-    )
-    yield Mistake(Cause.PADDING, f"{text}, and not counted", moved)
+    moved = (table.index - skipped * own).clamp(min=0)
+    yield from _taken_for_pads(suspect, "a prompt's own token 0 is taken for padding", alike, moved)
+
+
+def _taken_for_pads(suspect: Suspect, text: str, cells: Tensor, moved: Tensor) -> Iterator[Mistake]:
+    visible = suspect.honest.visible & ~cells
+    yield suspect.mistake(Cause.PADDING, text, visible=visible)
+    yield suspect.mistake(Cause.PADDING, f"{text}, and not counted", visible=visible, position=moved)
 
 
 def _pads_seen(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
@@ -76,9 +73,9 @@ def _pads_counted(suspect: Suspect, num_pads: int) -> Iterator[Mistake]:
     is_decode = (table.context_len > 0) & own
     for words, where in (("", own), (" in decodes", is_decode)):
         text = f"its {num_pads} pads are counted{words}: positions are off by {num_pads:+d}"
-        yield suspect.at(Cause.PADDING, text, torch.where(where, table.index + num_pads, table.index))
+        yield suspect.mistake(Cause.PADDING, text, position=table.index + num_pads * where)
     text = f"its {num_pads} pads are taken off its positions"
-    yield suspect.at(Cause.PADDING, text, torch.where(own, table.index - num_pads, table.index))
+    yield suspect.mistake(Cause.PADDING, text, position=table.index - num_pads * own)
 
 
 def _padded(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from batchproof.diagnosis.cell_table import CellTable
-from batchproof.diagnosis.mistake import Mistake, Suspect, of_first_row
+from batchproof.diagnosis.mistake import PICKS, Mistake, Suspect, of_picked_row
 from batchproof.findings.causes import Cause
 
 
@@ -17,76 +16,63 @@ def position_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     """Yields positions that are off by a constant, off in one phase, or counted from the wrong
     start."""
     table, right = suspect.table, suspect.table.index
-    is_output = right >= table.num_prompt_tokens()
-    is_later = table.context_len > 0
+    for text, position in _positions(table):
+        yield suspect.mistake(Cause.POSITION, text, position=position)
+    text = "positions after a preemption are off by +1"
+    after_break = torch.where(table.epoch > 0, right + 1, right)
+    yield suspect.mistake(Cause.PREEMPTION, text, position=after_break)
+
+
+def _positions(table: CellTable) -> Iterator[tuple[str, Tensor]]:
+    right, num_prompt = table.index, table.num_prompt_tokens()
+    is_output, is_later = right >= num_prompt, table.context_len > 0
     for shift in (1, -1, 2, -2):
         by = f"off by {shift:+d}"
-        yield suspect.at(Cause.POSITION, f"all positions are {by}", right + shift)
-        yield suspect.at(Cause.POSITION, f"positions of decodes are {by}", right + shift * is_output)
-        yield suspect.at(Cause.POSITION, f"positions of a prompt are {by}", right + shift * ~is_output)
-        after = right + shift * (is_later & ~is_output)
-        yield suspect.at(Cause.POSITION, f"positions after a prompt's first chunk are {by}", after)
+        yield f"all positions are {by}", right + shift
+        yield f"positions of decodes are {by}", right + shift * is_output
+        yield f"positions of a prompt are {by}", right + shift * ~is_output
+        after_first = right + shift * (is_later & ~is_output)
+        yield f"positions after a prompt's first chunk are {by}", after_first
     restart = torch.where(table.is_decode(), right, right - table.context_len)
-    yield suspect.at(Cause.POSITION, "positions restart at 0 in each chunk", restart)
+    yield "positions restart at 0 in each chunk", restart
     packed = torch.where(is_later, right, table.packed)
-    yield suspect.at(
-        Cause.POSITION, "a prompt's positions count from the start of the packed row", packed
-    )
-    yield suspect.at(Cause.POSITION, "positions count from the start of the packed row", table.packed)
-    for pick in ("first", "last", "longest", "shortest"):
-        start = of_first_row(table, table.context_len, pick)
-        shared = right - table.context_len + start
-        text = f"positions continue from the {pick} row's context, for all rows of a step"
-        yield suspect.at(Cause.POSITION, text, shared)
-    stuck = torch.where(is_output, table.num_prompt_tokens(), right)
-    yield suspect.at(Cause.POSITION, "positions stand still while decoding", stuck)
-    restarted = torch.where(is_output, right - table.num_prompt_tokens(), right)
-    yield suspect.at(Cause.POSITION, "positions of decodes count from 0 again", restarted)
-    yield suspect.at(Cause.POSITION, "all positions are 0", torch.zeros_like(right))
-    after_break = torch.where(table.epoch > 0, right + 1, right)
-    text = "positions after a preemption are off by +1"
-    yield suspect.at(Cause.PREEMPTION, text, after_break)
+    yield "a prompt's positions count from the start of the packed row", packed
+    yield "positions count from the start of the packed row", table.packed
+    for pick in PICKS:
+        shared = right - table.context_len + of_picked_row(table, table.context_len, pick)
+        yield f"positions continue from the {pick} row's context, for all rows of a step", shared
+    yield "positions stand still while decoding", torch.where(is_output, num_prompt, right)
+    restarted = torch.where(is_output, right - num_prompt, right)
+    yield "positions of decodes count from 0 again", restarted
+    yield "all positions are 0", torch.zeros_like(right)
 
 
 def feeding_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     """Yields the right positions with wrong tokens."""
     table, right = suspect.table, suspect.table.token
-    num_prompt = table.num_prompt_tokens()
-    is_output, first = table.index >= num_prompt, table.index == num_prompt
+    for text, where, token in _tokens(table):
+        yield suspect.mistake(Cause.FEED, text, token=torch.where(where, token, right))
+    is_prompt, is_later = table.index < table.num_prompt_tokens(), table.context_len > 0
+    is_start = (table.index == table.context_len) & is_later & is_prompt
+    text = "a chunk starts with the last token of the one before"
     before = _token_at(table, table.index - 1)
-    last_prompt = _token_at(table, num_prompt - 1)
-    yield suspect.fed(
-        Cause.FEED,
-        "the first decode is fed the prompt's last token again",
-        torch.where(first, last_prompt, right),
-    )
-    yield suspect.fed(
-        Cause.FEED,
-        "each decode is fed the token before the one that is due",
-        torch.where(is_output, before, right),
-    )
-    yield suspect.fed(
-        Cause.FEED, "each decode is fed token 0", torch.where(is_output, torch.zeros_like(right), right)
-    )
-    yield suspect.fed(
-        Cause.FEED,
-        "the prompt's last token is fed as token 0",
-        torch.where(table.index == num_prompt - 1, torch.zeros_like(right), right),
-    )
-    yield suspect.fed(
-        Cause.FEED,
-        "each decode is fed the first output again",
-        torch.where(is_output, _token_at(table, num_prompt), right),
-    )
-    chunk_start = (table.index == table.context_len) & (table.context_len > 0) & ~is_output
-    yield suspect.fed(
-        Cause.CHUNK,
-        "a chunk starts with the last token of the one before",
-        torch.where(chunk_start, before, right),
-    )
+    yield suspect.mistake(Cause.CHUNK, text, token=torch.where(is_start, before, right))
     yield from _shortened(suspect)
     yield from _resumed(suspect)
     yield from _replayed(suspect)
+
+
+def _tokens(table: CellTable) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yields a mistake, the cells in which it is made, and what is fed there."""
+    index, num_prompt = table.index, table.num_prompt_tokens()
+    is_output, zero = index >= num_prompt, torch.zeros_like(index)
+    last_prompt, first_output = _token_at(table, num_prompt - 1), _token_at(table, num_prompt)
+    before = _token_at(table, index - 1)
+    yield "the first decode is fed the prompt's last token again", index == num_prompt, last_prompt
+    yield "each decode is fed the token before the one that is due", is_output, before
+    yield "each decode is fed token 0", is_output, zero
+    yield "the prompt's last token is fed as token 0", index == num_prompt - 1, zero
+    yield "each decode is fed the first output again", is_output, first_output
 
 
 def _token_at(table: CellTable, index: Tensor) -> Tensor:
@@ -102,40 +88,22 @@ def _token_at(table: CellTable, index: Tensor) -> Tensor:
 def _shortened(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which prompt tokens are left out; what follows moves up, or keeps its
     place."""
-    table, honest = suspect.table, suspect.honest
-    num_prompt = table.sequences[suspect.seq].num_prompt_tokens
-    dropped = {
-        f"only the prompt's last {kept} tokens are fed": (
-            table.index < num_prompt - kept,
-            num_prompt - kept,
-        )
-        for kept in _lengths(num_prompt)
-    }
-    dropped |= {
-        f"only the prompt's first {kept} tokens are fed": (
-            (table.index >= kept) & (table.index < num_prompt),
-            num_prompt - kept,
-        )
-        for kept in _lengths(num_prompt)
-    }
-    for text, (cells, count) in dropped.items():
+    index, num_prompt = suspect.table.index, suspect.table.sequences[suspect.seq].num_prompt_tokens
+    # Which end is kept, and how much of it; what is left out, and from where on the rest moves up.
+    cuts = [("last", kept, index < num_prompt - kept, kept) for kept in _lengths(num_prompt)]
+    for kept in _lengths(num_prompt):
+        cuts.append(("first", kept, (index >= kept) & (index < num_prompt), num_prompt))
+    for end, kept, cells, start in cuts:
+        text, count = f"only the prompt's {end} {kept} tokens are fed", num_prompt - kept
         gone = cells & suspect.is_own
         samples = _last_kept(suspect, gone)
         if samples is None:
             continue
-        visible = honest.visible & ~gone
-        moved = torch.where(
-            suspect.is_own & (table.index >= num_prompt - count), table.index - count, table.index
-        )
-        if "last" not in text:
-            moved = torch.where(
-                suspect.is_own & (table.index >= num_prompt), table.index - count, table.index
-            )
         cause = Cause.FEED if count == 1 else Cause.INPUT  # a slip, or a prompt cut short
-        closed = replace(honest, visible=visible, samples=samples, position=moved)
-        yield Mistake(cause, text, closed)
-        in_place = replace(honest, visible=visible, samples=samples)
-        yield Mistake(cause, f"{text}, at their places", in_place)
+        left = {"visible": suspect.honest.visible & ~gone, "samples": samples}
+        moved = torch.where(suspect.is_own & (index >= start), index - count, index)
+        yield suspect.mistake(cause, text, **left, position=moved)
+        yield suspect.mistake(cause, f"{text}, at their places", **left)
 
 
 def _lengths(num_prompt: int) -> list[int]:
@@ -169,7 +137,7 @@ def _resumed(suspect: Suspect) -> Iterator[Mistake]:
         num_before = sum(1 for s in table.samples if s.seq == suspect.seq and s.cell < first)
         index[cells & (table.index >= num_prompt)] += num_before
     text = "after a preemption only the prompt is fed again, its outputs so far are left out"
-    yield suspect.fed(Cause.PREEMPTION, text, _token_at(table, index))
+    yield suspect.mistake(Cause.PREEMPTION, text, token=_token_at(table, index))
 
 
 def _replayed(suspect: Suspect) -> Iterator[Mistake]:
@@ -179,11 +147,10 @@ def _replayed(suspect: Suspect) -> Iterator[Mistake]:
     token = table.token.clone()
     for step in table.step.unique():
         here = (table.step == step).nonzero()[:, 0]
-        pairs = torch.stack([table.context_len[here], table.query_len[here]], dim=1).tolist()
-        shape = tuple((context, query) for context, query in pairs)
+        lens = table.context_len[here].tolist(), table.query_len[here].tolist()
+        shape = tuple(zip(*lens, strict=True))
         if shape in seen:
             token[here] = seen[shape]
         seen.setdefault(shape, table.token[here])
-    yield suspect.fed(
-        Cause.STALE, "a step is fed the tokens of an earlier step of the same shape", token
-    )
+    text = "a step is fed the tokens of an earlier step of the same shape"
+    yield suspect.mistake(Cause.STALE, text, token=token)

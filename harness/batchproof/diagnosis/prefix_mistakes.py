@@ -21,8 +21,8 @@ def prefix_mistakes(suspect: Suspect) -> Iterator[Mistake]:
         return
     yield from _of_others(suspect, reused)
     unseen = suspect.honest.visible & ~(reused & (table.step < table.step[:, None]))
-    yield suspect.seeing(Cause.STALE, "the keys taken over are not seen", unseen)
-    zeros = kept_as(suspect.honest, table, reused, zeroed=True)
+    yield suspect.mistake(Cause.STALE, "the keys taken over are not seen", visible=unseen)
+    zeros = kept_as(suspect, reused, zeroed=True)
     yield Mistake(Cause.STALE, "the keys taken over are zeros: they were never computed", zeros)
     for block in (table.index[reused] // size).unique().tolist():
         yield from _other_blocks(suspect, reused, block)
@@ -38,7 +38,7 @@ def _of_others(suspect: Suspect, reused: Tensor) -> Iterator[Mistake]:
         token = torch.where(reached, theirs[table.index.clamp(max=len(theirs) - 1)], table.token)
         if number != suspect.seq and not torch.equal(token, table.token):
             text = f"the keys taken over are those of {_whose(suspect, number)}"
-            yield suspect.fed(Cause.STALE, text, token)
+            yield suspect.mistake(Cause.STALE, text, token=token)
 
 
 def _other_blocks(suspect: Suspect, reused: Tensor, block: int) -> Iterator[Mistake]:
@@ -53,8 +53,7 @@ def _other_blocks(suspect: Suspect, reused: Tensor, block: int) -> Iterator[Mist
             source = _cells_of(suspect, number, other, before)
             if len(source) < size:
                 continue
-            at = source[table.index % size]
-            view = kept_as(suspect.honest, table, here, source=at)
+            view = kept_as(suspect, here, source=source[table.index % size])
             words = f"is block {other} of {_whose(suspect, number)} (block_size {size})"
             yield Mistake(Cause.STALE, f"of the keys taken over, block {block} {words}", view)
 

@@ -20,17 +20,15 @@ def storage_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     table, right, size = suspect.table, suspect.honest.visible, suspect.config.block_size
     later = table.step < table.step[:, None]
     for what, (cause, cells) in _places(table, size).items():
-        where = f"(block_size {size})" if "block" in what else ""
+        where = f" (block_size {size})" if "block" in what else ""
         unseen = right & ~(cells & later)
-        yield suspect.seeing(cause, f"{what} is not seen by later steps {where}".rstrip(), unseen)
-        zeros = kept_as(suspect.honest, table, cells, zeroed=True)
-        yield Mistake(cause, f"{what} is stored as zeros {where}".rstrip(), zeros)
+        text = f"{what} is not seen by later steps{where}"
+        yield suspect.mistake(cause, text, visible=unseen)
+        zeros = kept_as(suspect, cells, zeroed=True)
+        yield Mistake(cause, f"{what} is stored as zeros{where}", zeros)
     is_open = table.index >= (table.context_len // size * size)[:, None]
-    yield suspect.seeing(
-        Cause.ADDRESSING,
-        f"the keys of a block that is not full yet are not seen (block_size {size})",
-        right & ~(is_open & later),
-    )
+    text = f"the keys of a block that is not full yet are not seen (block_size {size})"
+    yield suspect.mistake(Cause.ADDRESSING, text, visible=right & ~(is_open & later))
     yield from _misread(suspect)
     yield from _one_lost(suspect)
 
@@ -51,28 +49,27 @@ def _misread(suspect: Suspect) -> Iterator[Mistake]:
         places[f"block {block} holds what block {block - 1} should (block_size {size})"] = before
     for text, place in places.items():
         held = torch.where(place > index, index, place)
-        view = kept_as(suspect.honest, table, own & (held != index), source=_cells_at(suspect, held))
+        view = kept_as(suspect, own & (held != index), source=_cells_at(suspect, held))
         yield Mistake(Cause.ADDRESSING, text, view)
 
 
 def _cells_at(suspect: Suspect, index: Tensor) -> Tensor:
     """Returns for each own cell the cell of the same sequence and epoch at another index."""
-    table = suspect.table
-    same = (table.seq[:, None] == table.seq) & (table.epoch[:, None] == table.epoch)
-    return (same & (table.index == index[:, None])).int().argmax(dim=1)
+    there = suspect.table.among_own() & (suspect.table.index == index[:, None])
+    return there.int().argmax(dim=1)
 
 
 def _one_lost(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which a single key is lost; they are tried last."""
     table, right = suspect.table, suspect.honest.visible
-    gap = table.index[:, None] - table.index
+    gap = table.distance()
     size, last = suspect.config.block_size, int(table.index[suspect.is_own].max())
     for position in range(last):
         if 16 <= position < last - 8 and position % size not in (0, size - 1):
             continue
         lost = suspect.is_own & (table.index == position)
         text = f"the key of position {position} is not seen by later queries"
-        yield suspect.seeing(Cause.ADDRESSING, text, right & ~(lost & (gap > 0)))
+        yield suspect.mistake(Cause.ADDRESSING, text, visible=right & ~(lost & (gap > 0)))
 
 
 def _places(table: CellTable, size: int) -> dict[str, tuple[Cause, Tensor]]:
@@ -108,7 +105,7 @@ def precision_mistakes(suspect: Suspect) -> Iterator[Mistake]:
     everything = torch.ones_like(suspect.table.seq, dtype=torch.bool)
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         name = str(dtype).removeprefix("torch.")
-        kept = kept_as(suspect.honest, suspect.table, everything, kv_dtype=dtype)
+        kept = kept_as(suspect, everything, kv_dtype=dtype)
         text = f"keys and values are kept in {name}"
         yield Mistake(Cause.PRECISION, text, kept, is_rounding=True)
         rounded = replace(suspect.honest, logits_dtype=dtype)
@@ -116,29 +113,26 @@ def precision_mistakes(suspect: Suspect) -> Iterator[Mistake]:
 
 
 def kept_as(
-    view: View,
-    table: CellTable,
+    suspect: Suspect,
     cells: Tensor,
     zeroed: bool = False,
     kv_dtype: torch.dtype | None = None,
     source: Tensor | None = None,
 ) -> View:
-    """Returns the view in which the cache keeps other keys and values for these cells: zeros, rounded
+    """Returns the right view, but the cache keeps other keys and values for these cells: zeros, rounded
     ones, or those of the cells `source`.
 
     Each cell gets a substitute at the end of the table, which later steps see in its place.
     """
+    view, table = suspect.honest, suspect.table
     chosen = cells.nonzero()[:, 0]
-    num_cells, num_substitutes = len(view.token), len(chosen)
     later = table.step[chosen] < table.step[:, None]
     substitutes = view.visible[:, chosen] & later
     fresh = view.visible.clone()
     fresh[:, chosen] &= ~later
     rows = torch.cat([fresh, substitutes], dim=1)
     copied = chosen if source is None else source[chosen]
-    mark = torch.cat(
-        [torch.zeros(num_cells, dtype=torch.bool), torch.ones(num_substitutes, dtype=torch.bool)]
-    )
+    mark = torch.arange(table.num_cells + len(chosen)) >= table.num_cells
     return replace(
         view,
         token=torch.cat([view.token, view.token[copied]]),
