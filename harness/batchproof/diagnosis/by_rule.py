@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from batchproof.api import Completion, Request
 from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
-from batchproof.diagnosis.by_promise import BY_PROMISE
 from batchproof.diagnosis.rerunner import Rerunner
 from batchproof.diagnosis.symptoms import is_bad
 from batchproof.findings.causes import Cause, Diagnosis
@@ -18,6 +18,26 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
 from batchproof.workload.workloads import Workload
 
+# The cause that goes with a broken promise, where nothing more is known.
+BY_PROMISE: Mapping[Promise, Cause] = {
+    Promise.P2: Cause.CAP,
+    Promise.P3: Cause.EOS,
+    Promise.P4: Cause.ORDER,
+    Promise.P6: Cause.MASK,
+    Promise.P7: Cause.POSITION,
+    Promise.P9: Cause.SCHEDULING,
+    Promise.P10: Cause.LIVENESS,
+    Promise.P11: Cause.ACCOUNTING,
+    Promise.P12: Cause.INPUT,
+    Promise.P13: Cause.CANCEL,
+    Promise.P14: Cause.STREAM,
+    Promise.P15: Cause.SIDE_EFFECT,
+    Promise.P16: Cause.RACE,
+    Promise.P17: Cause.SPECULATION,
+    Promise.P18: Cause.LOGPROBS,
+    Promise.P19: Cause.SAMPLING,
+    Promise.P20: Cause.SHAPES,
+}
 # Promises about behaviour, which wrong tokens cannot break.
 ABOUT_BEHAVIOUR = {
     Promise.P3,

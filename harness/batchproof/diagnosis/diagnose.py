@@ -19,6 +19,7 @@ from batchproof.diagnosis.hangs import explain_hang
 from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
 from batchproof.diagnosis.reruns import (
     Reruns,
+    Without,
     cause_by_reruns,
     is_right_without_drafts,
     rerun,
@@ -77,7 +78,7 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     reruns = rerun(rerunner, calls, symptom)
     if reruns.is_repeatable is False:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
-    explanation = explain(rerunner, calls, symptom, bool(reruns.is_right_alone))
+    explanation = explain(rerunner, calls, symptom, bool(reruns.is_right.get(Without.NEIGHBOURS)))
     rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
     if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:
         rounding = None
@@ -164,9 +165,9 @@ def _narrowed(cause: Cause, reruns: Reruns) -> Cause:
     """Replaces a general cause by chunks or preemption if the answer is wrong only with those."""
     if cause not in (Cause.ADDRESSING, Cause.FEED):
         return cause
-    if reruns.is_right_with_large_pool:
+    if reruns.is_right.get(Without.PREEMPTIONS):
         return Cause.PREEMPTION
-    return Cause.CHUNK if reruns.is_right_with_whole_prompts else cause
+    return Cause.CHUNK if reruns.is_right.get(Without.CHUNKS) else cause
 
 
 def _named(
@@ -178,12 +179,14 @@ def _named(
     rounding: float | None,
 ) -> Diagnosis:
     if explanation is not None:
-        words = f"{explanation.mistake.text} (request {symptom.request.request_id!r})"
-        cause = _narrowed(explanation.mistake.cause, reruns)
+        words = f"{explanation.text} (request {symptom.request.request_id!r})"
+        cause = _narrowed(explanation.cause, reruns)
         return Diagnosis(cause, words, (explanation.words(), *reruns.facts))
     by_reruns = cause_by_reruns(reruns, symptom, calls)
     none = "no mistake of the list gives this answer"
-    if rounding is not None and 1e-3 < rounding < (0.05 if reruns.is_right_alone else 3.0):
+    if rounding is not None and 1e-3 < rounding < (
+        0.05 if reruns.is_right.get(Without.NEIGHBOURS) else 3.0
+    ):
         text = "the logits are off by no more than rounding to bfloat16 would make them"
         return Diagnosis(Cause.PRECISION, text, (f"{rounding:.2g} times as much", *reruns.facts))
     if by_reruns is not None:

@@ -171,7 +171,7 @@ def _tried(
     if share is not None or observed.logits is None or mistake.is_rounding:
         if share is not None:
             known = None if observed.logits is None else share
-            yield Explanation(mistake, known, num_outputs, "all")
+            yield Explanation(mistake.cause, mistake.text, known, num_outputs, "all")
         return
     first_step = table.step[suspect.honest.samples[0]]
     for extent, where in (("later", table.step >= first_step), ("one", table.step == first_step)):
@@ -182,7 +182,7 @@ def _tried(
             seen = observed.first()
         share = seen.share(centred(logits_of(subject, view)), is_rounding=False)
         if share is not None:
-            yield Explanation(mistake, share, len(seen.tokens), extent)
+            yield Explanation(mistake.cause, mistake.text, share, len(seen.tokens), extent)
             return
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,29 +15,16 @@ ROUNDING_SHARE = 0.5
 ROUNDING_LEAVES = 1e-3
 
 
-class AnyMistake(Protocol):
-    """A cause, in words an engineer can act on."""
-
-    @property
-    def cause(self) -> Cause:
-        """The class of mistakes."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """The words."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A mistake that explains the answer.
+    """A mistake that explains the answer: its cause, and `text`, words an engineer can act on.
 
     `share` is the part of the distance between the right logits and the engine's that it leaves; None
     if only tokens could be compared.
     """
 
-    mistake: AnyMistake
+    cause: Cause
+    text: str
     share: float | None
     num_outputs: int
     extent: str  # "all" steps; the first wrong one and "later" ones; that "one" only

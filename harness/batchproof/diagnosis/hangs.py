@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batchproof.api import EngineConfig
-from batchproof.diagnosis.by_promise import BY_PROMISE
+from batchproof.diagnosis.by_rule import BY_PROMISE
 from batchproof.diagnosis.rerunner import HANG_TIME_LIMIT_S, Rerunner
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.findings.failure import Failure

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.prefixes import may_share
@@ -12,26 +13,45 @@ from batchproof.diagnosis.symptoms import Symptom, is_bad, symptoms_of
 from batchproof.findings.causes import Cause
 from batchproof.workload.workloads import Workload
 
-ROOMY = EngineConfig()
 FEWEST_HALVED = 8  # tokens
 NUM_REWRITTEN = 6  # requests whose contents are rewritten, one at a time
+
+
+class Without(Enum):
+    """What a rerun leaves out, in words of the report."""
+
+    NEIGHBOURS = "alone on a fresh engine"
+    HISTORY = "on a fresh engine, without the calls before"
+    ABORTS = "with nothing aborted"
+    BAD_REQUESTS = "without the bad request"
+    PREFIX_CACHE = "with prefix caching off"
+    PREEMPTIONS = "with a pool that never runs full"
+    CHUNKS = "with a budget that holds whole prompts"
+
+
+# What it shows if the answer is right without it, the most certain first.
+SHOWN = {
+    Without.PREFIX_CACHE: (
+        Cause.STALE,
+        "it is right while nothing is taken over from a prefix cache",
+    ),
+    Without.HISTORY: (Cause.STALE, "an earlier call changes the answer"),
+    Without.ABORTS: (Cause.CANCEL, "an abort of another request changes the answer"),
+    Without.BAD_REQUESTS: (Cause.INPUT, "a bad request beside it changes the answer"),
+    Without.PREEMPTIONS: (Cause.PREEMPTION, "it is right while nothing is preempted"),
+    Without.CHUNKS: (Cause.CHUNK, "it is right while no prompt is fed in parts"),
+}
 
 
 @dataclass
 class Reruns:
     """What the reruns show, as values and as `facts` for the report.
 
-    A value of None means that the rerun does not apply or did not finish.
+    A value of None, or no entry, means that the rerun does not apply or did not finish.
     """
 
     is_repeatable: bool | None = None
-    is_right_alone: bool | None = None
-    is_right_without_history: bool | None = None
-    is_right_without_prefix_cache: bool | None = None
-    is_right_with_large_pool: bool | None = None
-    is_right_with_whole_prompts: bool | None = None
-    is_right_without_aborts: bool | None = None
-    is_right_without_bad_requests: bool | None = None
+    is_right: dict[Without, bool | None] = field(default_factory=dict)
     movers: list[str] = field(default_factory=list)  # neighbours whose contents move the answer
     facts: list[str] = field(default_factory=list)
 
@@ -42,9 +62,8 @@ def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns
     Raises `OutOfTimeError`.
     """
     found = Reruns()
-    workloads = [call.workload for call in calls]
     case = _Case(rerunner, calls, symptom, found)
-    again = rerunner.run(workloads)
+    again = rerunner.run(case.workloads)
     if again is not None:
         was, now = (
             each[symptom.call].completion(symptom.request.request_id) for each in (calls, again)
@@ -52,27 +71,35 @@ def rerun(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> Reruns
         found.is_repeatable = same_answer(was, now)
         if not found.is_repeatable:
             found.facts.append("the same calls on another fresh engine: answered differently")
-    here = workloads[symptom.call]
-    others = [r for r in here.requests if r is not symptom.request]
-    found.is_right_alone = case.is_right("alone on a fresh engine", [_only(here, symptom.request)])
-    if symptom.call and len(calls) > 1:
-        found.is_right_without_history = case.is_right(
-            "on a fresh engine, without the calls before", [here]
-        )
-    if here.aborts:
-        without = replace(here, aborts=())
-        found.is_right_without_aborts = case.is_right(
-            "with nothing aborted", _swapped(workloads, symptom, without)
-        )
-    good = [r for r in here.requests if not is_bad(r, rerunner.trial.oracle)]
-    if len(good) < len(here.requests):
-        found.is_right_without_bad_requests = case.is_right(
-            "without the bad request", _swapped(workloads, symptom, here.with_requests(good))
-        )
-    _limits(case, workloads, found)
-    if others and found.is_right_alone is not False:
-        _rewrite(case, workloads, here, found)
+    for without, workloads in _changes(case):
+        found.is_right[without] = case.is_right(without.value, workloads)
+    has_others = any(r is not symptom.request for r in case.here.requests)
+    if has_others and found.is_right[Without.NEIGHBOURS] is not False:
+        _rewrite(case)
     return found
+
+
+def _changes(case: _Case) -> Iterator[tuple[Without, list[Workload]]]:
+    """Yields the changes that apply, and the calls under each."""
+    here, workloads, symptom = case.here, case.workloads, case.symptom
+    trial, config = case.rerunner.trial, workloads[-1].config
+    yield Without.NEIGHBOURS, [_only(here, symptom.request)]
+    if symptom.call:
+        yield Without.HISTORY, [here]
+    if here.aborts:
+        yield Without.ABORTS, case.with_call(replace(here, aborts=()))
+    good = [r for r in here.requests if not is_bad(r, trial.oracle)]
+    if len(good) < len(here.requests):
+        yield Without.BAD_REQUESTS, case.with_call(here.with_requests(good))
+    if may_share(config, trial.capabilities):
+        yield Without.PREFIX_CACHE, case.with_config(prefix_caching=False)
+    if Capability.PREEMPTION in trial.capabilities and config.num_blocks is not None:
+        yield Without.PREEMPTIONS, case.with_config(num_blocks=None)
+    longest = max((len(r.prompt_token_ids) for w in workloads for r in w.requests), default=0)
+    has_chunks = Capability.CHUNKED_PREFILL in trial.capabilities
+    if has_chunks and config.max_num_batched_tokens < 4 * longest:
+        roomy = EngineConfig().max_num_batched_tokens
+        yield Without.CHUNKS, case.with_config(max_num_batched_tokens=roomy)
 
 
 def is_right_without_drafts(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> bool | None:
@@ -80,11 +107,11 @@ def is_right_without_drafts(rerunner: Rerunner, calls: Sequence[Call], symptom: 
 
     Raises `OutOfTimeError`.
     """
-    workloads = [call.workload for call in calls]
-    if not workloads[-1].config.num_speculative_tokens:
+    if not calls[-1].workload.config.num_speculative_tokens:
         return None
-    plain = [each.with_config(num_speculative_tokens=None, draft_agreement=None) for each in workloads]
-    return _Case(rerunner, calls, symptom, Reruns()).is_right("without speculation", plain)
+    case = _Case(rerunner, calls, symptom, Reruns())
+    plain = case.with_config(num_speculative_tokens=None, draft_agreement=None)
+    return case.is_right("without speculation", plain)
 
 
 def shows_with_half(
@@ -115,6 +142,24 @@ class _Case:
     symptom: Symptom
     found: Reruns
 
+    @property
+    def workloads(self) -> list[Workload]:
+        """What the engine was given."""
+        return [call.workload for call in self.calls]
+
+    @property
+    def here(self) -> Workload:
+        """That with the request."""
+        return self.calls[self.symptom.call].workload
+
+    def with_call(self, new: Workload) -> list[Workload]:
+        """Returns the calls with another one in place of that of the request."""
+        return [new if number == self.symptom.call else w for number, w in enumerate(self.workloads)]
+
+    def with_config(self, **changes: object) -> list[Workload]:
+        """Returns the calls with changed fields of their limits."""
+        return [each.with_config(**changes) for each in self.workloads]
+
     def is_right(self, words: str, workloads: Sequence[Workload]) -> bool | None:
         """Returns whether the request is answered rightly in its call, or in the last one if there are
         fewer calls."""
@@ -134,34 +179,10 @@ def _only(workload: Workload, request: Request) -> Workload:
     return replace(workload, requests=(request,), arrivals=arrivals, aborts=())
 
 
-def _swapped(workloads: Sequence[Workload], symptom: Symptom, new: Workload) -> list[Workload]:
-    return [new if number == symptom.call else each for number, each in enumerate(workloads)]
-
-
-def _limits(case: _Case, workloads: Sequence[Workload], found: Reruns) -> None:
-    """Reruns without the prefix cache, with a large pool, and with a token budget above every
-    prompt."""
-    capabilities = case.rerunner.trial.capabilities
-    config = workloads[-1].config
-    if may_share(config, capabilities):
-        unshared = [each.with_config(prefix_caching=False) for each in workloads]
-        found.is_right_without_prefix_cache = case.is_right("with prefix caching off", unshared)
-    if Capability.PREEMPTION in capabilities and config.num_blocks is not None:
-        large = [each.with_config(num_blocks=None) for each in workloads]
-        found.is_right_with_large_pool = case.is_right("with a pool that never runs full", large)
-    longest = max((len(r.prompt_token_ids) for w in workloads for r in w.requests), default=0)
-    if Capability.CHUNKED_PREFILL in capabilities and config.max_num_batched_tokens < 4 * longest:
-        whole = [
-            each.with_config(max_num_batched_tokens=ROOMY.max_num_batched_tokens) for each in workloads
-        ]
-        found.is_right_with_whole_prompts = case.is_right(
-            "with a budget that holds whole prompts", whole
-        )
-
-
-def _rewrite(case: _Case, workloads: Sequence[Workload], here: Workload, found: Reruns) -> None:
+def _rewrite(case: _Case) -> None:
     """Rewrites each neighbour at the same length and notes whose contents change the answer."""
-    symptom, vocab_size = case.symptom, case.rerunner.trial.subject.vocab_size
+    here, symptom, found = case.here, case.symptom, case.found
+    vocab_size = case.rerunner.trial.subject.vocab_size
     was = case.calls[symptom.call].completion(symptom.request.request_id)
     for number, request in enumerate(here.requests[:NUM_REWRITTEN]):
         if request is symptom.request or not request.prompt_token_ids:
@@ -169,7 +190,7 @@ def _rewrite(case: _Case, workloads: Sequence[Workload], here: Workload, found: 
         shifted = tuple((token + 1) % vocab_size for token in request.prompt_token_ids)
         rewritten = list(here.requests)
         rewritten[number] = replace(request, prompt_token_ids=shifted, eos_token_ids=frozenset())
-        calls = case.rerunner.run(_swapped(workloads, symptom, here.with_requests(rewritten)))
+        calls = case.rerunner.run(case.with_call(here.with_requests(rewritten)))
         now = calls and calls[symptom.call].completion(symptom.request.request_id)
         if calls is not None and not same_answer(was, now or None):
             found.movers.append(request.request_id)
@@ -185,27 +206,12 @@ def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> t
 
     Used where no mistake of the list explains the answer.
     """
-    verdicts = (
-        (found.is_repeatable is False, Cause.RACE, "the same calls give different answers"),
-        (
-            found.is_right_without_prefix_cache,
-            Cause.STALE,
-            "it is right while nothing is taken over from a prefix cache",
-        ),
-        (found.is_right_without_history, Cause.STALE, "an earlier call changes the answer"),
-        (found.is_right_without_aborts, Cause.CANCEL, "an abort of another request changes the answer"),
-        (
-            found.is_right_without_bad_requests,
-            Cause.INPUT,
-            "a bad request beside it changes the answer",
-        ),
-        (found.is_right_with_large_pool, Cause.PREEMPTION, "it is right while nothing is preempted"),
-        (found.is_right_with_whole_prompts, Cause.CHUNK, "it is right while no prompt is fed in parts"),
-    )
-    for applies, cause, words in verdicts:
-        if applies:
-            return cause, words
-    if found.is_right_alone and found.movers:
+    if found.is_repeatable is False:
+        return Cause.RACE, "the same calls give different answers"
+    for without, shown in SHOWN.items():
+        if found.is_right.get(without):
+            return shown
+    if found.is_right.get(Without.NEIGHBOURS) and found.movers:
         return _leak_or_stale(found, symptom, calls)
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from batchproof.diagnosis.state_replay import (
     states,
     with_states_of,
 )
-from batchproof.findings.causes import Cause
 
 Edit = Callable[[Any], Any]
 
@@ -31,70 +30,72 @@ class StateMistake:
     text: str
     change: Change
     is_rounding: bool = False
-    cause: Cause = Cause.STATE
 
 
+@dataclass(frozen=True)
 class Before(Change):
     """Edits the cache that these passes start from."""
 
-    def __init__(self, numbers: Sequence[int], edit: Edit) -> None:
-        self._numbers, self._edit = numbers, edit
+    numbers: Sequence[int]
+    edit: Edit
 
     def before(self, number: int, cache: Any) -> Any:
-        return self._edit(cache) if number in self._numbers else cache
+        return self.edit(cache) if number in self.numbers else cache
 
 
+@dataclass(frozen=True)
 class Lost(Change):
     """Keeps the states from before these passes."""
 
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._numbers = numbers
+    numbers: Sequence[int]
 
     def after(self, number: int, old: Any, cache: Any) -> Any:
-        if number not in self._numbers:
+        if number not in self.numbers:
             return cache
         return cleared(cache, KINDS) if old is None else with_states_of(cache, old)
 
 
+@dataclass(frozen=True)
 class Doubled(Change):
     """Adds what these passes add to the recurrence a second time."""
 
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._numbers = numbers
+    numbers: Sequence[int]
 
     def after(self, number: int, old: Any, cache: Any) -> Any:
-        if number in self._numbers and old is None:
+        if number in self.numbers and old is None:
             for new in states(cache, RECURRENCE):
                 new.mul_(2)
-        elif number in self._numbers:
+        elif number in self.numbers:
             for new, was in zip(states(cache, RECURRENCE), states(old, RECURRENCE), strict=True):
                 new.add_(new - was)
         return cache
 
 
+@dataclass(frozen=True)
 class FedAgain(Change):
     """Feeds the last token of a pass to the states again."""
 
-    def __init__(self, replay: StateReplay, number: int, last: Pass) -> None:
-        self._replay, self._number = replay, number
-        end = last.context_len + len(last.token_ids) - 1
-        self._again = Pass(last.step, last.epoch, end, last.token_ids[-1:], last.last_cell)
+    replay: StateReplay
+    number: int
+    last: Pass
 
     def after(self, number: int, old: Any, cache: Any) -> Any:  # noqa: ARG002
-        if number != self._number:
+        if number != self.number:
             return cache
-        fed, _ = self._replay.fed(self._again, cache)
+        tokens = self.last.token_ids[-1:]
+        again = replace(self.last, context_len=self.last.end - 1, token_ids=tokens)
+        fed, _ = self.replay.fed(again, cache)
         return with_states_of(cache, fed)
 
 
+@dataclass(frozen=True)
 class PushedOut(Change):
     """Shifts zeros into the convolution's window behind the first pass."""
 
-    def __init__(self, num_pads: int) -> None:
-        self._num_pads = num_pads
+    num_pads: int
 
     def after(self, number: int, old: Any, cache: Any) -> Any:  # noqa: ARG002
-        return shifted(cache, -self._num_pads) if number == 0 else cache
+        return shifted(cache, -self.num_pads) if number == 0 else cache
 
 
 def cleared(cache: Any, kinds: Sequence[str]) -> Any:

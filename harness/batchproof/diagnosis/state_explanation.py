@@ -12,6 +12,7 @@ from batchproof.diagnosis.rerunner import OutOfTimeError, Rerunner
 from batchproof.diagnosis.state_changes import StateMistake
 from batchproof.diagnosis.state_mistakes import state_mistakes
 from batchproof.diagnosis.state_replay import Pass, StateReplay
+from batchproof.findings.causes import Cause
 from batchproof.oracle.oracle import centred
 
 
@@ -48,5 +49,5 @@ def _explanations(
         share = seen.share(predicted[: len(seen.tokens)], mistake.is_rounding)
         if share is not None:
             known = None if observed.logits is None else share
-            yield Explanation(mistake, known, len(seen.tokens), extent)
+            yield Explanation(Cause.STATE, mistake.text, known, len(seen.tokens), extent)
             return

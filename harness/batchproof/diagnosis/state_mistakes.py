@@ -22,7 +22,6 @@ from batchproof.diagnosis.state_changes import (
     shifted,
     with_swapped_layers,
 )
-from batchproof.diagnosis.state_prefix_mistakes import prefix_mistakes
 from batchproof.diagnosis.state_replay import (
     CONVOLUTION,
     KINDS,
@@ -35,6 +34,8 @@ from batchproof.diagnosis.state_replay import (
 MOST = 1 << 20  # passes
 MOST_TENANTS = 6  # former ones whose state is tried
 MOST_PASSES = 24  # before the first wrong output, each of which is tried
+MOST_OTHERS = 6  # sequences whose states behind a prefix are tried
+MOST_BORDERS = 8  # of each
 WORDS = {KINDS: "states", (RECURRENCE,): "recurrence", (CONVOLUTION,): "window of the convolution"}
 
 
@@ -43,12 +44,38 @@ def state_mistakes(replay: StateReplay, suspect: Suspect) -> Iterator[StateMista
     passes = replay.passes(suspect.seq)
     wrong = int(suspect.honest.samples[0])
     num_right = next(number for number, each in enumerate(passes) if each.last_cell >= wrong)
-    yield from prefix_mistakes(replay, suspect, passes)
+    yield from _taken_over(replay, suspect, passes)
     yield from _left_over(replay, suspect, passes)
     yield from _at_chunks(passes)
     yield from _of_neighbours(replay, suspect, passes[: num_right + 1])
     yield from _once(replay, passes[: num_right + 1])
     yield from _always()
+
+
+def _taken_over(
+    replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]
+) -> Iterator[StateMistake]:
+    """Yields mistakes of what a sequence has behind the tokens that it took over, if it took any."""
+    table, num_taken = suspect.table, len(passes[0].token_ids)
+    if not table.is_reused[passes[0].last_cell]:
+        return
+    where = f"behind the {num_taken} tokens it took over"
+    change = Before([1], partial(cleared, kinds=KINDS))
+    yield StateMistake(f"{where} the states are empty", change)
+    earlier = (table.seq[table.step <= passes[0].step]).unique().tolist()
+    for number in earlier[: -MOST_OTHERS - 1 : -1]:
+        fed = table.sequences[number]
+        own = table.index[(table.seq == number) & (table.step < passes[1].step)]
+        last, size = int(own.max()) + 1, suspect.config.block_size
+        borders = [*range(size, last + 1, size)][-MOST_BORDERS:]
+        for end in sorted({num_taken, *borders, fed.num_prompt_tokens, last}):
+            tokens = fed.token_ids[:end]
+            if not 0 < end <= last or tokens == passes[0].token_ids:
+                continue
+            theirs = replay.behind(tokens)
+            change = Before([1], partial(with_states_of, other=theirs))
+            whose = "it had before" if number == suspect.seq else f"{fed.request.request_id!r} had"
+            yield StateMistake(f"{where} it has the states that {whose} behind {end}", change)
 
 
 def _left_over(replay: StateReplay, suspect: Suspect, passes: Sequence[Pass]) -> Iterator[StateMistake]:
@@ -114,8 +141,7 @@ def _of_neighbours(
 def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]:
     """Yields mistakes of a single pass, those nearest to the wrong output first."""
     for number, each in reversed([*enumerate(passes)][-MOST_PASSES:]):
-        end = each.context_len + len(each.token_ids)
-        where = f"positions {each.context_len} to {end - 1}"
+        where = f"positions {each.context_len} to {each.end - 1}"
         if number:
             for kinds, words in WORDS.items():
                 change = Before([number], partial(cleared, kinds=kinds))
@@ -127,7 +153,7 @@ def _once(replay: StateReplay, passes: Sequence[Pass]) -> Iterator[StateMistake]
         yield StateMistake(f"the states do not keep what {where} change", Lost([number]))
         yield StateMistake(f"what {where} add to the recurrence counts twice", Doubled([number]))
         again = FedAgain(replay, number, each)
-        yield StateMistake(f"the token of position {end - 1} is fed to the states twice", again)
+        yield StateMistake(f"the token of position {each.end - 1} is fed to the states twice", again)
 
 
 def _always() -> Iterator[StateMistake]:

@@ -37,6 +37,11 @@ class Pass:
     last_cell: int
 
     @property
+    def end(self) -> int:
+        """The number of tokens that are cached after it."""
+        return self.context_len + len(self.token_ids)
+
+    @property
     def is_later_chunk(self) -> bool:
         """Whether it is several tokens behind others."""
         return self.context_len > 0 and len(self.token_ids) > 1
@@ -78,6 +83,10 @@ def passes_of(table: CellTable, seq: int) -> list[Pass]:
     return found
 
 
+def _of_last_epoch(passes: Sequence[Pass]) -> list[Pass]:
+    return [each for each in passes if each.epoch == passes[-1].epoch]
+
+
 class StateReplay:
     """Repeats passes over sequences of one table."""
 
@@ -92,17 +101,15 @@ class StateReplay:
 
     def passes(self, seq: int) -> list[Pass]:
         """Returns the passes since the sequence was last admitted."""
-        found = passes_of(self._table, seq)
-        return [each for each in found if each.epoch == found[-1].epoch]
+        return _of_last_epoch(passes_of(self._table, seq))
 
     @torch.inference_mode()
     def _kept(self, seq: int, step: int) -> Any:
         """Returns the cache of an honestly served sequence behind its passes before a step; None if
         there are none."""
-        passes = [each for each in passes_of(self._table, seq) if each.step < step]
-        passes = [each for each in passes if each.epoch == passes[-1].epoch]
+        earlier = [each for each in passes_of(self._table, seq) if each.step < step]
         kept: Any = None
-        for each in passes:
+        for each in _of_last_epoch(earlier):
             kept, _ = self.fed(each, kept)
         return kept
 
@@ -124,8 +131,7 @@ class StateReplay:
         tokens = torch.tensor([each.token_ids], device=self._model.device)
         given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if self._has_positions:
-            end = each.context_len + len(each.token_ids)
-            positions = torch.arange(each.context_len, end, device=self._model.device)
+            positions = torch.arange(each.context_len, each.end, device=self._model.device)
             given["position_ids"] = positions[None]
         given[self._cache_name] = self.empty() if kept is None else copy.deepcopy(kept)
         output = self._model(**given)
