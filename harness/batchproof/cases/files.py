@@ -12,6 +12,7 @@ import yaml
 
 from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParams
 from batchproof.cases.schema import (
+    EVENTS,
     Call,
     Case,
     CaseExpectation,
@@ -42,7 +43,6 @@ REQUEST_KEYS = ("prompt", "max_new_tokens", "id", "eos", "arrive", "abort", "sam
 CONFIG_KEYS = tuple(f.name for f in fields(EngineConfig) if f.name != "return_logits")
 SWITCHES = ("prefix_caching",)  # of those, the ones that are true or false
 SHARES = ("draft_agreement",)  # numbers from 0 to 1
-EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit", "acceptance", "rejection")
 PROMPT_FORMS = "a text, a list of ids, {length, seed}, {token, length} or {context, seed}"
 EOS_FORMS = "an id, 'ref[k]', 'ref[last]', 'prompt[k]' or 'prompt-only[k]'"
 EOS_REF = re.compile(r"(ref|prompt|prompt-only)\[(\d+|last)\]")
@@ -79,7 +79,7 @@ def _case(item: YamlNode) -> Case:
         raise found["abort_unknown"].place.error("abort_unknown goes with 'requests', not with 'calls'")
     config = _config(found["config"]) if "config" in found else EngineConfig()
     expect = _case_expectation(found["expect"]) if "expect" in found else CaseExpectation()
-    if (expect.acceptance or expect.rejection) and config.num_speculative_tokens is None:
+    if expect.events & {"acceptance", "rejection"} and config.num_speculative_tokens is None:
         rule = "acceptance and rejection need config: {num_speculative_tokens: ...}"
         raise found["expect"].place.error(rule)
     return Case(
@@ -131,7 +131,7 @@ def _abort_unknown(found: dict[str, YamlNode]) -> tuple[tuple[str, int], ...]:
 def _case_expectation(item: YamlNode) -> CaseExpectation:
     found = item.mapping((*EVENTS, "max_steps"))
     return CaseExpectation(
-        **{event: found[event].true() for event in EVENTS if event in found},
+        events=frozenset(event for event in EVENTS if event in found and found[event].true()),
         max_steps=found["max_steps"].integer(at_least=1) if "max_steps" in found else None,
     )
 

@@ -14,6 +14,8 @@ from batchproof.api import Capability, EngineConfig, FinishReason, SamplingParam
 from batchproof.requirements.promises import Promise
 from batchproof.validation.source_lines import SourceLine
 
+EVENTS = ("preemption", "chunked", "slot_reuse", "mixed_step", "prefix_hit", "acceptance", "rejection")
+
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
@@ -97,15 +99,9 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class CaseExpectation:
-    """Events that must show in the trace, or the case has proved nothing."""
+    """Events, of `EVENTS`, that must show in the trace, or the case has proved nothing."""
 
-    preemption: bool = False
-    chunked: bool = False
-    slot_reuse: bool = False
-    mixed_step: bool = False
-    prefix_hit: bool = False
-    acceptance: bool = False
-    rejection: bool = False
+    events: frozenset[str] = frozenset()
     max_steps: int | None = None
 
     @property
@@ -168,10 +164,10 @@ class Case:
         implied = {
             Capability.STEPPING: self.needs_stepping,
             Capability.TRACING: not self.expect.is_empty,
-            Capability.PREEMPTION: self.expect.preemption,
-            Capability.CHUNKED_PREFILL: self.expect.chunked or self.has_prompt_above_budget,
-            Capability.SCHEDULING: self.expect.mixed_step,
-            Capability.PREFIX_CACHING: self.expect.prefix_hit,
+            Capability.PREEMPTION: "preemption" in self.expect.events,
+            Capability.CHUNKED_PREFILL: "chunked" in self.expect.events or self.has_prompt_above_budget,
+            Capability.SCHEDULING: "mixed_step" in self.expect.events,
+            Capability.PREFIX_CACHING: "prefix_hit" in self.expect.events,
             Capability.SPECULATION: self.config.num_speculative_tokens is not None,
         }
         return tuple(c.value for c in Capability if c in self.declared_needs or implied.get(c, False))
