@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,23 @@ def made_up(name: str = "r0") -> FailureFile:
     subject = Subject("ragged", None, MODEL, "cpu", "float32")
     case = CaseNote("a-case", "cases/a.yaml:3", "because")
     failure = Failure(finding.under(Promise.P5, "afterwards"), Scene((run,), (run,)), subject, case)
-    return FailureFile(failure, "test_x.py::test", 2.0, should_be=(answer, None), is_shown_again=True)
+    return filed(failure, (answer, None), is_shown_again=True)
+
+
+def filed(
+    failure: Failure, should_be: Sequence[Completion | None], is_shown_again: bool
+) -> FailureFile:
+    return FailureFile.of(
+        failure,
+        should_be,
+        test="test_x.py::test",
+        time_limit_s=2.0,
+        compute_dtype=None,
+        kv_cache_dtype="auto",
+        is_shown_again=is_shown_again,
+        script=None,
+        no_script=None,
+    )
 
 
 @pytest.mark.parametrize("name", ["r0", "", "'quoted'", 'dou"ble', "line\nbreak", "ü\ud800"])
@@ -298,11 +314,10 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
 def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    honest = made_up()
     workload = Workload((Request("r0", (3, 1, 4), 3),))
-    failure = replace(honest.failure, scene=Scene((Run(1, workload),)), case=None)
+    failure = replace(made_up().failure, scene=Scene((Run(1, workload),)), case=None)
     path = tmp_path / "failure.json"
-    path.write_text(replace(honest, failure=failure, is_shown_again=False).text(), encoding="utf-8")
+    path.write_text(filed(failure, (), is_shown_again=False).text(), encoding="utf-8")
     assert replay(path) == 2
     assert "cannot tell: one engine alone did not show it" in capsys.readouterr().out
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.errors import UsageError
@@ -22,31 +23,6 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class FailureFile:
-    """The content of a failure file.
-
-    `should_be` holds the right answers to the last run, None for a request that must be refused.
-    `is_shown_again` states whether the engine failed the same way when the file was written; None:
-    not tried. `script` names the stand-alone script beside the file, `no_script` the reason why there
-    is none.
-    """
-
-    failure: Failure
-    test: str
-    time_limit_s: float
-    compute_dtype: str | None = None
-    kv_cache_dtype: str = "auto"
-    should_be: tuple[Completion | None, ...] = ()
-    is_shown_again: bool | None = None
-    script: str | None = None
-    no_script: str | None = None
-
-    def text(self) -> str:
-        """Returns the content of the file."""
-        return json.dumps(encode(_stored(self)), indent=1) + "\n"
-
-
-@dataclass(frozen=True)
 class StoredRequest:
     """A request under the keys of the file."""
 
@@ -56,6 +32,13 @@ class StoredRequest:
     eos: tuple[int, ...]
     sampling: Mapping[str, object] | None = None
 
+    @classmethod
+    def of(cls, request: Request) -> StoredRequest:
+        """Returns the request in the form of the file."""
+        eos = tuple(sorted(request.eos_token_ids))
+        asked = None if request.sampling is None else plain_values(request.sampling)
+        return cls(request.request_id, request.prompt_token_ids, request.max_new_tokens, eos, asked)
+
     def request(self) -> Request:
         """Returns the request itself. Raises `ValueError` for parameters out of place."""
         asked = None if self.sampling is None else sampling_params(self.sampling)
@@ -64,12 +47,15 @@ class StoredRequest:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """A completion under the keys of the file."""
+    """A completion under the keys of the file. Raises `ValueError` for an unknown finish reason."""
 
     id: str
     tokens: tuple[int, ...]
     finish_reason: str
     error: str | None
+
+    def __post_init__(self) -> None:
+        _known("finish_reason", self.finish_reason, FinishReason)
 
     @classmethod
     def of(cls, answer: Completion) -> StoredAnswer:
@@ -77,9 +63,8 @@ class StoredAnswer:
         return cls(answer.request_id, answer.token_ids, answer.finish_reason.value, answer.error)
 
     def completion(self) -> Completion:
-        """Returns the completion itself. Raises `ValueError` for an unknown finish reason."""
-        reason = _known("finish_reason", self.finish_reason, FinishReason)
-        return Completion(self.id, self.tokens, FinishReason(reason), self.error)
+        """Returns the completion itself."""
+        return Completion(self.id, self.tokens, FinishReason(self.finish_reason), self.error)
 
 
 @dataclass(frozen=True)
@@ -97,16 +82,7 @@ class StoredRun:
     def of(cls, run: Run) -> StoredRun:
         """Returns the run in the form of the file."""
         asked = run.workload
-        requests = tuple(
-            StoredRequest(
-                each.request_id,
-                each.prompt_token_ids,
-                each.max_new_tokens,
-                tuple(sorted(each.eos_token_ids)),
-                None if each.sampling is None else plain_values(each.sampling),
-            )
-            for each in asked.requests
-        )
+        requests = tuple(map(StoredRequest.of, asked.requests))
         got = tuple(map(StoredAnswer.of, run.completions))
         arrivals = None if asked.arrivals is None else tuple(asked.arrivals)
         return cls(run.serial, asked.config, requests, arrivals, tuple(asked.aborts), got)
@@ -119,11 +95,17 @@ class StoredRun:
         return Run(self.engine_number, workload, tuple(each.completion() for each in self.got))
 
 
-@dataclass(frozen=True)
-class StoredFailure:
-    """The document: its fields are the keys of the file."""
+@dataclass(frozen=True, kw_only=True)
+class FailureFile:
+    """The content of a failure file; its fields are the keys.
 
-    schema: int
+    `should_be` holds the right answers to the last run, None for a request that must be refused.
+    `is_shown_again` states whether the engine failed the same way when the file was written; None:
+    not tried. `script` names the stand-alone script beside the file, `no_script` the reason why there
+    is none.
+    """
+
+    schema: int = SCHEMA
     headline: str
     promise: str
     rule: str
@@ -145,32 +127,42 @@ class StoredFailure:
     script: str | None
     no_script: str | None
 
+    @classmethod
+    def of(cls, failure: Failure, should_be: Sequence[Completion | None], **others: Any) -> FailureFile:
+        """Returns the file of a failure; `others` are the fields that it does not know itself."""
+        finding, scene = failure.finding, failure.scene
+        return cls(
+            headline=first_line(finding),
+            promise=finding.promise.id,
+            rule=finding.rule.id,
+            request_id=finding.request_id,
+            step=finding.step,
+            facts={name: thawed(value) for name, value in finding.facts.items()},
+            appeared=finding.appeared,
+            case=failure.case,
+            subject=failure.subject,
+            runs=tuple(map(StoredRun.of, scene.runs)),
+            other_runs=tuple(map(StoredRun.of, scene.other)),
+            should_be=tuple(None if each is None else StoredAnswer.of(each) for each in should_be),
+            is_repeatable=failure.is_repeatable,
+            **others,
+        )
 
-def _stored(file: FailureFile) -> StoredFailure:
-    finding, scene = file.failure.finding, file.failure.scene
-    return StoredFailure(
-        SCHEMA,
-        first_line(finding),
-        finding.promise.id,
-        finding.rule.id,
-        finding.request_id,
-        finding.step,
-        {name: thawed(value) for name, value in finding.facts.items()},
-        finding.appeared,
-        file.test,
-        file.failure.case,
-        file.failure.subject,
-        file.compute_dtype,
-        file.kv_cache_dtype,
-        file.time_limit_s,
-        tuple(map(StoredRun.of, scene.runs)),
-        tuple(map(StoredRun.of, scene.other)),
-        tuple(None if each is None else StoredAnswer.of(each) for each in file.should_be),
-        file.failure.is_repeatable,
-        file.is_shown_again,
-        file.script,
-        file.no_script,
-    )
+    @cached_property
+    def failure(self) -> Failure:
+        """The failure itself. Raises `ValueError` for a value out of place."""
+        if not self.runs:
+            raise ValueError("runs is empty")
+        promise = Promise[_known("promise", self.promise, (each.id for each in Promise))]
+        rule = Rule.by_id(_known("rule", self.rule, (each.id for each in Rule)))
+        facts = cast(Mapping[str, Fact], self.facts)  # JSON values
+        finding = Finding(promise, rule, self.request_id, self.step, facts, self.appeared)
+        scene = Scene(*(tuple(each.run() for each in runs) for runs in (self.runs, self.other_runs)))
+        return Failure(finding, scene, self.subject, self.case, self.is_repeatable)
+
+    def text(self) -> str:
+        """Returns the text of the file."""
+        return json.dumps(encode(self), indent=1) + "\n"
 
 
 def read_failure(path: Path) -> FailureFile:
@@ -185,31 +177,11 @@ def read_failure(path: Path) -> FailureFile:
     if schema != SCHEMA:
         raise UsageError(f"{str(path)!r} has the schema {schema!r}, but must have {SCHEMA}")
     try:
-        return _file(decode(StoredFailure, found))
+        file = decode(FailureFile, found)
+        _ = file.failure  # is made once, here
     except ValueError as error:
         raise UsageError(f"failure file {str(path)!r} is damaged: {error}") from error
-
-
-def _file(stored: StoredFailure) -> FailureFile:
-    if not stored.runs:
-        raise ValueError("runs is empty")
-    promise = _known("promise", stored.promise, (each.id for each in Promise))
-    rule = _known("rule", stored.rule, (each.id for each in Rule))
-    where = stored.request_id, stored.step
-    facts = cast(Mapping[str, Fact], stored.facts)  # JSON values
-    finding = Finding(Promise[promise], Rule.by_id(rule), *where, facts, stored.appeared)
-    scene = Scene(*(tuple(each.run() for each in runs) for runs in (stored.runs, stored.other_runs)))
-    return FailureFile(
-        Failure(finding, scene, stored.subject, stored.case, stored.is_repeatable),
-        stored.test,
-        stored.time_limit_s,
-        stored.compute_dtype,
-        stored.kv_cache_dtype,
-        tuple(None if each is None else each.completion() for each in stored.should_be),
-        stored.is_shown_again,
-        stored.script,
-        stored.no_script,
-    )
+    return file
 
 
 def _known(field: str, value: str, choices: Iterable[str]) -> str:

@@ -37,16 +37,16 @@ def write(trial: Trial, failure: Failure, origin: FailureOrigin, directory: Path
         path.with_suffix(".yaml").write_text(case, encoding="utf-8")
     script, no_script = _script(trial, failure, path)
     precision = trial.oracle.precision
-    content = FailureFile(
+    content = FailureFile.of(
         failure,
-        origin.test,
-        trial.lab.time_limit_s,
-        precision.compute,
-        "int8" if precision.is_cache_int8 else "auto",
         right_answers(trial, failure.scene.workload),
-        _is_shown_again(trial, failure),
-        script,
-        no_script,
+        test=origin.test,
+        time_limit_s=trial.lab.time_limit_s,
+        compute_dtype=precision.compute,
+        kv_cache_dtype="int8" if precision.is_cache_int8 else "auto",
+        is_shown_again=_is_shown_again(trial, failure),
+        script=script,
+        no_script=no_script,
     )
     path.write_text(content.text(), encoding="utf-8")
     return path
