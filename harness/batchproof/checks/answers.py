@@ -21,7 +21,7 @@ import torch
 
 from batchproof.api import Completion, FinishReason, Request
 from batchproof.checks.broken import BrokenPromise, broken
-from batchproof.checks.choices import check_drawn, check_processed
+from batchproof.checks.choices import check_drawn, check_processed, of_each
 from batchproof.checks.logprobs import after_first, check_logprobs
 from batchproof.findings.finding import Facts, Rule
 from batchproof.oracle.choosing import is_drawn, num_until_end, sampling_of
@@ -33,10 +33,7 @@ NEAR_TIE_RISK = 1e-6  # chance at which an honest engine would exceed its near-t
 
 
 def check_completions(
-    requests: Sequence[Request],
-    completions: Sequence[Completion],
-    oracle: Oracle,
-    ledger: Ledger,
+    requests: Sequence[Request], completions: Sequence[Completion], oracle: Oracle, ledger: Ledger
 ) -> None:
     """Checks the answers to good requests, and counts them in the ledger. Where the model gives NaN,
     any answer will do.
@@ -66,14 +63,13 @@ def check_completions(
 
 def _score_together(pairs: Sequence[tuple[Request, Completion]], oracle: Oracle) -> None:
     """Scores the whole batch in one float64 pass; the oracle keeps the results for the checks below."""
-    vocab_size = oracle.subject.vocab_size
     answers = [
         (request.prompt_token_ids, tuple(completion.token_ids))
         for request, completion in pairs
         if (completion.logits is not None or request.sampling is not None)
         and completion.token_ids
         and len(completion.token_ids) <= request.max_new_tokens
-        and all(0 <= token < vocab_size for token in completion.token_ids)
+        and are_known(completion.token_ids, oracle)
     ]
     prompts = [
         after_first(request.prompt_token_ids)
@@ -159,12 +155,16 @@ def _is_chosen_otherwise(request: Request, completion: Completion, oracle: Oracl
     """Checks tokens that are not the argmax of the logits alone, and returns whether they are such.
     Raises `BrokenPromise`."""
     asked, tokens = sampling_of(request), completion.token_ids
-    is_known = all(0 <= token < oracle.subject.vocab_size for token in tokens)
-    if not is_known or not (asked.changes_logits or is_drawn(request)):
+    if not are_known(tokens, oracle) or not (asked.changes_logits or is_drawn(request)):
         return False
     check = check_drawn if is_drawn(request) else check_processed
     check(request, completion, oracle)
     return True
+
+
+def are_known(tokens: Sequence[int], oracle: Oracle) -> bool:
+    """Returns whether all tokens are in the vocabulary."""
+    return all(0 <= token < oracle.subject.vocab_size for token in tokens)
 
 
 def check_choices(request: Request, completion: Completion, oracle: Oracle, ledger: Ledger) -> None:
@@ -189,11 +189,10 @@ def _explained_steps(
 
     `is_flipped`: the answer is known to differ from the reference, so at least one is counted.
     """
-    if not all(0 <= token < oracle.subject.vocab_size for token in tokens):
+    if not are_known(tokens, oracle):
         return None  # a later token is outside the vocabulary; the first wrong one is reported
     exact = oracle.score(prompt, tokens)
-    chosen = exact.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
-    regret = exact.max(dim=-1).values - chosen
+    regret = exact.max(dim=-1).values - of_each(exact, tokens)
     if regret.max().item() > 2 * oracle.logit_bound:
         return None
     return max(int(is_flipped), int((regret > 0).sum()))

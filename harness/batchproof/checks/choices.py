@@ -25,7 +25,7 @@ def check_processed(request: Request, completion: Completion, oracle: Oracle) ->
     """Checks greedy choices from processed logits. Raises `BrokenPromise`."""
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
-    chosen = _of_each(exact, tokens)
+    chosen = of_each(exact, tokens)
     _require_allowed(request, tokens, chosen > -torch.inf)
     best = exact.max(dim=-1)
     regret = best.values - chosen
@@ -51,7 +51,7 @@ def check_drawn(request: Request, completion: Completion, oracle: Oracle) -> Non
     tokens = completion.token_ids
     exact = _processed(request, tokens, oracle)
     may_be = kept(exact, sampling_of(request), _slack(request, oracle))
-    _require_allowed(request, tokens, _of_each(may_be, tokens))
+    _require_allowed(request, tokens, of_each(may_be, tokens))
 
 
 def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
@@ -59,7 +59,7 @@ def _processed(request: Request, tokens: Tokens, oracle: Oracle) -> Tensor:
     return processed(oracle.score(request.prompt_token_ids, tokens), request, tokens)
 
 
-def _of_each(values: Tensor, tokens: Tokens) -> Tensor:
+def of_each(values: Tensor, tokens: Tokens) -> Tensor:
     """Returns each token's own value in its row, `(len(tokens),)`."""
     return values.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
 

@@ -7,14 +7,7 @@ from typing import Any
 
 import torch
 
-from batchproof.api import (
-    Completion,
-    FinishReason,
-    RowRecord,
-    StepRecord,
-    TokenEvent,
-    TokenLogprobs,
-)
+from batchproof.api import Completion, FinishReason, RowRecord, StepRecord, TokenEvent, TokenLogprobs
 from batchproof.checks.broken import broken
 from batchproof.findings.finding import Rule
 

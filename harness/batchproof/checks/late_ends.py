@@ -11,12 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchproof.api import (
-    Completion,
-    FinishReason,
-    Request,
-    StepRecord,
-)
+from batchproof.api import Completion, FinishReason, Request, StepRecord
 from batchproof.checks.broken import BrokenPromise, broken
 from batchproof.findings.finding import Rule
 from batchproof.workload.workloads import Workload

@@ -79,13 +79,7 @@ def _check_own(
     own = float(exact[token])
     if not abs(found.logprob - own) <= bound:  # `not`: a NaN must fail
         raise broken(
-            Rule.LOGPROB,
-            name,
-            **place,
-            token=token,
-            got=found.logprob,
-            should_be=own,
-            bound=bound,
+            Rule.LOGPROB, name, **place, token=token, got=found.logprob, should_be=own, bound=bound
         )
     best, worst = (int((exact > own + shift).sum()) + 1 for shift in (2 * bound, -2 * bound))
     worst = max(best, worst - 1)  # it stands among those that are not below it itself

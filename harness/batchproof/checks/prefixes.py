@@ -11,14 +11,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    EngineConfig,
-    FinishReason,
-    RowRecord,
-    StepRecord,
-)
+from batchproof.api import Capability, Completion, EngineConfig, FinishReason, RowRecord, StepRecord
 from batchproof.workload.workloads import Workload
 
 

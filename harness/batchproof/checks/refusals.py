@@ -93,9 +93,8 @@ def _is_told(
 def _is_parameter_told(words: str, asked: SamplingParams, request: Request, vocab_size: int) -> bool:
     """Returns whether the words name a parameter at fault, or its value; of an unknown token also the
     size of the vocabulary."""
-    plain = words.replace("\u2212", "-")
-    texts = (plain, SEPARATOR.sub("", plain))
-    said = {float(each) for text in texts for each in DECIMAL.findall(text)}
+    plain, joined = _readings(words)
+    said = {float(each) for text in (plain, joined) for each in DECIMAL.findall(text)}
     for name in _at_fault(asked, request, vocab_size):
         spelt = "|".join(filter(None, (r"[\W_]*".join(name.split("_")), ALIASES.get(name))))
         if re.search(rf"(?<![a-z])(?:{spelt})(?![a-z_])", plain, re.IGNORECASE):
@@ -132,10 +131,15 @@ def _flat(value: object) -> Iterator[float]:
             yield from _flat(each)
 
 
+def _readings(words: str) -> tuple[str, str]:
+    """Returns the words with plain minus signs, and with numbers joined at separators besides."""
+    plain = words.replace("\u2212", "-")
+    return plain, SEPARATOR.sub("", plain)
+
+
 def _said(words: str) -> set[int]:
     """Returns the numbers in the words, with and without a sign, and joined at separators."""
-    plain = words.replace("\u2212", "-")
-    found = {int(each) for text in (plain, SEPARATOR.sub("", plain)) for each in NUMBER.findall(text)}
+    found = {int(each) for text in _readings(words) for each in NUMBER.findall(text)}
     return found | {abs(each) for each in found}
 
 

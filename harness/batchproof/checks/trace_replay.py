@@ -33,16 +33,11 @@ class TraceReplay:
 
     def begin(self, step: int, record: StepRecord) -> None:
         """Applies preemptions and admissions. Raises `BrokenPromise` for an id that no request has."""
-        ids = [row.request_id for row in record.rows]
-        for request_id in (
-            *ids,
-            *record.waiting,
-            *record.admitted,
-            *record.finished,
-            *record.preempted,
-        ):
-            if request_id not in self.requests:
-                raise broken(Rule.NAMES, step=step, name=request_id)
+        fed = [row.request_id for row in record.rows]
+        names = (*fed, *record.waiting, *record.admitted, *record.finished, *record.preempted)
+        for name in names:
+            if name not in self.requests:
+                raise broken(Rule.NAMES, step=step, name=name)
         for request_id in record.preempted:
             self.num_cached[request_id] = 0
             self.running = [each for each in self.running if each != request_id]

@@ -103,12 +103,7 @@ def _evidence(
     tokens = torch.tensor(completion.token_ids[symptom.step : end])
     exact = centred(_exact(subject, table, seq, honest) if has_states else logits_of(subject, honest))
     given = None if completion.logits is None else completion.logits[symptom.step : end]
-    observed = Observed(
-        tokens,
-        _believed(given, tokens, exact),
-        exact,
-        1.5 * trial.oracle.logit_bound,
-    )
+    observed = Observed(tokens, _believed(given, tokens, exact), exact, 1.5 * trial.oracle.logit_bound)
     config = calls[symptom.call].workload.config
     is_continuous = Capability.SCHEDULING in trial.capabilities
     only_window = None if honest.within else window

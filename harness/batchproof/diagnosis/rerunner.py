@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    Engine,
-    EngineConfig,
-    StepRecord,
-)
+from batchproof.api import Capability, Completion, Engine, EngineConfig, StepRecord
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.prefixes import Computed, ComputedPrefixes, may_share
 from batchproof.checks.trace import check_accounting, check_positions

@@ -31,10 +31,7 @@ class Without(Enum):
 
 # What it shows if the answer is right without it, the most certain first.
 SHOWN = {
-    Without.PREFIX_CACHE: (
-        Cause.STALE,
-        "it is right while nothing is taken over from a prefix cache",
-    ),
+    Without.PREFIX_CACHE: (Cause.STALE, "it is right while nothing is taken over from a prefix cache"),
     Without.HISTORY: (Cause.STALE, "an earlier call changes the answer"),
     Without.ABORTS: (Cause.CANCEL, "an abort of another request changes the answer"),
     Without.BAD_REQUESTS: (Cause.INPUT, "a bad request beside it changes the answer"),

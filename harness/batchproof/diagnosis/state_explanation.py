@@ -34,11 +34,7 @@ def explain_by_states(rerunner: Rerunner, suspect: Suspect, observed: Observed) 
 
 
 def _explanations(
-    replay: StateReplay,
-    passes: list[Pass],
-    suspect: Suspect,
-    observed: Observed,
-    mistake: StateMistake,
+    replay: StateReplay, passes: list[Pass], suspect: Suspect, observed: Observed, mistake: StateMistake
 ) -> Iterator[Explanation]:
     logits = replay.logits(passes, mistake.change)
     cells = [cell for cell in suspect.honest.samples.tolist() if cell in logits]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Limits, Request
-from batchproof.checks.answers import check_structure, check_tokens
+from batchproof.checks.answers import are_known, check_structure, check_tokens
 from batchproof.checks.broken import BrokenPromise
 from batchproof.diagnosis.rerunner import Call
 from batchproof.oracle.choosing import is_drawn
@@ -79,9 +79,8 @@ def _ends_wrongly(request: Request, completion: Completion) -> bool:
 def _first_off(request: Request, completion: Completion, oracle: Oracle) -> int | None:
     """Returns the first output whose logits are further from float64 than rounding reaches."""
     logits, tokens = completion.logits, tuple(completion.token_ids)
-    is_known = all(0 <= token < oracle.subject.vocab_size for token in tokens)
     shape = (len(tokens), oracle.subject.vocab_size)
-    if logits is None or not tokens or not is_known or tuple(logits.shape) != shape:
+    if logits is None or not tokens or tuple(logits.shape) != shape or not are_known(tokens, oracle):
         return None
     exact = oracle.score(request.prompt_token_ids, tokens)
     moved = (centred(logits) - centred(exact)).abs().amax(dim=-1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Any
 
 from batchproof.records.decode import decode, encode
@@ -22,13 +23,7 @@ class HonestCounts:
     near_ties: int = 0
 
     def __add__(self, other: HonestCounts) -> HonestCounts:
-        return HonestCounts(
-            self.tasks + other.tasks,
-            self.workloads + other.workloads,
-            self.answers + other.answers,
-            self.tokens + other.tokens,
-            self.near_ties + other.near_ties,
-        )
+        return HonestCounts(*map(add, astuple(self), astuple(other)))
 
 
 CountsByDtype = Mapping[str, HonestCounts]

@@ -14,8 +14,7 @@ DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
 
 def plain_values(asked: SamplingParams) -> dict[str, Any]:
     """Returns the fields that differ, with lists for tuples and sets; biases as pairs."""
-    changed = {name: getattr(asked, name) for name in DEFAULTS}
-    return {name: _plain(value) for name, value in changed.items() if value != DEFAULTS[name]}
+    return {name: _plain(getattr(asked, name)) for name in asked.changed}
 
 
 def _plain(value: Any) -> Any:
