@@ -145,9 +145,9 @@ def _best(
     try:
         for mistake in mistakes:
             rerunner.check_time()
-            for each in _tried(subject, suspect, observed, mistake):
-                if best is None or each.badness < 0.5 * best.badness:
-                    best = each
+            found = _tried(subject, suspect, observed, mistake)
+            if found and (best is None or found.badness < 0.5 * best.badness):
+                best = found
     except OutOfTimeError:
         pass  # the best so far is returned
     return best
@@ -155,19 +155,19 @@ def _best(
 
 def _tried(
     subject: ModelUnderTest, suspect: Suspect, observed: Observed, mistake: Mistake
-) -> Iterator[Explanation]:
+) -> Explanation | None:
     """Tries the mistake at all steps, then from the first wrong output on, then at that output only:
     some mistakes are made rarely."""
+    table, cause, text = suspect.table, mistake.cause, mistake.text
     if mistake.view.is_same(suspect.honest):
-        return
-    table, num_outputs = suspect.table, len(observed.tokens)
+        return None
     predicted = centred(logits_of(subject, mistake.view))
     share = observed.share(predicted, mistake.is_rounding)
-    if share is not None or observed.logits is None or mistake.is_rounding:
-        if share is not None:
-            known = None if observed.logits is None else share
-            yield Explanation(mistake.cause, mistake.text, known, num_outputs, "all")
-        return
+    if share is not None:
+        known = None if observed.logits is None else share
+        return Explanation(cause, text, known, len(observed.tokens), "all")
+    if observed.logits is None or mistake.is_rounding:
+        return None
     first_step = table.step[suspect.honest.samples[0]]
     for extent, where in (("later", table.step >= first_step), ("one", table.step == first_step)):
         view = _limited(mistake.view, suspect, where)
@@ -177,8 +177,8 @@ def _tried(
             seen = observed.first()
         share = seen.share(centred(logits_of(subject, view)), is_rounding=False)
         if share is not None:
-            yield Explanation(mistake.cause, mistake.text, share, len(seen.tokens), extent)
-            return
+            return Explanation(cause, text, share, len(seen.tokens), extent)
+    return None
 
 
 def _limited(view: View, suspect: Suspect, where: Tensor) -> View:
@@ -207,15 +207,13 @@ def _within(view: View, kind: str, size: int) -> Tensor:
 def rounding_explains(rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom) -> float | None:
     """Returns the distance from the right logits in units of the distance that bfloat16 arithmetic
     causes; None if there are no logits to compare."""
-    found = _evidence(rerunner, calls, symptom)
-    if found is None:
+    subject, found = rerunner.trial.subject, _evidence(rerunner, calls, symptom)
+    if found is None or carries_states(subject):
         return None
     suspect, observed = found
     if observed.logits is None:
         return None
-    if carries_states(rerunner.trial.subject):
-        return None
-    low = centred(logits_of(rerunner.trial.subject, suspect.honest, torch.bfloat16))
+    low = centred(logits_of(subject, suspect.honest, torch.bfloat16))
     rounded = (low - observed.honest).pow(2).mean().sqrt().item()
     off = (observed.logits - observed.honest).pow(2).mean().sqrt().item()
     return off / rounded if rounded else None

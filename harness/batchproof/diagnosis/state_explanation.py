@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from batchproof.diagnosis.explanation import Explanation, Observed
@@ -24,18 +22,18 @@ def explain_by_states(rerunner: Rerunner, suspect: Suspect, observed: Observed) 
     try:
         for mistake in state_mistakes(replay, suspect):
             rerunner.check_time()
-            for found in _explanations(replay, passes, suspect, observed, mistake):
-                if found.num_outputs == len(observed.tokens) > 1:
-                    return found
-                best = best or found
+            found = _explanation(replay, passes, suspect, observed, mistake)
+            if found and found.num_outputs == len(observed.tokens) > 1:
+                return found
+            best = best or found
     except OutOfTimeError:
         pass  # the best so far is returned
     return best
 
 
-def _explanations(
+def _explanation(
     replay: StateReplay, passes: list[Pass], suspect: Suspect, observed: Observed, mistake: StateMistake
-) -> Iterator[Explanation]:
+) -> Explanation | None:
     logits = replay.logits(passes, mistake.change)
     cells = [cell for cell in suspect.honest.samples.tolist() if cell in logits]
     predicted = centred(torch.stack([logits[cell] for cell in cells]))
@@ -45,5 +43,5 @@ def _explanations(
         share = seen.share(predicted[: len(seen.tokens)], mistake.is_rounding)
         if share is not None:
             known = None if observed.logits is None else share
-            yield Explanation(Cause.STATE, mistake.text, known, len(seen.tokens), extent)
-            return
+            return Explanation(Cause.STATE, mistake.text, known, len(seen.tokens), extent)
+    return None
