@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,29 @@ from batchproof.run.laboratory import Laboratory
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate")
 
+# What a small suite begins with, and tests that several of them have.
+HEAD = """
+import pytest
+from batchproof.api import Request
+from batchproof.checks.broken import broken
+from batchproof.findings.finding import Rule
+from batchproof.requirements.promises import Promise
+from batchproof.workload.workloads import Workload
+
+WORKLOAD = Workload((Request("a", (1, 2), 2),))
+"""
+RIGHT = """
+@pytest.mark.promise(id="P1")
+def test_right(trial):
+    trial.check(WORKLOAD)
+"""
+LACKING = """
+@pytest.mark.promise(id="P14")
+@pytest.mark.needs("stepping")
+def test_lacking(trial):
+    trial.check(WORKLOAD)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -31,6 +54,12 @@ class Session:
         table = self.output.partition("engine x promise")[2].splitlines()
         line = next(each for each in table if each.startswith(promise))
         return line.removeprefix(promise).strip()
+
+    def require_usage_error(self, words: str) -> None:
+        """Requires that it ended before a test, in a sentence with these words."""
+        assert self.exit_status == pytest.ExitCode.USAGE_ERROR, self.output
+        assert words in self.output
+        assert "Traceback" not in self.output
 
 
 RunSuite = Callable[..., Session]
@@ -47,30 +76,30 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
     return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
 
 
+def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:
+    """Runs the tests of a folder in this process, on `static` and a small model unless others are
+    named, and without workers, whose start takes seconds, unless they are asked for. Without
+    `defaults`, no argument is added."""
+    (folder / "pytest.ini").write_text("[pytest]\nstrict = true\n")
+    outer_profile, loaded = settings.get_current_profile_name(), set(sys.modules)
+    command = [*ARGUMENTS, *arguments]
+    for default in defaults:
+        option = default.partition("=")[0].replace("--no-", "--")
+        if not any(each.startswith(option) for each in arguments):
+            command.append(default)
+    with chdir(folder), io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
+        try:
+            exit_status = int(pytest.main(command))
+        finally:
+            settings.load_profile(outer_profile)
+            for name in set(sys.modules) - loaded:
+                if name.startswith("test_"):
+                    del sys.modules[name]
+        return Session(exit_status, output.getvalue())
+
+
 @pytest.fixture
 def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
-    """`run_suite(*arguments)` runs the tests in `tmp_path` in this process, on `static` and a small
-    model unless others are named, and without workers, whose start takes seconds, unless they are
-    asked for. Without `defaults`, no argument is added."""
+    """`run_suite(*arguments)` runs the tests in `tmp_path`, which is the current folder."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    outer_profile = settings.get_current_profile_name()
-
-    def run(*arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:
-        loaded = set(sys.modules)
-        command = [*ARGUMENTS, *arguments]
-        for default in defaults:
-            option = default.partition("=")[0].replace("--no-", "--")
-            if not any(each.startswith(option) for each in arguments):
-                command.append(default)
-        with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
-            try:
-                exit_status = int(pytest.main(command))
-            finally:
-                settings.load_profile(outer_profile)
-                for name in set(sys.modules) - loaded:
-                    if name.startswith("test_"):
-                        del sys.modules[name]
-            return Session(exit_status, output.getvalue())
-
-    return run
+    return partial(run_in, tmp_path)

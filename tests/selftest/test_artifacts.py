@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
 from batchproof.records.trial_record import FailureRecord, SourcePlace, TrialRecord
 from batchproof.requirements.promises import Promise
-
-RunSuite = Callable[..., Any]
+from tests.selftest.conftest import HEAD, RunSuite
 
 ENGINE = """
 from batchproof_engines.static import StaticEngine
@@ -37,16 +35,9 @@ def chosen(requests):
         raise LookupError("a `slot`, 100% full: ```")
     return requests
 """
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
-from batchproof.requirements.promises import Promise
-from batchproof.workload.workloads import Workload
-
+SUITE = f"""{HEAD}
 def requests(number):
-    return Workload(tuple(Request(f"r{i}", (1, 2), 2) for i in range(number)))
+    return Workload(tuple(Request(f"r{{i}}", (1, 2), 2) for i in range(number)))
 
 @pytest.mark.promise(id="P1")
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -140,23 +131,6 @@ def place_of(result: dict[str, Any]) -> tuple[str, int, str]:
     place = location["physicalLocation"]
     name = location["logicalLocations"][0]["fullyQualifiedName"]
     return place["artifactLocation"]["uri"], place["region"]["startLine"], name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--artifacts="], "--artifacts '' must name a folder"),
-        (["--artifacts=file/below"], "--artifacts 'file/below' can be no folder: Not a directory"),
-        (["--artifacts=out", "--benchmark-only"], "--artifacts 'out' is of conformance tests"),
-    ],
-)
-def test_a_folder_that_cannot_be_is_told_at_once(
-    run_suite: RunSuite, tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    (tmp_path / "file").write_text("")
-    session = run_suite(*arguments)
-    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
-    assert words in session.output
 
 
 def failed(name: str, report: str = "P1 parity is broken: x", **changes: Any) -> JournalEntry:

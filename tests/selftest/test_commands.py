@@ -12,7 +12,20 @@ from batchproof.__main__ import main
 WRONG_INPUT = [
     ("test -n 2 -q mine.py:Engine", "ENGINE comes first: put 'mine.py:Engine' before all options"),
     ("", "COMMAND"),
+    ("nonesuch", "invalid choice: 'nonesuch'"),
     ("dmeo", "'demo'"),
+    *((each, "no ENGINE is given") for each in ("test", "judge", "triage", "bench -k parity")),
+    ("judge static static", "'static' is named twice"),
+    ("invariance", "ENGINE"),
+    ("invariance paggd", "--engine 'paggd' is no engine"),
+    ("invariance paged?backend=blox", "backend 'blox' is none of auto, lanes, blocks"),
+    ("invariance static --axis bach", "'bach' is no axis of invariance; do you mean batch?"),
+    ("invariance static --model gpt3", "--model 'gpt3' is neither an embedded model (gpt2-hash"),
+    ("invariance static --dtype float33", "--dtype 'float33' is unknown; choose one of float32"),
+    ("invariance static --seed -1", "--seed"),
+    ("mutants static --source=nowhere", "nowhere' is neither a Python file nor a folder with one"),
+    ("mutants static --mutants=0", "'0' must be a whole number of at least 1"),
+    ("mutants static --shard=3/2", "'3/2' must be I/N with I from 1 to N"),
     ("faults mask_ignores_sequences", "is no planted fault; do you mean mask_ignores_sequence"),
     ("faults --model gpt2", "'gpt2' is no embedded model; do you mean gpt2-"),
     ("faults --seeds 1,1", "'1,1' must be different whole numbers"),
@@ -29,6 +42,7 @@ WRONG_INPUT = [
     ("checkpoint gpt2-hash full", "holds something already, but must be empty"),
     ("checkpoint gpt2-hash full/file", "cannot be made: File exists"),
     ("checkpoint gpt2-hash new --dtype=int8", "--dtype 'int8' is unknown"),
+    ("demo -k parity", "unrecognized arguments: -k"),
     ("demo --slot 2", "--slot"),
     ("demo --model /no/such/model", "gpt2-random"),
     ("demo --device abacus", "auto, cpu, cuda"),
@@ -61,9 +75,12 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     arguments = shlex.split(line)
     if arguments[:1] == ["demo"] and "--model" not in arguments:
         arguments += ["--model", "gpt2-random"]  # quicker than the default
+    if arguments[:1] == ["invariance"] and "--model" not in arguments:
+        arguments += ["--model", "llama-random"]
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert words in err
+    assert {each.name for each in tmp_path.rglob("*")} == {"full", "file"}

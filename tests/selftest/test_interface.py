@@ -6,71 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.suite_run import SuiteOutcome, run_suite
-
-HEAD = """
-import time
-from dataclasses import replace
-from batchproof.api import Capability
-from batchproof_engines.static import StaticEngine
-from batchproof_engines.ragged.engine import RaggedEngine
-"""
+from batchproof.campaign import suite_run
+from batchproof.campaign.suite_run import SuiteOutcome
+from tests.selftest.conftest import RunSuite
 
 LIARS = {
     "wrong": """
+from dataclasses import replace
+from batchproof_engines.static import StaticEngine
 class Engine(StaticEngine):
     def generate(self, requests):
         done = super().generate(requests)
         return [replace(c, token_ids=(*c.token_ids[:-1], 255 - c.token_ids[-1])) for c in done]
 """,
-    "raising": """
-class Engine(StaticEngine):
-    capabilities = frozenset()
-    def generate(self, requests):
-        raise RuntimeError("out of cheese")
-""",
-    "hanging": """
-class Engine(StaticEngine):
-    capabilities = frozenset()
-    def generate(self, requests):
-        while True:
-            time.sleep(0.01)
-""",
     "endless": """
+from batchproof_engines.ragged.engine import RaggedEngine
 class Engine(RaggedEngine):
     has_unfinished = True
     def generate(self, requests):
         raise NotImplementedError
 """,
-    "none": """
-class Engine(StaticEngine):
-    def generate(self, requests):
-        return None
-""",
-    "floating": """
-class Engine(StaticEngine):
-    def generate(self, requests):
-        done = super().generate(requests)
-        return [replace(c, token_ids=tuple(map(float, c.token_ids))) for c in done]
-""",
-    "wordy": """
-class Engine(StaticEngine):
-    def generate(self, requests):
-        return [replace(c, finish_reason="length") for c in super().generate(requests)]
-""",
-    "quitting": """
-class Engine(StaticEngine):
-    capabilities = frozenset()
-    def generate(self, requests):
-        raise SystemExit(3)
-""",
     "dumb": """
+from dataclasses import replace
+from batchproof_engines.static import StaticEngine
 class Engine(StaticEngine):
     def generate(self, requests):
         return [replace(c, logits=None) for c in super().generate(requests)]
 """,
     "warning": """
 import warnings
+from batchproof_engines.static import StaticEngine
 class Engine(StaticEngine):
     def generate(self, requests):
         warnings.warn("this engine is old")
@@ -82,12 +47,12 @@ class Engine(StaticEngine):
 @pytest.fixture
 def liar(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     path = tmp_path / f"{request.param}.py"
-    path.write_text(HEAD + LIARS[request.param])
+    path.write_text(LIARS[request.param])
     return f"{path}:Engine"
 
 
-def hunt_smoke(engine: str, *arguments: str) -> SuiteOutcome:
-    return run_suite(engine, ["-k", "smoke", "--model=gpt2-random", *arguments])
+def hunt_smoke(engine: str) -> SuiteOutcome:
+    return suite_run.run_suite(engine, ["-k", "smoke", "--model=gpt2-random"])
 
 
 @pytest.mark.parametrize("liar", ["wrong"], indirect=True)
@@ -107,27 +72,16 @@ def test_a_failure_tells_promise_engine_model_step_and_workload(liar: str) -> No
     assert "FAIL 1" in findings.output
 
 
-HANGS, NEVER_DRY = ("--engine-time-limit=0.3",), ("-k", "test_stepping_ends_within_the_bound")
-
-
 @pytest.mark.parametrize(
-    ("liar", "arguments", "promise", "words"),
+    ("liar", "test", "promise", "words"),
     [
-        ("raising", (), "P1", "the engine raised RuntimeError: out of cheese"),
-        ("quitting", (), "P1", "the engine raised SystemExit: 3"),
-        ("hanging", HANGS, "P10", "generate did not return within 0.3 s"),
-        ("endless", NEVER_DRY, "P10", "still has unfinished requests"),
-        ("none", (), "P4", "generate returned a NoneType"),
-        ("floating", (), "P4", "has a token of type float ("),
-        ("wordy", (), "P4", "has finish_reason 'length', but should be a batchproof.api.FinishReason"),
-        ("dumb", ("-k", "two_fresh_engines"), "P16", "has the capability logits, but those of request"),
+        ("endless", "test_stepping_ends_within_the_bound", "P10", "still has unfinished requests"),
+        ("dumb", "two_fresh_engines", "P16", "has the capability logits, but those of request"),
     ],
     indirect=["liar"],
 )
-def test_what_an_engine_does_is_told_as_that(
-    liar: str, arguments: tuple[str, ...], promise: str, words: str
-) -> None:
-    findings = hunt_smoke(liar, *arguments)
+def test_what_an_engine_does_is_told_as_that(liar: str, test: str, promise: str, words: str) -> None:
+    findings = suite_run.run_suite(liar, ["-k", test, "--model=gpt2-random", "--diagnose-for=0"])
     (catch,) = findings.catches
     assert catch.broken == promise
     assert words in catch.report
@@ -150,19 +104,32 @@ def test_the_summary_shows_engines_against_promises() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--engine=nonesuch"], "--engine 'nonesuch' is no engine: built in are reference"),
-        (["--engine=static", "--engine=static"], "names the same engine twice"),
-        (["--model=/nonesuch"], "--model '/nonesuch' is neither an embedded model"),
-        (["--device=warp9"], "--device 'warp9' is unknown; choose one of auto"),
-        (["--dtype=float8"], "--dtype 'float8' is unknown; choose one of float32"),
-        (["--model=gpt2-rnd"], "no such folder, and a name of the hub reads owner/name"),
-        (["--engine-time-limit=0"], "--engine-time-limit is 0, but must be above 0"),
-        (["--diagnose-for=soon"], "--diagnose-for is 'soon', but must be a number of seconds"),
+        ("--engine=nonesuch", "--engine 'nonesuch' is no engine: built in are reference"),
+        ("--engine=static --engine=static", "names the same engine twice"),
+        ("--engine=broken.py:factory", "its factory raised OSError: gone"),
+        ("--model=/nonesuch", "--model '/nonesuch' is neither an embedded model (gpt2-hash"),
+        ("--model=.", "nor a causal-LM checkpoint"),
+        ("--device=warp9", "--device 'warp9' is unknown; choose one of auto, cpu, cuda"),
+        ("--device=cuda:99", "--device 'cuda:99' is not there: this machine has "),
+        ("--device=meta", "--device 'meta' is not supported"),
+        ("--dtype=float8", "--dtype 'float8' is unknown; choose one of float32, float64, bfloat16"),
+        ("--compute-dtype=int4", "--compute-dtype 'int4' is unknown"),
+        ("--kv-cache-dtype=fp8", "--kv-cache-dtype 'fp8' is unknown; choose one of auto, int8"),
+        ("--engine-time-limit=0", "--engine-time-limit is 0, but must be above 0"),
+        ("--diagnose-for=soon", "--diagnose-for is 'soon', but must be a number of seconds"),
+        ("--xfails=nonesuch", "--xfails 'nonesuch' is no file"),
+        ("--artifacts=", "--artifacts '' must name a folder"),
+        ("--artifacts=broken.py/x", "--artifacts 'broken.py/x' can be no folder: Not a directory"),
+        ("--artifacts=out --benchmark-only", "--artifacts 'out' is of conformance tests"),
+        ("--table=gone/t.json", "--table 'gone/t.json' names the folder 'gone', which is not there"),
+        ("--table=t.txt", "--table 't.txt' must name a file that ends in .json"),
+        ("--table=.", "--table '.' must name a file that ends in .json"),
+        ("--table=t.json --benchmark-only", "--table"),
     ],
 )
-def test_wrong_usage_ends_at_once_in_one_sentence(arguments: list[str], words: str) -> None:
-    engine = "static" if not arguments[0].startswith("--engine=") else "reference"
-    findings = run_suite(engine, arguments)
-    assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
-    assert words in findings.output
-    assert "Traceback" not in findings.output
+def test_wrong_usage_ends_at_once_in_one_sentence(
+    run_suite: RunSuite, tmp_path: Path, arguments: str, words: str
+) -> None:
+    (tmp_path / "broken.py").write_text("def factory(model, config): raise OSError('gone')\n")
+    run_suite(*arguments.split()).require_usage_error(words)
+    assert not list(tmp_path.glob("*.json"))

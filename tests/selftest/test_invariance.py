@@ -314,45 +314,12 @@ def test_a_refused_model_has_no_grades(lab: Laboratory) -> None:
     assert refusal(lab, refusing) == "refuses the model: no Llamas"
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("", "ENGINE"),
-        ("paggd", "--engine 'paggd' is no engine"),
-        ("paged?backend=blox", "backend 'blox' is none of auto, lanes, blocks"),
-        ("static --axis bach", "'bach' is no axis of invariance; do you mean batch?"),
-        ("static --model gpt3 ", "--model 'gpt3' is neither an embedded model (gpt2-hash"),
-        ("static --dtype float33", "--dtype 'float33' is unknown; choose one of float32"),
-        ("static --seed -1", "--seed"),
-    ],
-)
-def test_wrong_input_is_one_sentence(
-    line: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["invariance", *line.split(), f"--output={tmp_path}"]
-    if "--model" not in line:
-        arguments += ["--model", RANDOM]
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n"), words in err) == ("", 1, True), err
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_command_writes_a_record_and_its_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     threads = torch.get_num_threads()
-    arguments = [
-        "--model",
-        RANDOM,
-        "--axis",
-        "restart",
-        "--axis",
-        "chunking",
-        "--output",
-        str(tmp_path),
-    ]
-    assert main(["invariance", "static", *arguments]) == 0
+    arguments = ["--model", RANDOM, "--axis", "restart", "--axis", "chunking"]
+    assert main(["invariance", "static", *arguments, "--output", str(tmp_path)]) == 0
     assert torch.get_num_threads() == threads
     record = INVARIANCE.read(tmp_path / "invariance-partial.json")
     (found,) = record.engines

@@ -446,8 +446,3 @@ def test_a_failure_without_a_promise_is_no_success() -> None:
     verdict = judged([PASSED, CRASH])
     assert verdict.defects
     assert "1 more failure names no promise" in verdict_page(verdict)
-
-
-def test_wrong_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["judge", "static", "static"]) == 2
-    assert "error: 'static' is named twice" in capsys.readouterr().err

@@ -30,31 +30,29 @@ from batchproof.run import time_limit
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.failures import last_frames
 from batchproof.workload.workloads import Workload
+from tests.selftest.conftest import HEAD, RunSuite, Session
 
-RunSuite = Callable[..., Any]
+Bad = Callable[..., Session]
+PARITY, ORDER, LIVENESS = "P1 parity", "P4 order", "P10 liveness"
 
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.workload.workloads import Workload
-
+SUITE = f"""{HEAD}
 @pytest.mark.promise(id="P1")
-@pytest.mark.parametrize("name", {names})
+@pytest.mark.parametrize("name", {{names}})
 def test_it(trial, name):
     trial.check(Workload((Request(name, (1, 2), 2),)))
 """
 ENGINE = """
 import asyncio, json, os, pytest, signal, time
+from dataclasses import replace
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
 
 class Engine(StaticEngine):
     def generate(self, requests):
-        if any(request.request_id == "bad" for request in requests):
-            self.misbehave()
-        return super().generate(requests)
+        done = super().generate(requests)
+        return self.misbehave(done) if requests[0].request_id == "bad" else done
 
-    def misbehave(self):
+    def misbehave(self, done):
         {misbehave}
 
 class Endless:
@@ -80,10 +78,10 @@ class OnceBroken(RaggedEngine):
 
 
 @pytest.fixture
-def bad(tmp_path: Path, run_suite: RunSuite) -> Callable[..., Any]:
+def bad(tmp_path: Path, run_suite: RunSuite) -> Bad:
     """`bad(code, *arguments)` runs four tests, of which the third has the engine execute the code."""
 
-    def run(misbehave: str = "pass", *arguments: str, names: str = "['a', 'b', 'bad', 'c']") -> Any:
+    def run(misbehave: str = "pass", *arguments: str, names: str = "['a', 'b', 'bad', 'c']") -> Session:
         (tmp_path / "mine.py").write_text(ENGINE.format(misbehave=misbehave))
         (tmp_path / "test_mini.py").write_text(SUITE.format(names=names))
         engine = [] if any("--engine=" in each for each in arguments) else ["--engine=mine.py:Engine"]
@@ -93,7 +91,7 @@ def bad(tmp_path: Path, run_suite: RunSuite) -> Callable[..., Any]:
 
 
 def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
-    bad: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    bad: Bad, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watching, "SILENT_S", 0.1)
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", 0.05)
@@ -109,31 +107,41 @@ def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
 
 
 @pytest.mark.parametrize(
-    ("misbehave", "words"),
+    ("misbehave", "promise", "words"),
     [
-        ("raise KeyboardInterrupt", "the engine raised KeyboardInterrupt"),
-        ("raise asyncio.CancelledError('no')", "the engine raised CancelledError: no"),
-        ("pytest.skip('no')", "the engine raised Skipped: no"),
-        ("pytest.xfail('no')", "the engine raised XFailed: no"),
-        ("pytest.exit('no')", "the engine raised Exit: no"),
-        ("self.misbehave()", "the engine raised RecursionError: maximum recursion"),
-        ("json.loads('[')", "mine.py:13 in misbehave: json.loads('[')"),
+        (
+            "raise RuntimeError('no cheese')",
+            PARITY,
+            "the engine raised RuntimeError: no cheese",
+        ),
+        ("raise SystemExit(3)", PARITY, "the engine raised SystemExit: 3"),
+        ("raise KeyboardInterrupt", PARITY, "the engine raised KeyboardInterrupt"),
+        ("raise asyncio.CancelledError('no')", PARITY, "the engine raised CancelledError: no"),
+        ("pytest.skip('no')", PARITY, "the engine raised Skipped: no"),
+        ("pytest.xfail('no')", PARITY, "the engine raised XFailed: no"),
+        ("pytest.exit('no')", PARITY, "the engine raised Exit: no"),
+        ("self.misbehave(done)", PARITY, "the engine raised RecursionError: maximum recursion"),
+        ("json.loads('[')", PARITY, "mine.py:13 in misbehave: json.loads('[')"),
+        ("return None", ORDER, "generate returned a NoneType"),
+        ("return [replace(done[0], token_ids=(1.0, 2.0))]", ORDER, "has a token of type float ("),
+        (
+            "return [replace(done[0], finish_reason='length')]",
+            *(ORDER, "has finish_reason 'length', but should be a batchproof.api.FinishReason"),
+        ),
+        ("time.sleep(9)", LIVENESS, "generate did not return within 1 s"),
+        (
+            "try: time.sleep(9)\n        except BaseException: return done",
+            *(LIVENESS, "s, but should within 1 s: it swallowed the exception that ends it"),
+        ),
     ],
 )
-def test_what_an_engine_raises_costs_its_own_test(
-    bad: Callable[..., Any], misbehave: str, words: str
+def test_what_an_engine_does_costs_its_own_test(
+    bad: Bad, misbehave: str, promise: str, words: str
 ) -> None:
-    run = bad(misbehave, "--diagnose-for=0")
+    run = bad(misbehave, "--diagnose-for=0", "--engine-time-limit=1")
     assert "1 failed, 3 passed" in run.output
     assert words in run.output
-    assert run.cell("P1 parity") == "FAIL 1"
-
-
-def test_a_time_limit_that_is_swallowed_is_still_exceeded(bad: Callable[..., Any]) -> None:
-    swallow = "try: time.sleep(9)\n        except BaseException: pass"
-    run = bad(swallow, "--diagnose-for=0", "--engine-time-limit=0.3")
-    assert "1 failed, 3 passed" in run.output
-    assert "s, but should within 0.3 s: it swallowed the exception that ends it" in run.output
+    assert run.cell(promise) == "FAIL 1"
 
 
 def disguising(act: Callable[[], object]) -> None:
@@ -167,13 +175,13 @@ def test_an_interrupt_that_comes_out_as_another_error_is_one() -> None:
         ("OnceBroken", "in trace: raise RuntimeError"),
     ],
 )
-def test_a_wrong_trace_is_told_as_that(bad: Callable[..., Any], engine: str, words: str) -> None:
+def test_a_wrong_trace_is_told_as_that(bad: Bad, engine: str, words: str) -> None:
     run = bad("pass", f"--engine=mine.py:{engine}", "--diagnose-for=0")
     assert "4 failed" in run.output
     assert words in run.output
 
 
-def test_sigterm_keeps_what_was_found(bad: Callable[..., Any], tmp_path: Path) -> None:
+def test_sigterm_keeps_what_was_found(bad: Bad, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         run = bad(
@@ -187,9 +195,7 @@ def test_sigterm_keeps_what_was_found(bad: Callable[..., Any], tmp_path: Path) -
     assert '"is_complete": false' in (tmp_path / "table.json").read_text()
 
 
-def test_a_diagnosis_that_hangs_keeps_the_finding(
-    bad: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diagnosis_that_hangs_keeps_the_finding(bad: Bad, monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*_: object) -> None:
         raise EngineHang("the diagnosis hangs")
 

@@ -152,24 +152,16 @@ def test_the_quick_tests_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "judged", "message"),
+    ("judged", "message"),
     [
-        (["static", "--source=nowhere"], "", "nowhere' is neither a Python file nor a folder with one"),
-        (["static", "--mutants=0"], "", "'0' must be a whole number of at least 1"),
-        (["static", "--shard=3/2"], "", "'3/2' must be I/N with I from 1 to N"),
-        ([], "a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
-        ([], "[a]", "must be a mapping of names of mutants to [judgement, why]"),
+        ("a: 3", "'a' has 3, but must have [judgement, why] with one of equivalent, speed"),
+        ("[a]", "must be a mapping of names of mutants to [judgement, why]"),
     ],
 )
-def test_wrong_input_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    judged: str,
-    message: str,
+def test_a_wrong_judgement_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: str, message: str
 ) -> None:
     (tmp_path / "mutants").mkdir()
     (tmp_path / "mutants" / "judged.yaml").write_text(judged)
-    assert _run(monkeypatch, tmp_path, *options) == 2
+    assert main(["mutants", f"--output={tmp_path}"]) == 2
     assert message in capsys.readouterr().err

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,19 +12,14 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.answers import check_logits
 from batchproof.checks.broken import BrokenPromise
-from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.coarse import in_8_bits
 from batchproof.oracle.oracle import Oracle
-from batchproof.oracle.precision import (
-    AS_SERVED,
-    Precision,
-    resolve_precision,
-)
+from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.registry import reference_factory
 from batchproof_engines.reference import ReferenceEngine
+from tests.selftest.conftest import HEAD, RunSuite
 
-RunSuite = Callable[..., Any]
 COARSE = Precision("bfloat16", is_cache_int8=True)
 
 ROUNDING = """
@@ -54,11 +48,8 @@ def lying(model, config):
 """
 
 
-SUITE = """
+SUITE = f"""{HEAD}
 import random
-import pytest
-from batchproof.api import Request
-from batchproof.workload.workloads import Workload
 
 
 @pytest.mark.promise(id="P1")
@@ -116,13 +107,6 @@ def test_an_engine_that_rounds_is_judged_by_its_own_rounding(
     assert f"{path}:lying" in failed
     unsaid = run_suite(*asked, f"--engine={path}:rounding")
     assert "1 failed" in unsaid.output
-
-
-def test_what_is_no_precision_is_named() -> None:
-    with pytest.raises(UsageError, match="--compute-dtype 'int4' is unknown"):
-        resolve_precision("int4", "auto")
-    with pytest.raises(UsageError, match="--kv-cache-dtype 'fp8' is unknown; choose one of auto, int8"):
-        resolve_precision(None, "fp8")
 
 
 class _Amplifying(ReferenceEngine):

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batchproof.records.made import TYPED
+from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
-RunSuite = Callable[..., Any]
-
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.requirements.promises import Promise
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
-from batchproof.workload.workloads import Workload
-
-WORKLOAD = Workload((Request("a", (1, 2), 2),))
-
-
-@pytest.mark.promise(id="P1")
-def test_right(trial):
-    trial.check(WORKLOAD)
-
-
+SUITE = f"""{HEAD}{RIGHT}{LACKING}
 @pytest.mark.promise(id="P1")
 @pytest.mark.promise(id="P4")
 def test_two_promises(trial):
@@ -38,12 +21,6 @@ def test_two_promises(trial):
 @pytest.mark.promise(id="P4")
 def test_wrong(trial):
     raise broken(Rule.STATED, promise=Promise.P2, what="planted")
-
-
-@pytest.mark.promise(id="P14")
-@pytest.mark.needs("stepping")
-def test_lacking(trial):
-    trial.check(WORKLOAD)
 
 
 def test_self():
@@ -103,26 +80,3 @@ def test_a_session_without_conformance_tests_leaves_an_older_table(
     session = run_suite("--table=table.json", "-k", "self")
     assert (suite / "table.json").read_text() == "old"
     assert "table.json: not written" in session.output
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("gone/table.json", "names the folder 'gone', which is not there"),
-        ("table.txt", "must name a file that ends in .json"),
-        (".", "must name a file that ends in .json"),
-    ],
-)
-@pytest.mark.usefixtures("suite")
-def test_a_place_that_cannot_be_written_is_told_at_once(
-    run_suite: RunSuite, path: str, words: str
-) -> None:
-    session = run_suite(f"--table={path}")
-    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
-    assert f"--table {path!r} {words}" in session.output
-
-
-def test_a_benchmark_run_has_no_table(run_suite: RunSuite, suite: Path) -> None:
-    session = run_suite("--table=table.json", "--benchmark-only")
-    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
-    assert not (suite / "table.json").exists()
