@@ -4,38 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
-from batchproof.api import (
-    Completion,
-    EngineConfig,
-    FinishReason,
-    Request,
-)
+from batchproof.api import Completion, EngineConfig, FinishReason, Request
 from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.oracle import Oracle
+from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
-RunSuite = Callable[..., Any]
-
-HEAD = """
-import pytest
+SUITE = f"""{HEAD}
 from hypothesis import assume, given, strategies as st
-from batchproof.api import Request
-from batchproof.errors import CaseError, OracleError
-from batchproof.workload.workloads import Workload
-
-WORKLOAD = Workload((Request("a", (1, 2), 2),))
+from batchproof.errors import CaseError
 
 pytestmark = pytest.mark.promise(id="P1")
-"""
-FINE = """
-def test_fine(trial):
+
+def test_right(trial):
     trial.check(WORKLOAD)
 """
 HOLLOW = """
@@ -73,7 +60,7 @@ def factory(model, config):
 def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
     run_suite: RunSuite, tmp_path: Path
 ) -> None:
-    (tmp_path / "test_hollow.py").write_text(HEAD + FINE + HOLLOW)
+    (tmp_path / "test_hollow.py").write_text(SUITE + HOLLOW)
     session = run_suite()
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
     assert "4 failed, 1 passed" in session.output
@@ -90,10 +77,9 @@ def test_a_test_that_shows_nothing_fails_and_blames_no_engine(
 
 
 def test_a_wrong_case_is_an_error_of_its_author(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_mini.py").write_text(HEAD + FINE + WRONG_CASE)
+    (tmp_path / "test_mini.py").write_text(SUITE + WRONG_CASE)
     session = run_suite()
-    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
-    assert "1 failed by a wrong case, not by an engine: see above" in session.output
+    session.require_usage_error("1 failed by a wrong case, not by an engine: see above")
     assert session.cell("P1 parity") == "1"
 
 
@@ -103,30 +89,12 @@ def test_what_a_test_is_about_must_happen_in_one_of_its_examples(
     once = "\ndef test_once(trial):\n    trial.check(WORKLOAD)\n"
     shown = once + "    trial.must_show('preemption', False)\n    trial.must_show('preemption', True)\n"
     never = once.replace("once", "never") + "    trial.must_show('preemption', False)\n"
-    (tmp_path / "test_hollow.py").write_text(HEAD + shown + never)
+    (tmp_path / "test_hollow.py").write_text(SUITE + shown + never)
     session = run_suite()
-    assert "1 failed, 1 passed" in session.output
+    assert "1 failed, 2 passed" in session.output
     assert "P1 parity is broken: no example of this test shows this in its trace: preemption" in (
         session.output
     )
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("raise OSError('no such device')", "raised OSError: no such device"),
-        ("def other(model, config): ...", "has no attribute 'factory'; its callables are other"),
-        ("def factory(model, config): raise OSError('gone')", "its factory raised OSError: gone"),
-    ],
-)
-def test_an_engine_that_cannot_be_loaded_ends_the_session(
-    tmp_path: Path, source: str, words: str
-) -> None:
-    (tmp_path / "broken.py").write_text(f"{source}\n")
-    findings = run_suite(f"{tmp_path}/broken.py:factory")
-    assert findings.exit_status == pytest.ExitCode.USAGE_ERROR
-    assert words in findings.output
-    assert "Traceback" not in findings.output
 
 
 def test_a_run_in_which_all_was_refused_fails(tmp_path: Path) -> None:
@@ -152,9 +120,9 @@ def test_a_selection_of_no_test_is_told() -> None:
 
 
 def test_a_selection_of_none_but_other_tests_is_told(run_suite: RunSuite, tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(f"{HEAD}{FINE}\ndef test_other():\n    pass\n")
+    (tmp_path / "test_some.py").write_text(f"{HEAD}{RIGHT}\ndef test_other():\n    pass\n")
     assert "no conformance test was selected by -k 'other'" in run_suite("-k", "other").output
-    assert "no conformance test" not in run_suite("-k", "fine").output
+    assert "no conformance test" not in run_suite("-k", "right").output
 
 
 def test_a_model_without_right_answers_ends_the_session_in_a_sentence(tmp_path: Path) -> None:

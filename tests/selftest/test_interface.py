@@ -124,7 +124,7 @@ def test_the_summary_shows_engines_against_promises() -> None:
         ("--table=gone/t.json", "--table 'gone/t.json' names the folder 'gone', which is not there"),
         ("--table=t.txt", "--table 't.txt' must name a file that ends in .json"),
         ("--table=.", "--table '.' must name a file that ends in .json"),
-        ("--table=t.json --benchmark-only", "--table"),
+        ("--table=t.json --benchmark-only", "--table 't.json' has nothing to write with"),
     ],
 )
 def test_wrong_usage_ends_at_once_in_one_sentence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -31,31 +31,15 @@ from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.verdict_of_journal import Asked, passed_on, verdict_of
 from batchproof.run.registry import resolve_engine
+from tests.selftest.conftest import HEAD, RIGHT, RunSuite, run_in
 
-RunSuite = Callable[..., Any]
-
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.requirements.promises import Promise
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
-from batchproof.workload.workloads import Workload
-
-WORKLOAD = Workload((Request("a", (1, 2), 2),))
-
-
-@pytest.mark.promise(id="P1")
-def test_right(trial):
-    trial.check(WORKLOAD)
-
-
+SUITE = f"""{HEAD}{RIGHT}
 @pytest.mark.promise(id="P5")
 @pytest.mark.parametrize("number", [1, 2])
 def test_wrong(trial, number):
     trial.check(WORKLOAD)
     with trial.reporting(WORKLOAD):
-        raise broken(Rule.STATED, promise=Promise.P5, what=f"planted {number}")
+        raise broken(Rule.STATED, promise=Promise.P5, what=f"planted {{number}}")
 
 
 @pytest.mark.promise(id="P9")
@@ -87,13 +71,23 @@ def judged(
     return verdict_of(engine, found, is_complete, MADE, Asked("pytest"), issues)
 
 
-@pytest.fixture
-def journal(run_suite: RunSuite, tmp_path: Path) -> Path:
-    (tmp_path / "test_mini.py").write_text(SUITE)
-    path = tmp_path / "journal.jsonl"
-    session = run_suite(f"--journal={path}", f"--repro={tmp_path / 'repro'}", "--diagnose-for=0")
+@pytest.fixture(scope="module")
+def judged_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the suite and the journal of a run of it."""
+    folder = tmp_path_factory.mktemp("judged")
+    (folder / "test_mini.py").write_text(SUITE)
+    session = run_in(
+        folder, "--journal=journal.jsonl", f"--repro={folder / 'repro'}", "--diagnose-for=0"
+    )
     assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
-    return path
+    return folder
+
+
+@pytest.fixture
+def journal(judged_once: Path, tmp_path: Path) -> Path:
+    """The journal, beside its suite, for a test that may change it."""
+    shutil.copytree(judged_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "journal.jsonl"
 
 
 def test_every_test_is_noted_once_and_is_not_run_again(journal: Path, run_suite: RunSuite) -> None:
@@ -137,9 +131,7 @@ def test_another_file_is_no_journal(text: str, words: str, tmp_path: Path, run_s
     (tmp_path / "test_mini.py").write_text(SUITE)
     path = tmp_path / "journal.jsonl"
     path.write_text(text)
-    session = run_suite(f"--journal={path}")
-    assert session.exit_status == pytest.ExitCode.USAGE_ERROR
-    assert words in session.output
+    run_suite(f"--journal={path}").require_usage_error(words)
 
 
 def test_a_verdict_says_what_is_held_broken_and_untested(journal: Path) -> None:
@@ -326,6 +318,15 @@ def test_no_path_of_this_machine_is_written(tmp_path: Path) -> None:
     assert not re.search(r"(?:^|\s)/", shown)
 
 
+def judging(monkeypatch: pytest.MonkeyPatch, run: Callable[[Session, object], int]) -> None:
+    """Has `run` stand in for a session of four tests, and for replays that show each failure."""
+    monkeypatch.setattr(Session, "count", lambda _self: 4)
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(
+        judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
+    )
+
+
 def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,11 +338,7 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
         self.journal.write_text(journal.read_text())
         return int(pytest.ExitCode.TESTS_FAILED)
 
-    monkeypatch.setattr(Session, "count", lambda _self: 4)
-    monkeypatch.setattr(Session, "run", run)
-    monkeypatch.setattr(
-        judge_command, "_with_replays", lambda group: replace(group, replays=("reproduced",))
-    )
+    judging(monkeypatch, run)
     arguments = ["judge", "static", f"--output={folder}", "--jobs=1"]
     assert main(arguments) == 1
     assert main([*arguments, "--resume"]) == 1
@@ -367,9 +364,7 @@ def test_shards_of_a_judgement_add_up_to_one(
             self.journal.write_text("".join([head, *self.shard.of(noted)]))
         return int(pytest.ExitCode.TESTS_FAILED)
 
-    monkeypatch.setattr(Session, "count", lambda _self: 4)
-    monkeypatch.setattr(Session, "run", run)
-    monkeypatch.setattr(judge_command, "_with_replays", lambda group: group)
+    judging(monkeypatch, run)
     arguments = ["judge", "static", f"--output={tmp_path / 'engines'}", "--jobs=1"]
     for index in (1, 2):
         assert main([*arguments, f"--shard={index}/2"]) == 1

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-RunSuite = Callable[..., Any]
+from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.workload.workloads import Workload
-
-
-@pytest.mark.one_model
-@pytest.mark.promise(id="P1")
-def test_once(trial):
-    trial.check(Workload((Request("a", (1, 2), 2),)))
-"""
-LONG = SUITE.replace("one_model", "long_model").replace("test_once", "test_long")
+ONE = f"{HEAD}\n@pytest.mark.one_model{RIGHT}"
+LONG = f"{HEAD}\n@pytest.mark.long_model{RIGHT}"
 CHOOSY = """
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.static import static
@@ -44,11 +32,11 @@ def choosy(model, config):
 def test_one_model_is_the_first_that_the_engine_serves(
     refused: str, ran: str, outcome: str, run_suite: RunSuite, tmp_path: Path
 ) -> None:
-    (tmp_path / "test_mini.py").write_text(SUITE)
+    (tmp_path / "test_mini.py").write_text(ONE)
     (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
     models = ["--model=gpt2-random", "--model=llama-random"]
     session = run_suite("-v", "--engine=mine.py:choosy", *models)
-    assert f"test_once[{ran}]" in session.output
+    assert f"test_right[{ran}]" in session.output
     assert outcome in session.output
 
 
@@ -67,5 +55,5 @@ def test_a_long_model_is_taken_unless_only_others_are_named(
     (tmp_path / "test_mini.py").write_text(LONG)
     (tmp_path / "mine.py").write_text(CHOOSY.replace("REFUSED", repr(refused)))
     session = run_suite("-v", "--engine=mine.py:choosy", *(f"--model={name}" for name in models))
-    assert f"test_long[mine.py:choosy-{ran}]" in session.output
+    assert f"test_right[mine.py:choosy-{ran}]" in session.output
     assert "1 passed" in session.output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,20 +30,9 @@ from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import Requirements, set_of
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 from batchproof.run.laboratory import Laboratory
+from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
-RunSuite = Callable[..., Any]
-
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
-from batchproof.requirements.promises import Promise
-from batchproof.workload.workloads import Workload
-
-WORKLOAD = Workload((Request("a", (1, 2), 2),))
-
-
+SUITE = f"""{HEAD}{LACKING}
 @pytest.mark.promise(id="P1")
 @pytest.mark.one_model
 @pytest.mark.parametrize("kind", ["one kind", "another"])
@@ -54,12 +42,6 @@ def test_right(trial, kind):
 
 @pytest.mark.promise(id="P4")
 def test_renamed(trial):
-    trial.check(WORKLOAD)
-
-
-@pytest.mark.promise(id="P14")
-@pytest.mark.needs("stepping")
-def test_lacking(trial):
     trial.check(WORKLOAD)
 
 
@@ -215,9 +197,7 @@ def test_a_selection_is_never_held(mini: Path, run_suite: RunSuite, chosen: list
     ],
 )
 def test_what_is_unknown_is_one_sentence(run_suite: RunSuite, option: str, words: str) -> None:
-    session = run_suite(option)
-    assert session.exit_status == pytest.ExitCode.USAGE_ERROR, session.output
-    assert words in session.output
+    run_suite(option).require_usage_error(words)
 
 
 OTHER = FailureRecord("P9", "token", "P9 is broken")

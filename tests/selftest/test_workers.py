@@ -7,7 +7,6 @@ One session shows all of it, for each start of a worker takes longer than the re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +15,7 @@ import pytest
 
 from batchproof.plugin.isolation import ExitStatus
 from batchproof.records.journal import JournalEntry, entries
-
-RunSuite = Callable[..., Any]
+from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
 ENGINES = """
 import ctypes, os, signal
@@ -36,13 +34,7 @@ class Leaving:
     def __init__(self, model, config):
         os._exit(3)
 """
-SUITE = """
-import pytest
-from batchproof.api import Request
-from batchproof.checks.broken import broken
-from batchproof.findings.finding import Rule
-from batchproof.workload.workloads import Workload
-
+SUITE = f"""{HEAD}{LACKING}
 @pytest.mark.promise(id="P1")
 @pytest.mark.parametrize("name", ["a", "bad", "b"])
 def test_it(trial, name):
@@ -51,11 +43,6 @@ def test_it(trial, name):
 @pytest.mark.promise(id="P4")
 def test_wrong(trial):
     raise broken(Rule.STATED, what="planted")
-
-@pytest.mark.promise(id="P14")
-@pytest.mark.needs("stepping")
-def test_lacking(trial):
-    raise AssertionError
 """
 WORKER = """
 def pytest_cmdline_main(config):
