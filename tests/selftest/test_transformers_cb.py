@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from batchproof.api import EngineConfig, FinishReason, Request, SamplingParams
 from batchproof.checks.environment import require_same, world_of
-from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 
@@ -149,17 +149,6 @@ def test_what_was_cancelled_is_out_of_the_model_when_it_is_given_back(build: Bui
 def test_an_attention_that_is_not_there_is_a_mistake_of_the_user(build: Build) -> None:
     with pytest.raises(UsageError, match="attention 'flash_attention_2' is not available here"):
         build("?attention=flash_attention_2")
-
-
-def test_a_model_whose_attention_is_its_own_is_refused() -> None:
-    """transformers serves it without an error, and wrongly."""
-    config = BloomConfig(
-        vocab_size=64, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.2, pad_token_id=None
-    )
-    torch.manual_seed(0)
-    model = BloomForCausalLM(config).eval()
-    with pytest.raises(UnsupportedModelError, match="BloomForCausalLM: in a batch it chooses tokens"):
-        resolve_engine("transformers-cb").factory(model, EngineConfig())
 
 
 DRAWN = SamplingParams(temperature=1e-3, top_k=3, top_p=0.9)  # so cold that the likeliest is drawn
