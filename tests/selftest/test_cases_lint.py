@@ -21,6 +21,7 @@ from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.workloads import Workload
 
 GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
+ONE = "prompt: [1], max_new_tokens: 1"  # a good request
 UNLINKED = [
     "ids-that-begin-alike",
     "beginning-of-a-prompt-half-fed",
@@ -102,179 +103,100 @@ def test_models_are_named_rarely() -> None:
     assert len(restricted) <= 3, f"each of them is a skip for {len(EMBEDDED)} models: {restricted}"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        pytest.param("", "bad.yaml:1: the file is empty", id="empty file"),
-        pytest.param("# only a comment\n", "bad.yaml:1: the file is empty", id="comment only"),
-        pytest.param("[]\n", "bad.yaml:1: a case file is an empty list", id="no case"),
-        pytest.param(
-            "name: a\n", "bad.yaml:1: a case file is a mapping, but must be a list", id="no list"
-        ),
-        pytest.param(GOOD + "- [\n", "bad.yaml:3: this is no valid YAML", id="syntax"),
-        pytest.param(GOOD + "--- \n" + GOOD, "bad.yaml:2: this is no valid YAML", id="two documents"),
-        pytest.param(GOOD + "- \x07\n", "bad.yaml:1: this file cannot be read", id="control character"),
-        pytest.param(
-            with_key("promis: P1"),
-            "bad.yaml:2: a case: key 'promis' is unknown; choose one of name, promise, why, link",
-            id="unknown key",
-        ),
-        pytest.param(
-            with_key("name: again"),
-            "bad.yaml:2: key 'name' is twice in a case, first in line 1",
-            id="key given twice",
-        ),
-        pytest.param(
-            "- promise: P1\n  why: x\n", "bad.yaml:1: a case lacks the key 'name'", id="missing key"
-        ),
-        pytest.param(
-            "- 3\n", "bad.yaml:1: a case is '3', a number, but must be a mapping", id="no mapping"
-        ),
-        pytest.param(
-            GOOD.replace("a-case", "A_Case"), "bad.yaml:1: name 'A_Case' must be kebab-case", id="name"
-        ),
-        pytest.param(
-            GOOD.replace("a-case", "12"),
-            "bad.yaml:1: name is '12', a number, but must be a text (put it in quotes)",
-            id="name is a number",
-        ),
-        pytest.param(GOOD.replace("It broke.", "' '"), "bad.yaml:1: why is empty", id="empty why"),
-        pytest.param(
-            GOOD.replace("P1", "P99"),
-            "bad.yaml:1: promise 'P99' is unknown; choose one of P1, P2",
-            id="promise",
-        ),
-        pytest.param(
-            with_key("link: http://example.org"),
-            "bad.yaml:2: link is 'http://example.org', but must be an https URL",
-            id="link",
-        ),
-        pytest.param(
-            with_key("needs: [steping]"),
-            "bad.yaml:2: capability 'steping' is unknown; choose one of stepping, tracing, logits",
-            id="capability",
-        ),
-        pytest.param(
-            with_key("needs: stepping"),
-            "bad.yaml:2: needs is 'stepping', a text, but must be a list",
-            id="needs",
-        ),
-        pytest.param(
-            with_key("models: [gpt5]"),
-            "bad.yaml:2: model 'gpt5' is unknown; choose one of gpt2-hash, llama-hash",
-            id="model",
-        ),
-        pytest.param(
-            with_key("config: {return_logits: 1}"),
-            "bad.yaml:2: config: key 'return_logits' is unknown; choose one of max_num_seqs, ",
-            id="config key",
-        ),
-        pytest.param(
-            with_key("config: {max_num_seqs: true}"),
-            "bad.yaml:2: max_num_seqs is 'true', true or false, but must be a whole number",
-            id="bool is no number",
-        ),
-        pytest.param(
-            with_key("config: {prefix_caching: 1}"),
-            "bad.yaml:2: prefix_caching is '1', a number, but must be true or false",
-            id="number is no bool",
-        ),
-        pytest.param(
-            with_key("config: {max_num_seqs: 0}"),
-            "bad.yaml:2: EngineConfig.max_num_seqs is 0, but must be at least 1",
-            id="config out of range",
-        ),
-        pytest.param(
-            with_key("calls: [[{prompt: [1], max_new_tokens: 2}]]"),
-            "bad.yaml:1: case 'a-case' must have either the key 'requests' or the key 'calls'",
-            id="requests and calls",
-        ),
-        pytest.param(
-            with_key("expect: {preemption: false}"),
-            "bad.yaml:2: preemption is 'false', true or false, but must be true; leave it out",
-            id="event that need not happen",
-        ),
-        pytest.param(
-            with_key("expect: {max_steps: 0}"),
-            "bad.yaml:2: max_steps is 0, but must be at least 1",
-            id="max_steps",
-        ),
-        pytest.param(
-            with_key("abort_unknown: {nobody: -1}"),
-            "bad.yaml:2: nobody is -1, but must be at least 0",
-            id="abort_unknown",
-        ),
-        pytest.param(
-            with_request("{prompt: [1]}"),
-            "bad.yaml:5: a request lacks the key 'max_new_tokens'",
-            id="no cap",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1.5}"),
-            "bad.yaml:5: max_new_tokens is '1.5', a decimal number, but must be a whole number",
-            id="cap",
-        ),
-        pytest.param(
-            with_request("{prompt: [1, x], max_new_tokens: 1}"),
-            "bad.yaml:5: a prompt token is 'x', a text, but must be a whole number",
-            id="prompt token",
-        ),
-        pytest.param(
-            with_request("{prompt: 7, max_new_tokens: 1}"),
-            "bad.yaml:5: prompt is '7', a number, but must be a text, a list of ids, {length, seed}",
-            id="prompt",
-        ),
-        pytest.param(
-            with_request("{prompt: {length: 3}, max_new_tokens: 1}"),
-            "bad.yaml:5: prompt has the keys length, but must be a text, a list of ids",
-            id="prompt without seed",
-        ),
-        pytest.param(
-            with_request("{prompt: {length: 0, seed: 1}, max_new_tokens: 1}"),
-            "bad.yaml:5: length is 0, but must be at least 1",
-            id="prompt length",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, eos: ['ref[x]']}"),
-            "bad.yaml:5: eos is 'ref[x]', but must be an id, 'ref[k]', 'ref[last]'",
-            id="eos",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 4, eos: ['ref[4]']}"),
-            "bad.yaml:5: eos ref[4] is out of range: max_new_tokens is 4",
-            id="eos beyond the cap",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, arrive: -1}"),
-            "bad.yaml:5: arrive is -1, but must be at least 0",
-            id="arrive",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, arrive: 1000000000}"),
-            "bad.yaml:5: arrive is 1000000000, but must be at most 10000: it counts steps",
-            id="absurd arrival",
-        ),
-        pytest.param(
-            with_request(
-                "{id: a, prompt: [1], max_new_tokens: 1}\n    - {id: a, prompt: [2], max_new_tokens: 1}"
-            ),
-            "bad.yaml:6: id 'a' is that of ",
-            id="one id for two good requests",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: done}}"),
-            "bad.yaml:5: finish 'done' is unknown; choose one of stop, length, aborted, error",
-            id="finish reason",
-        ),
-        pytest.param(
-            with_request("{prompt: [1], max_new_tokens: 1, expect: {finish: error, error: [x]}}"),
-            "bad.yaml:5: expect: key 'error' is unknown; choose one of finish, num_tokens",
-            id="words of an error",
-        ),
-    ],
-)
+WRONG_FILES = [
+    ("", "1: the file is empty"),
+    ("# only a comment\n", "1: the file is empty"),
+    ("[]\n", "1: a case file is an empty list"),
+    ("name: a\n", "1: a case file is a mapping, but must be a list"),
+    (GOOD + "- [\n", "3: this is no valid YAML"),
+    (GOOD + "--- \n" + GOOD, "2: this is no valid YAML"),
+    (GOOD + "- \x07\n", "1: this file cannot be read"),
+    ("- promise: P1\n  why: x\n", "1: a case lacks the key 'name'"),
+    ("- 3\n", "1: a case is '3', a number, but must be a mapping"),
+    (GOOD.replace("a-case", "A_Case"), "1: name 'A_Case' must be kebab-case"),
+    (GOOD.replace("a-case", "12"), "1: name is '12', a number, but must be a text (put it in quotes)"),
+    (GOOD.replace("It broke.", "' '"), "1: why is empty"),
+    (GOOD.replace("P1", "P99"), "1: promise 'P99' is unknown; choose one of P1, P2"),
+    (
+        with_key("calls: [[{prompt: [1], max_new_tokens: 2}]]"),
+        "1: case 'a-case' must have either the key 'requests' or the key 'calls'",
+    ),
+    (
+        with_request(f"{{id: a, {ONE}}}\n    - {{id: a, {ONE}}}"),
+        "6: id 'a' is that of ",
+    ),
+]
+WRONG_KEYS = [
+    ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),
+    ("name: again", "key 'name' is twice in a case, first in line 1"),
+    ("link: http://example.org", "link is 'http://example.org', but must be an https URL"),
+    ("needs: [steping]", "capability 'steping' is unknown; choose one of stepping, tracing, logits"),
+    ("needs: stepping", "needs is 'stepping', a text, but must be a list"),
+    ("models: [gpt5]", "model 'gpt5' is unknown; choose one of gpt2-hash, llama-hash"),
+    (
+        "config: {return_logits: 1}",
+        "config: key 'return_logits' is unknown; choose one of max_num_seqs, ",
+    ),
+    (
+        "config: {max_num_seqs: true}",
+        "max_num_seqs is 'true', true or false, but must be a whole number",
+    ),
+    ("config: {prefix_caching: 1}", "prefix_caching is '1', a number, but must be true or false"),
+    ("config: {max_num_seqs: 0}", "EngineConfig.max_num_seqs is 0, but must be at least 1"),
+    (
+        "expect: {preemption: false}",
+        "preemption is 'false', true or false, but must be true; leave it out",
+    ),
+    ("expect: {max_steps: 0}", "max_steps is 0, but must be at least 1"),
+    ("abort_unknown: {nobody: -1}", "nobody is -1, but must be at least 0"),
+]
+WRONG_REQUESTS = [
+    ("prompt: [1]", "a request lacks the key 'max_new_tokens'"),
+    (
+        "prompt: [1], max_new_tokens: 1.5",
+        "max_new_tokens is '1.5', a decimal number, but must be a whole number",
+    ),
+    ("prompt: [1, x], max_new_tokens: 1", "a prompt token is 'x', a text, but must be a whole number"),
+    (
+        "prompt: 7, max_new_tokens: 1",
+        "prompt is '7', a number, but must be a text, a list of ids, {length, seed}",
+    ),
+    (
+        "prompt: {length: 3}, max_new_tokens: 1",
+        "prompt has the keys length, but must be a text, a list of ids",
+    ),
+    ("prompt: {length: 0, seed: 1}, max_new_tokens: 1", "length is 0, but must be at least 1"),
+    (f"{ONE}, eos: ['ref[x]']", "eos is 'ref[x]', but must be an id, 'ref[k]', 'ref[last]'"),
+    (
+        "prompt: [1], max_new_tokens: 4, eos: ['ref[4]']",
+        "eos ref[4] is out of range: max_new_tokens is 4",
+    ),
+    (f"{ONE}, arrive: -1", "arrive is -1, but must be at least 0"),
+    (f"{ONE}, arrive: 1000000000", "arrive is 1000000000, but must be at most 10000: it counts steps"),
+    (
+        f"{ONE}, expect: {{finish: done}}",
+        "finish 'done' is unknown; choose one of stop, length, aborted, error",
+    ),
+    (
+        f"{ONE}, expect: {{finish: error, error: [x]}}",
+        "expect: key 'error' is unknown; choose one of finish, num_tokens",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG_FILES)
 def test_a_wrong_case_file_names_line_value_and_rule(tmp_path: Path, text: str, says: str) -> None:
-    assert complaint(tmp_path, text).startswith(says)
+    assert complaint(tmp_path, text).startswith(f"bad.yaml:{says}")
+
+
+@pytest.mark.parametrize(("line", "says"), WRONG_KEYS)
+def test_a_wrong_key_is_named_with_its_line(tmp_path: Path, line: str, says: str) -> None:
+    assert complaint(tmp_path, with_key(line)).startswith(f"bad.yaml:2: {says}")
+
+
+@pytest.mark.parametrize(("request_", "says"), WRONG_REQUESTS)
+def test_a_wrong_request_is_named_with_its_line(tmp_path: Path, request_: str, says: str) -> None:
+    assert complaint(tmp_path, with_request(f"{{{request_}}}")).startswith(f"bad.yaml:5: {says}")
 
 
 def test_a_prompt_above_the_budget_needs_an_engine_that_feeds_it_in_parts(tmp_path: Path) -> None:
@@ -304,17 +226,23 @@ def test_a_directory_without_cases_is_an_error(tmp_path: Path) -> None:
         load_cases(tmp_path)
 
 
-def test_a_bad_request_must_be_announced(tmp_path: Path, oracle: Oracle) -> None:
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ("{prompt: [], max_new_tokens: 1}", "request 'r0' is a bad one on gpt2-random"),
+        (
+            "{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}",
+            "eos prompt[2] does not exist: there are 2",
+        ),
+    ],
+    ids=["a bad request must be announced", "an eos that the model does not have"],
+)
+def test_what_only_a_model_shows_is_named_as_well(
+    tmp_path: Path, oracle: Oracle, request_: str, says: str
+) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text(with_request("{prompt: [], max_new_tokens: 1}"))
-    with pytest.raises(CaseError, match=r"bad\.yaml:5: request 'r0' is a bad one on gpt2-random"):
-        workloads_of(load_file(path)[0], oracle)
-
-
-def test_an_eos_that_the_model_does_not_have_is_an_error(tmp_path: Path, oracle: Oracle) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(with_request("{prompt: [1, 2], max_new_tokens: 1, eos: ['prompt[2]']}"))
-    with pytest.raises(CaseError, match=r"bad\.yaml:5: eos prompt\[2\] does not exist: there are 2"):
+    path.write_text(with_request(request_))
+    with pytest.raises(CaseError, match=re.escape(f"bad.yaml:5: {says}")):
         workloads_of(load_file(path)[0], oracle)
 
 
