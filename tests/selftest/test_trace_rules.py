@@ -61,14 +61,19 @@ def step(
     )
 
 
-def honest() -> list[StepRecord]:
-    return [
-        step([("a", 0, 3), ("b", 0, 2)], "c", "ab", "b", free=6),
-        step([("a", 3, 1), ("c", 0, 2)], "", "c", "a", free=7),
-        step([("c", 2, 1)], "", "", "c", free=8),
-    ]
+def changed(trace: Sequence[StepRecord], index: int, **fields: Any) -> list[StepRecord]:
+    """Returns the trace with other fields in one step; rows and ids are given as to `step`."""
+    if "rows" in fields:
+        fields["rows"] = step(fields["rows"]).rows
+    ids = {name: tuple(each) for name, each in fields.items() if isinstance(each, str)}
+    return [*trace[:index], replace(trace[index], **fields | ids), *trace[index + 1 :]]
 
 
+HONEST = [
+    step([("a", 0, 3), ("b", 0, 2)], "c", "ab", "b", free=6),
+    step([("a", 3, 1), ("c", 0, 2)], "", "c", "a", free=7),
+    step([("c", 2, 1)], "", "", "c", free=8),
+]
 COMPLETIONS = tuple(
     Completion(request_id, (0,) * length, FinishReason.LENGTH)
     for request_id, length in (("a", 2), ("b", 1), ("c", 2))
@@ -87,116 +92,87 @@ CHECKS: tuple[Callable[[Sequence[StepRecord]], None], ...] = (
 
 def test_an_honest_trace_keeps_every_rule() -> None:
     for check in CHECKS:
-        check(honest())
+        check(HONEST)
 
 
-def replaced(index: int, record: StepRecord) -> list[StepRecord]:
-    trace = honest()
-    trace[index] = record
-    return trace
-
-
-BROKEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
-    "a decode position skips one": (
-        Promise.P7,
-        lambda: replaced(1, step([("a", 4, 1), ("c", 0, 2)], "", "c", "a", free=7)),
-        "context_len is 4, but 3 tokens",
-    ),
-    "the last prompt token is fed twice": (
-        Promise.P7,
-        lambda: replaced(0, step([("a", 0, 4), ("b", 0, 2)], "c", "ab", "b", free=6)),
-        "query_len is 4, but 3 tokens were due",
-    ),
-    "a chunk is sampled": (
-        Promise.P7,
-        lambda: replaced(0, step([("a", 0, 2), ("b", 0, 2)], "c", "ab", "b", free=6)),
-        "is_sampled is True",
-    ),
-    "a stranger is served": (
-        Promise.P7,
-        lambda: replaced(0, step([("z", 0, 2)], "abc", "z")),
-        "the trace names 'z', which was not requested",
-    ),
-    "one that runs waits": (
-        Promise.P9,
-        lambda: replaced(0, step([("a", 0, 3), ("b", 0, 2)], "ac", "ab", "b", free=6)),
-        "'a' waits, but has a slot",
-    ),
-    "one that has ended waits": (
-        Promise.P9,
-        lambda: replaced(1, step([("a", 3, 1), ("c", 0, 2)], "b", "c", "a", free=7)),
-        "'b' waits, but has ended",
-    ),
-    "one that runs is admitted": (
-        Promise.P9,
-        lambda: replaced(1, step([("a", 3, 1), ("c", 0, 2)], "", "ac", "a", free=7)),
-        "'a' was admitted, but runs already",
-    ),
-    "three rows in two slots": (
-        Promise.P9,
-        lambda: replaced(0, step([("a", 0, 3), ("b", 0, 2), ("c", 0, 1, False)], "", "abc")),
-        "3 rows, but max_num_seqs is 2",
-    ),
-    "seven tokens in a budget of six": (
-        Promise.P9,
-        lambda: replaced(2, step([("c", 2, 7)])),
-        "7 tokens were fed",
-    ),
-    "a slot stays empty while a request waits": (
-        Promise.P9,
-        lambda: replaced(1, step([("a", 3, 1)], "c", "", "a", free=8)),
-        "1 of 2 slots are used, but 'c' waits",
-    ),
-    "a running decode loses a step": (
-        Promise.P9,
-        lambda: replaced(1, step([("c", 0, 2)], "", "c", "", free=5)),
-        "running request 'a' got no token",
-    ),
-    "the last come is served first": (
-        Promise.P9,
-        lambda: replaced(0, step([("a", 0, 3), ("c", 0, 2)], "b", "ac", "", free=6)),
-        "'c' was admitted before 'b'",
-    ),
-    "a block is lost": (
-        Promise.P11,
-        lambda: replaced(2, step([("c", 2, 1)], "", "", "c", free=7)),
-        "1 blocks are used, but those running can own 0 to 0",
-    ),
-    "a block is freed twice": (
-        Promise.P11,
-        lambda: replaced(2, step([("c", 2, 1)], "", "", "c", free=9)),
-        "9 blocks of 8 are free",
-    ),
-    "a running sequence owns too little": (
-        Promise.P11,
-        lambda: replaced(0, step([("a", 0, 3), ("b", 0, 2)], "c", "ab", "b", free=7)),
-        "1 blocks are used, but those running can own 2",
-    ),
-    "an empty step": (
-        Promise.P10,
-        lambda: [*honest(), step([])],
-        "step 3 fed nothing",
-    ),
-    "a request finishes twice": (
-        Promise.P10,
-        lambda: replaced(1, step([("a", 3, 1), ("c", 0, 2)], "", "c", "ab", free=7)),
-        "'b' finished 2 times",
-    ),
-    "a request never finishes": (
-        Promise.P10,
-        lambda: honest()[:2],
-        "'c' finished 0 times",
-    ),
+Broken = dict[Promise, dict[str, tuple[list[StepRecord], str]]]
+BROKEN: Broken = {
+    Promise.P7: {
+        "a decode position skips one": (
+            changed(HONEST, 1, rows=[("a", 4, 1), ("c", 0, 2)]),
+            "context_len is 4, but 3 tokens",
+        ),
+        "the last prompt token is fed twice": (
+            changed(HONEST, 0, rows=[("a", 0, 4), ("b", 0, 2)]),
+            "query_len is 4, but 3 tokens were due",
+        ),
+        "a chunk is sampled": (
+            changed(HONEST, 0, rows=[("a", 0, 2), ("b", 0, 2)]),
+            "is_sampled is True",
+        ),
+        "a stranger is served": (
+            [step([("z", 0, 2)], "abc", "z"), *HONEST[1:]],
+            "the trace names 'z', which was not requested",
+        ),
+    },
+    Promise.P9: {
+        "one that runs waits": (changed(HONEST, 0, waiting="ac"), "'a' waits, but has a slot"),
+        "one that has ended waits": (changed(HONEST, 1, waiting="b"), "'b' waits, but has ended"),
+        "one that runs is admitted": (
+            changed(HONEST, 1, admitted="ac"),
+            "'a' was admitted, but runs already",
+        ),
+        "three rows in two slots": (
+            [step([("a", 0, 3), ("b", 0, 2), ("c", 0, 1, False)], "", "abc"), *HONEST[1:]],
+            "3 rows, but max_num_seqs is 2",
+        ),
+        "seven tokens in a budget of six": ([*HONEST[:2], step([("c", 2, 7)])], "7 tokens were fed"),
+        "a slot stays empty while a request waits": (
+            [HONEST[0], step([("a", 3, 1)], "c", "", "a"), HONEST[2]],
+            "1 of 2 slots are used, but 'c' waits",
+        ),
+        "a running decode loses a step": (
+            [HONEST[0], step([("c", 0, 2)], "", "c", "", free=5), HONEST[2]],
+            "running request 'a' got no token",
+        ),
+        "the last come is served first": (
+            [step([("a", 0, 3), ("c", 0, 2)], "b", "ac", "", free=6), *HONEST[1:]],
+            "'c' was admitted before 'b'",
+        ),
+    },
+    Promise.P10: {
+        "an empty step": ([*HONEST, step([])], "step 3 fed nothing"),
+        "a request finishes twice": (changed(HONEST, 1, finished="ab"), "'b' finished 2 times"),
+        "a request never finishes": (HONEST[:2], "'c' finished 0 times"),
+    },
+    Promise.P11: {
+        "a block is lost": (
+            changed(HONEST, 2, num_free_blocks=7),
+            "1 blocks are used, but those running can own 0 to 0",
+        ),
+        "a block is freed twice": (changed(HONEST, 2, num_free_blocks=9), "9 blocks of 8 are free"),
+        "a running sequence owns too little": (
+            changed(HONEST, 0, num_free_blocks=7),
+            "1 blocks are used, but those running can own 2",
+        ),
+    },
 }
 
 
+def of_each(broken: Broken) -> Any:
+    """A test of each broken trace, named by what is wrong with it."""
+    made = [pytest.param(p, *each, id=name) for p, of in broken.items() for name, each in of.items()]
+    return pytest.mark.parametrize(("promise", "trace", "words"), made)
+
+
 def require_told(
-    broken: tuple[Promise, Callable[[], list[StepRecord]], str],
+    promise: Promise,
+    trace: Sequence[StepRecord],
+    words: str,
     checks: Sequence[Callable[[Sequence[StepRecord]], None]],
 ) -> None:
     """Requires that one of the checks finds this promise broken by the trace, in these words."""
-    promise, make, words = broken
-    trace, found = make(), []
+    found = []
     for check in checks:
         try:
             check(trace)
@@ -205,9 +181,11 @@ def require_told(
     assert any(named is promise and words in text for named, text in found), found
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_trace_is_told_with_its_promise(name: str) -> None:
-    require_told(BROKEN[name], CHECKS)
+@of_each(BROKEN)
+def test_a_broken_trace_is_told_with_its_promise(
+    promise: Promise, trace: list[StepRecord], words: str
+) -> None:
+    require_told(promise, trace, words, CHECKS)
 
 
 def test_blocks_reserved_early_offend_nobody() -> None:
@@ -220,7 +198,7 @@ def test_blocks_reserved_early_offend_nobody() -> None:
 
 
 def test_evidence_is_seen_only_where_it_is() -> None:
-    trace = honest()
+    trace = HONEST
     assert has_slot_reuse(trace, 2)
     assert not has_slot_reuse(trace, 3)
     assert has_mixed_step(trace)
@@ -253,86 +231,73 @@ def begins(trace: Sequence[StepRecord], earlier: Sequence[Computed] = ()) -> Non
     check_positions(trace, ALIKE, ComputedPrefixes(ALIKE, ANSWERS, earlier))
 
 
-@pytest.mark.parametrize(
-    "trace",
-    [
-        pytest.param([D_IS_COMPUTED, step([("e", 4, 1)], admitted="e")], id="of another one"),
-        pytest.param([D_IS_COMPUTED, step([("e", 3, 2)], admitted="e")], id="of no whole block"),
-        pytest.param(
-            [step([("e", 4, 1), ("d", 0, 5)], admitted="de")],
-            id="of one in the same step, as vLLM does",
-        ),
-        pytest.param(
-            [D_IS_COMPUTED, step([("d", 5, 1)]), step([("f", 6, 1)], admitted="f")],
-            id="with its answer",
-        ),
-        pytest.param(
-            [
-                D_IS_COMPUTED,
-                step([("e", 4, 1)], "d", "e", preempted="d"),
-                step([("d", 4, 2)], admitted="d"),
-            ],
-            id="its own, before it was preempted",
-        ),
-        pytest.param(
-            [D_IS_COMPUTED, step([("f", 4, 1, False)], admitted="f"), step([("f", 5, 2)])],
-            id="and then in chunks",
-        ),
+BEGINNINGS = {
+    "of another one": [D_IS_COMPUTED, step([("e", 4, 1)], admitted="e")],
+    "of no whole block": [D_IS_COMPUTED, step([("e", 3, 2)], admitted="e")],
+    "of one in the same step, as vLLM does": [step([("e", 4, 1), ("d", 0, 5)], admitted="de")],
+    "with its answer": [D_IS_COMPUTED, step([("d", 5, 1)]), step([("f", 6, 1)], admitted="f")],
+    "its own, before it was preempted": [
+        D_IS_COMPUTED,
+        step([("e", 4, 1)], "d", "e", preempted="d"),
+        step([("d", 4, 2)], admitted="d"),
     ],
-)
+    "and then in chunks": [
+        D_IS_COMPUTED,
+        step([("f", 4, 1, False)], admitted="f"),
+        step([("f", 5, 2)]),
+    ],
+}
+
+
+@pytest.mark.parametrize("trace", BEGINNINGS.values(), ids=BEGINNINGS)
 def test_a_request_may_begin_behind_what_somebody_has_computed(trace: list[StepRecord]) -> None:
     begins(trace)
     assert has_prefix_hit(trace)
 
 
-@pytest.mark.parametrize(
-    ("trace", "words"),
-    [
-        pytest.param(
+NO_BEGINNINGS: Broken = {
+    Promise.P7: {
+        "other content": (
             [D_IS_COMPUTED, step([("g", 2, 2)], admitted="g")],
             "step 1, request 'g': it begins behind 2 tokens that were never computed",
-            id="other content",
         ),
-        pytest.param(
+        "a token that was chosen but not fed yet": (
             [D_IS_COMPUTED, step([("f", 6, 1)], admitted="f")],
             "step 1, request 'f': it begins behind 6 tokens",
-            id="a token that was chosen but not fed yet",
         ),
-        pytest.param(
+        "computed later": (
             [
                 step([("d", 0, 2, False)], admitted="d"),
                 step([("e", 4, 1)], admitted="e"),
                 step([("d", 2, 3)]),
             ],
             "step 1, request 'e': it begins behind 4 tokens",
-            id="computed later",
         ),
-        pytest.param(
+        "each other's, which are never computed": (
             [step([("d", 4, 1), ("e", 4, 1)], admitted="de")],
             "step 0, request 'd': it begins behind 4 tokens",
-            id="each other's, which are never computed",
         ),
-        pytest.param(
+        "nothing is left to feed": (
             [D_IS_COMPUTED, step([("e", 4, 0)], admitted="e")],
             "query_len is 0, but 1 tokens were due",
-            id="nothing is left to feed",
         ),
-        pytest.param(
+        "all is fed again behind it": (
             [D_IS_COMPUTED, step([("e", 4, 5)], admitted="e")],
             "query_len is 5, but 1 tokens were due",
-            id="all is fed again behind it",
         ),
-        pytest.param(
-            [D_IS_COMPUTED, step([("d", 0, 5)], "", "", "")],
+        "in the middle of its life": (
+            [D_IS_COMPUTED, step([("d", 0, 5)])],
             "context_len is 0, but 5 tokens were fed before",
-            id="in the middle of its life",
         ),
-    ],
-)
-def test_to_begin_behind_anything_else_breaks_p7(trace: list[StepRecord], words: str) -> None:
-    with pytest.raises(BrokenPromise, match=words) as caught:
-        begins(trace)
-    assert caught.value.finding.promise is Promise.P7
+    }
+}
+
+
+@of_each(NO_BEGINNINGS)
+def test_to_begin_behind_anything_else_breaks_p7(
+    promise: Promise, trace: list[StepRecord], words: str
+) -> None:
+    require_told(promise, trace, words, [begins])
 
 
 def test_what_earlier_workloads_have_computed_counts_as_far_as_it_was_fed() -> None:
@@ -380,7 +345,7 @@ def test_a_shared_block_shows_in_what_is_used() -> None:
 
 
 def test_a_hit_is_told_from_a_later_row() -> None:
-    assert not has_prefix_hit(honest())
+    assert not has_prefix_hit(HONEST)
     assert not has_prefix_hit([D_IS_COMPUTED, step([("d", 5, 1)])])
     assert has_prefix_hit([D_IS_COMPUTED, step([("d", 4, 2)], admitted="d", preempted="d")])
 
@@ -456,96 +421,73 @@ def test_an_eos_that_is_read_later_than_declared_breaks_p9(
     assert words in str(caught.value) or "running request 'l' got no token" in str(caught.value)
 
 
-def changed(trace: list[StepRecord], index: int, **changes: Any) -> list[StepRecord]:
-    trace[index] = replace(trace[index], **changes)
-    return trace
-
-
-HIDDEN: dict[str, tuple[Promise, Callable[[], list[StepRecord]], str]] = {
-    "it finishes before its EOS": (
-        Promise.P9,
-        lambda: changed(changed(ends(1), 0, finished=("l",)), 2, finished=()),
-        "step 0: request 'l' finishes, but its last token was sampled in step 1",
-    ),
-    "a cap is late as well": (
-        Promise.P9,
-        lambda: [
-            *changed(changed(ends(1), 4, finished=()), 5, finished=("n",))[:-1],
-            step([("m", 5, 1)], finished="mn"),
-        ],
-        "request 'n' finishes, but its last token was sampled in step 4",
-    ),
-    "a row after it has finished": (
-        Promise.P14,
-        lambda: changed(changed(ends(1), 1, finished=("l",), num_free_blocks=7), 2, finished=()),
-        "request 'l' was sampled 3 times, but has 2 tokens",
-    ),
-    "it is fed more than its EOS": (
-        Promise.P9,
-        lambda: changed(
-            ends(1),
-            2,
-            preempted=("l",),
-            rows=(RowRecord("l", 0, 3, False), RowRecord("m", 2, 1, True)),
+LATE_BY_ONE = ends(1)
+HIDDEN: Broken = {
+    Promise.P9: {
+        "it finishes before its EOS": (
+            changed(changed(LATE_BY_ONE, 0, finished="l"), 2, finished=""),
+            "step 0: request 'l' finishes, but its last token was sampled in step 1",
         ),
-        "step 2: 3 tokens of request 'l' are fed",
-    ),
-    "it comes back after a preemption": (
-        Promise.P9,
-        lambda: changed(
-            ends(1),
-            2,
-            preempted=("l",),
-            admitted=("l",),
-            rows=(RowRecord("l", 0, 4, True), RowRecord("m", 2, 1, True)),
+        "a cap is late as well": (
+            [*changed(LATE_BY_ONE, 4, finished="")[:-1], step([("m", 5, 1)], finished="mn")],
+            "request 'n' finishes, but its last token was sampled in step 4",
         ),
-        "step 2: request 'l' is admitted, but its last token was sampled in step 1",
-    ),
-    "its slot is given away before it has finished": (
-        Promise.P9,
-        lambda: [
-            *UP_TO_THE_EOS,
-            step([("m", 2, 1), ("n", 0, 2)], "", "n", "l", free=5),
-            step([("m", 3, 1), ("n", 2, 1)], "", "", "n", free=6),
-            step([("m", 4, 1)], free=5),
-            step([("m", 5, 1)], "", "", "m"),
-        ],
-        "step 2: 3 requests hold 2 slots",
-    ),
-    "its slot is filled later than it is free": (
-        Promise.P9,
-        lambda: changed(ends(1), 3, admitted=(), waiting=("n",), rows=(RowRecord("m", 3, 1, True),)),
-        "step 3: 1 of 2 slots are used, but 'n' waits",
-    ),
-    "its blocks are held behind its end": (
-        Promise.P11,
-        lambda: changed(ends(1), 2, num_free_blocks=3),
-        "step 2: 5 blocks are used, but those running can own 2 to 4",
-    ),
-    "it never finishes": (
-        Promise.P10,
-        lambda: changed(ends(1), 2, finished=()),
-        "request 'l' finished 0 times",
-    ),
-    "another decode waits beside it": (
-        Promise.P9,
-        lambda: changed(ends(1), 2, rows=(RowRecord("l", 3, 1, True),)),
-        "step 2: running request 'm' got no token",
-    ),
+        "it is fed more than its EOS": (
+            changed(LATE_BY_ONE, 2, preempted="l", rows=[("l", 0, 3, False), ("m", 2, 1)]),
+            "step 2: 3 tokens of request 'l' are fed",
+        ),
+        "it comes back after a preemption": (
+            changed(LATE_BY_ONE, 2, preempted="l", admitted="l", rows=[("l", 0, 4), ("m", 2, 1)]),
+            "step 2: request 'l' is admitted, but its last token was sampled in step 1",
+        ),
+        "its slot is given away before it has finished": (
+            [
+                *UP_TO_THE_EOS,
+                step([("m", 2, 1), ("n", 0, 2)], "", "n", "l", free=5),
+                step([("m", 3, 1), ("n", 2, 1)], "", "", "n", free=6),
+                step([("m", 4, 1)], free=5),
+                step([("m", 5, 1)], "", "", "m"),
+            ],
+            "step 2: 3 requests hold 2 slots",
+        ),
+        "its slot is filled later than it is free": (
+            changed(LATE_BY_ONE, 3, admitted="", waiting="n", rows=[("m", 3, 1)]),
+            "step 3: 1 of 2 slots are used, but 'n' waits",
+        ),
+        "another decode waits beside it": (
+            changed(LATE_BY_ONE, 2, rows=[("l", 3, 1)]),
+            "step 2: running request 'm' got no token",
+        ),
+    },
+    Promise.P10: {
+        "it never finishes": (changed(LATE_BY_ONE, 2, finished=""), "request 'l' finished 0 times"),
+    },
+    Promise.P11: {
+        "its blocks are held behind its end": (
+            changed(LATE_BY_ONE, 2, num_free_blocks=3),
+            "step 2: 5 blocks are used, but those running can own 2 to 4",
+        ),
+    },
+    Promise.P14: {
+        "a row after it has finished": (
+            changed(changed(LATE_BY_ONE, 1, finished="l", num_free_blocks=7), 2, finished=""),
+            "request 'l' was sampled 3 times, but has 2 tokens",
+        ),
+    },
 }
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-def test_nothing_hides_behind_a_declared_delay(name: str) -> None:
-    def late(trace: Sequence[StepRecord]) -> LateEnds:
-        return LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
-
+@of_each(HIDDEN)
+def test_nothing_hides_behind_a_declared_delay(
+    promise: Promise, trace: list[StepRecord], words: str
+) -> None:
+    late = LateEnds.of(trace, LATE, LATE_ANSWERS, 1)
     checks = (
-        lambda trace: check_scheduling(trace, LATE, True, late(trace)),
+        lambda trace: check_scheduling(trace, LATE, True, late),
         lambda trace: check_accounting(trace, LATE),
-        lambda trace: check_ends(trace, LATE, LATE_ANSWERS, late(trace)),
+        lambda trace: check_ends(trace, LATE, LATE_ANSWERS, late),
     )
-    require_told(HIDDEN[name], checks)
+    require_told(promise, trace, words, checks)
 
 
 def test_an_eos_at_the_cap_is_foreseen() -> None:
@@ -558,9 +500,9 @@ def test_an_eos_at_the_cap_is_foreseen() -> None:
 
 
 def test_who_was_preempted_before_its_eos_was_read_finishes_while_it_waits() -> None:
-    rows = (RowRecord("m", 2, 1, True),)
-    for waiting in (("n",), ("l", "n")):  # it may stand there still, once admission was done
-        trace = changed(ends(1), 2, preempted=("l",), rows=rows, waiting=waiting, num_free_blocks=6)
+    for waiting in ("n", "ln"):  # it may stand there still, once admission was done
+        left = {"rows": [("m", 2, 1)], "waiting": waiting, "num_free_blocks": 6}
+        trace = changed(LATE_BY_ONE, 2, preempted="l", **left)
         judged(trace, 1)
         with pytest.raises(BrokenPromise, match="step 2: request 'l' finishes"):
             judged(trace, 0)
