@@ -20,9 +20,8 @@ from batchproof.api import (
 )
 from batchproof.campaign.suite_run import run_suite
 from batchproof.diagnosis import diagnose
-from batchproof.diagnosis.cell_table import cell_table_of, plain_schedule
+from batchproof.diagnosis.cell_table import CellTable, Sample, cell_table_of, plain_schedule
 from batchproof.diagnosis.counterfactual import honest_view, logits_of
-from batchproof.diagnosis.rerunner import Call
 from batchproof.diagnosis.state_replay import Change, StateReplay
 from batchproof.findings.causes import Cause, Diagnosis
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
@@ -72,71 +71,33 @@ def diagnosed(trial: Trial, asked: Workload, seconds: float = 60.0) -> Diagnosis
     return diagnose(trial, caught.value.failure, seconds)
 
 
+GPT2, LLAMA, WINDOW = "gpt2-random", "llama-random", "mistral-window"
+USUAL, IN_CHUNKS = workload(), workload(max_num_batched_tokens=4)
+PREEMPTED = workload(cap=10, lengths=(8, 8, 8), num_blocks=6)
+STALE_STATE = "it starts from the states that 'r0' left"
+NO_WINDOW = "each later chunk of a prompt starts without the window of the convolution"
+
+
 @pytest.mark.parametrize(
     ("fault", "asked", "model", "cause", "words"),
     [
-        ("mask_ignores_sequence", workload(), "gpt2-random", Cause.LEAK, "compares positions only"),
-        ("slot_keeps_former_keys", workload(), "gpt2-random", Cause.STALE, "of the former tenant"),
-        (
-            "positions_restart_in_each_chunk",
-            workload(max_num_batched_tokens=4),
-            "llama-random",
-            Cause.POSITION,
-            "restart at 0",
-        ),
-        (
-            "causal_mask_top_left",
-            workload(max_num_batched_tokens=4),
-            "gpt2-random",
-            Cause.MASK,
-            "top left",
-        ),
-        ("window_off_by_one", workload(), "mistral-window", Cause.MASK, "7 keys wide, not 6"),
-        ("last_prompt_token_fed_twice", workload(), "gpt2-random", Cause.FEED, "last token again"),
-        ("static_without_position_ids", workload(), "gpt2-random", Cause.PADDING, "off by +5"),
-        ("kv_cache_in_bfloat16", workload(), "gpt2-random", Cause.PRECISION, "kept in bfloat16"),
-        (
-            "two_finishers_swap_their_last_tokens",
-            workload(),
-            "gpt2-random",
-            Cause.ROUTING,
-            "belongs to",
-        ),
-        (
-            "only_the_prompt_is_recomputed",
-            workload(cap=10, lengths=(8, 8, 8), num_blocks=6),
-            "gpt2-random",
-            Cause.PREEMPTION,
-            "only the prompt",
-        ),
-        (
-            "every_chunk_is_sampled",
-            workload(max_num_batched_tokens=4),
-            "gpt2-random",
-            Cause.CHUNK,
-            "prompt tokens",
-        ),
-        ("cap_off_by_one", workload(), "gpt2-random", Cause.CAP, "the limit on new tokens"),
-        (
-            "state_is_left_to_the_next_tenant",
-            workload(),
-            STATE_MODEL,
-            Cause.STATE,
-            "it starts from the states that 'r0' left",
-        ),
-        (
-            "chunks_forget_the_window",
-            workload(max_num_batched_tokens=4),
-            STATE_MODEL,
-            Cause.STATE,
-            "each later chunk of a prompt starts without the window of the convolution",
-        ),
+        ("mask_ignores_sequence", USUAL, GPT2, Cause.LEAK, "compares positions only"),
+        ("slot_keeps_former_keys", USUAL, GPT2, Cause.STALE, "of the former tenant"),
+        ("positions_restart_in_each_chunk", IN_CHUNKS, LLAMA, Cause.POSITION, "restart at 0"),
+        ("causal_mask_top_left", IN_CHUNKS, GPT2, Cause.MASK, "top left"),
+        ("window_off_by_one", USUAL, WINDOW, Cause.MASK, "7 keys wide, not 6"),
+        ("last_prompt_token_fed_twice", USUAL, GPT2, Cause.FEED, "last token again"),
+        ("static_without_position_ids", USUAL, GPT2, Cause.PADDING, "off by +5"),
+        ("kv_cache_in_bfloat16", USUAL, GPT2, Cause.PRECISION, "kept in bfloat16"),
+        ("two_finishers_swap_their_last_tokens", USUAL, GPT2, Cause.ROUTING, "belongs to"),
+        ("only_the_prompt_is_recomputed", PREEMPTED, GPT2, Cause.PREEMPTION, "only the prompt"),
+        ("every_chunk_is_sampled", IN_CHUNKS, GPT2, Cause.CHUNK, "prompt tokens"),
+        ("cap_off_by_one", USUAL, GPT2, Cause.CAP, "the limit on new tokens"),
+        ("state_is_left_to_the_next_tenant", USUAL, STATE_MODEL, Cause.STATE, STALE_STATE),
+        ("chunks_forget_the_window", IN_CHUNKS, STATE_MODEL, Cause.STATE, NO_WINDOW),
         (
             "the_last_token_of_a_prompt_counts_twice",
-            workload(),
-            STATE_MODEL,
-            Cause.STATE,
-            "the token of position 8 is fed to the states twice",
+            *(USUAL, STATE_MODEL, Cause.STATE, "the token of position 8 is fed to the states twice"),
         ),
     ],
     ids=lambda value: value if str(value) in faults() else "",
@@ -260,68 +221,63 @@ def test_a_hang_says_which_request_waits(lab: Laboratory) -> None:
     assert any("max_num_batched_tokens 2048" in line for line in found.evidence)
 
 
-def test_the_replay_of_states_without_a_mistake_is_the_reference(lab: Laboratory) -> None:
-    """Chunks, two rows a step, a preemption and former tenants included."""
-    trial = trial_of(lab, resolve_engine("paged"), STATE_MODEL)
-    asked = workload(cap=10, lengths=(8, 8, 8), num_blocks=6, max_num_batched_tokens=4)
-    with trial.engine(asked.config) as engine:
-        outcome = trial.check(asked, engine)
-        call = Call(asked, outcome.completions, tuple(trial.trace_of(engine)))
-    table = cell_table_of([(call.workload, call.completions, call.schedule())])
-    assert table is not None
-    assert int(table.epoch.max()) > 0
-    replay, num_compared = StateReplay(trial.subject, table), 0
-    for seq, completion in enumerate(outcome.completions):
-        logits = replay.logits(replay.passes(seq), Change())
-        prompt = table.sequences[seq].request.prompt_token_ids
-        exact = centred(trial.oracle.score(prompt, tuple(completion.token_ids)))
-        for sample in table.samples:
-            if sample.seq == seq and sample.cell in logits:
-                assert (centred(logits[sample.cell]) - exact[sample.output]).abs().max() < 1e-7
-                num_compared += 1
-    assert num_compared > 20
-
-
-@pytest.mark.parametrize("model", [name for name in EMBEDDED if not name.startswith("bamba")])
-def test_the_counterfactual_without_a_mistake_is_the_reference(lab: Laboratory, model: str) -> None:
-    """Chunks, two rows a step and former tenants included."""
-    trial = trial_of(lab, resolve_engine("ragged"), model)
-    asked = workload(max_num_batched_tokens=4)
-    with trial.engine(asked.config) as engine:
-        outcome = trial.check(asked, engine)
-        call = Call(asked, outcome.completions, tuple(trial.trace_of(engine)))
-    table = cell_table_of([(call.workload, call.completions, call.schedule())])
-    assert table is not None
-    window = getattr(trial.subject.model.config, "sliding_window", None)
-    cells, kinds = torch.tensor([each.cell for each in table.samples]), trial.subject.layer_kinds
-    view = honest_view(table, cells, window, kinds)
-    logits = centred(logits_of(trial.subject, view))
-    for sample, found in zip(table.samples, logits, strict=True):
-        request = table.sequences[sample.seq].request
-        tokens = outcome.completions[sample.seq].token_ids
-        exact = centred(trial.oracle.score(request.prompt_token_ids, tokens))[sample.output]
-        assert (found - exact).abs().max() < 1e-9
-
-
-def test_the_counterfactual_is_the_reference_behind_reused_prefixes(lab: Laboratory) -> None:
-    trial = trial_of(lab, resolve_engine("paged"))
-    asked = workload(max_num_batched_tokens=5, prefix_caching=True)
+def table_of(trial: Trial, asked: Workload, num_calls: int = 1) -> CellTable:
+    """Serves the workload in so many calls of one engine, and returns what was fed."""
     calls = []
     with trial.engine(asked.config) as engine:
-        for _ in range(2):
+        for _ in range(num_calls):
             num_before = len(trial.trace_of(engine))
             completions = trial.check(asked, engine).completions
             calls.append((asked, completions, tuple(trial.trace_of(engine))[num_before:]))
     table = cell_table_of(calls)
     assert table is not None
-    assert 0 < int(table.is_reused.sum()) < table.num_cells / 2
-    view = honest_view(table, torch.tensor([sample.cell for sample in table.samples]), None)
-    logits = centred(logits_of(trial.subject, view))
-    for sample, found in zip(table.samples, logits, strict=True):
-        fed = table.sequences[sample.seq]
-        answer = fed.token_ids[fed.num_prompt_tokens :]
-        exact = centred(trial.oracle.score(fed.request.prompt_token_ids, answer))[sample.output]
-        assert (found - exact).abs().max() < 1e-9
+    return table
+
+
+def off_by(trial: Trial, table: CellTable, sample: Sample, logits: torch.Tensor) -> float:
+    """Returns how far logits (vocab_size) are from those of the reference for what was sampled."""
+    fed = table.sequences[sample.seq]
+    answer = fed.token_ids[fed.num_prompt_tokens :]
+    exact = centred(trial.oracle.score(fed.request.prompt_token_ids, answer))[sample.output]
+    return float((centred(logits) - exact).abs().max())
+
+
+def test_the_replay_of_states_without_a_mistake_is_the_reference(lab: Laboratory) -> None:
+    """Chunks, two rows a step, a preemption and former tenants included."""
+    trial = trial_of(lab, resolve_engine("paged"), STATE_MODEL)
+    asked = workload(cap=10, lengths=(8, 8, 8), num_blocks=6, max_num_batched_tokens=4)
+    table = table_of(trial, asked)
+    assert int(table.epoch.max()) > 0
+    replay, num_compared = StateReplay(trial.subject, table), 0
+    for seq in range(len(table.sequences)):
+        logits = replay.logits(replay.passes(seq), Change())
+        for sample in table.samples:
+            if sample.seq == seq and sample.cell in logits:
+                assert off_by(trial, table, sample, logits[sample.cell]) < 1e-7
+                num_compared += 1
+    assert num_compared > 20
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "limits"),
+    [
+        *(("ragged", name, {}) for name in EMBEDDED if not name.startswith("bamba")),
+        ("paged", "gpt2-random", {"prefix_caching": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_counterfactual_without_a_mistake_is_the_reference(
+    lab: Laboratory, engine: str, model: str, limits: dict[str, int]
+) -> None:
+    """Chunks, two rows a step, former tenants and, in a second call, reused prefixes included."""
+    trial = trial_of(lab, resolve_engine(engine), model)
+    table = table_of(trial, workload(max_num_batched_tokens=5, **limits), num_calls=1 + len(limits))
+    assert bool(limits) <= int(table.is_reused.sum()) < table.num_cells / 2
+    window = getattr(trial.subject.model.config, "sliding_window", None)
+    cells = torch.tensor([sample.cell for sample in table.samples])
+    view = honest_view(table, cells, window, trial.subject.layer_kinds)
+    for sample, found in zip(table.samples, logits_of(trial.subject, view), strict=True):
+        assert off_by(trial, table, sample, found) < 1e-9
 
 
 class NobodysBlocks(BlockManager):
