@@ -28,7 +28,7 @@ from batchproof_engines.paged.kernels import (
     triton_works,
 )
 from tests.gpu.ceilings import BEYOND_CACHES_BYTES, DTYPE, SERVED
-from tests.gpu.measures import Measures, asked
+from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
 BLOCK_SIZE = 16
@@ -178,13 +178,5 @@ def _measure_crowd(
         measures.add(name, summary, seconds=seconds, share_of_memory=shares, failed=failed)
 
 
-def main() -> int:
-    arguments, device = asked(__doc__)
-    measures = Measures(arguments.path, "attention", device, arguments.for_s)
-    with torch.inference_mode():
-        measure(device, measures)
-    return int(measures.has_failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measured(__doc__, "attention", measure))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from batchproof.bench.ceilings import Ceilings, measure_ceilings
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
-from tests.gpu.measures import Measures, asked
+from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
 SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
@@ -98,13 +98,5 @@ def _random(num_rows: int, num_columns: int, device: torch.device) -> Tensor:
     return torch.randn(num_rows, num_columns, device=device, dtype=DTYPE)
 
 
-def main() -> int:
-    arguments, device = asked(__doc__)
-    measures = Measures(arguments.path, "ceilings", device, arguments.for_s)
-    with torch.inference_mode():
-        measure(device, measures)
-    return int(measures.has_failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measured(__doc__, "ceilings", measure))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -77,3 +77,14 @@ def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]
     found = parser.parse_args()
     torch.set_num_threads(1)  # on a CPU the work is too small for several threads
     return found, torch.device(found.device)
+
+
+def measured(
+    description: str | None, section: str, measure: Callable[[torch.device, Measures], None]
+) -> int:
+    """Measures a section where the arguments say, and returns the exit status."""
+    arguments, device = asked(description)
+    measures = Measures(arguments.path, section, device, arguments.for_s)
+    with torch.inference_mode():
+        measure(device, measures)
+    return int(measures.has_failed)

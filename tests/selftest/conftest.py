@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.run.laboratory import Laboratory
+from tests.selftest.one_process import OneProcess
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
 DEFAULTS = ("--engine=static", "--model=gpt2-random", "--no-isolate")
@@ -103,3 +104,18 @@ def run_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSuite:
     """`run_suite(*arguments)` runs the tests in `tmp_path`, which is the current folder."""
     monkeypatch.chdir(tmp_path)
     return partial(run_in, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny models on a busy machine wait for their second thread most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Campaigns have no workers."""
+    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)

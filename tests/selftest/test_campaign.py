@@ -45,11 +45,6 @@ MADE = Provenance(Machine("one", 1), {"python": "3"}, "python", "today", "abc")
 
 
 @pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
-
-
-@pytest.fixture
 def table() -> KillTable:
     """Two faults, caught on both models and seeds."""
     made = KillTable.of({name: KNOWN[name] for name in SMALL}, ("gpt2-random", "llama-hash"), (1, 2))
@@ -241,23 +236,17 @@ def test_more_honest_workloads_go_on_where_fewer_stopped() -> None:
         honest(replace(few, wanted=500_001))
 
 
-def test_an_alarm_is_written_out_whole() -> None:
+def test_an_alarm_is_written_out_whole_and_one_that_was_right_stays_on_the_page_with_the_reason(
+    tmp_path: Path,
+) -> None:
     plan = HonestPlan(["static"], ["float32"], 0, 5, 10)
     made = honest(plan)
     key, before = made.outcomes.popitem()
-    made.outcomes[key] = replace(before, alarms=("P1 parity is broken\n  and more",))
-    text = honest_page(record_of(plan, made))
-    assert "ALARMS: 1" in text
-    assert "    P1 parity is broken\n      and more" in text
-
-
-def test_an_alarm_that_was_right_stays_on_the_page_with_the_reason(tmp_path: Path) -> None:
-    plan = HonestPlan(["static"], ["float32"], 0, 5, 10)
-    made = honest(plan)
-    key, before = made.outcomes.popitem()
-    made.outcomes[key] = replace(before, alarms=("it raised",))
+    made.outcomes[key] = replace(before, alarms=("it raised\n  and more",))
     record = record_of(plan, made)
     (alarm,) = record.alarms
+    assert "ALARMS: 1" in honest_page(record)
+    assert "    it raised\n      and more" in honest_page(record)
     (tmp_path / "honest_alarms.yaml").write_text(f"{name_of(alarm)}: It had a bug.\n")
     kept = settled(record, tmp_path)
     assert (kept.alarms, [each.why for each in kept.right]) == ((), ["It had a bug."])

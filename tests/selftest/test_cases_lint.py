@@ -121,10 +121,7 @@ WRONG_FILES = [
         with_key("calls: [[{prompt: [1], max_new_tokens: 2}]]"),
         "1: case 'a-case' must have either the key 'requests' or the key 'calls'",
     ),
-    (
-        with_request(f"{{id: a, {ONE}}}\n    - {{id: a, {ONE}}}"),
-        "6: id 'a' is that of ",
-    ),
+    (with_request(f"{{id: a, {ONE}}}\n    - {{id: a, {ONE}}}"), "6: id 'a' is that of "),
 ]
 WRONG_KEYS = [
     ("promis: P1", "a case: key 'promis' is unknown; choose one of name, promise, why, link"),

@@ -13,14 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchproof.api import (
-    Capability,
-    Completion,
-    FinishReason,
-    Request,
-    SamplingParams,
-    TokenLogprobs,
-)
+from batchproof.api import Capability, Completion, FinishReason, Request, SamplingParams, TokenLogprobs
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.contract_types import checked_completions
 from batchproof.checks.draws import check_frequencies

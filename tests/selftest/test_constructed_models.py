@@ -4,6 +4,7 @@ with their integer oracles."""
 from __future__ import annotations
 
 import random
+from hashlib import sha256
 
 import pytest
 import torch
@@ -30,6 +31,10 @@ WAYS = [
 WAYS += [(name, d, each) for name in LONG for d in DTYPES[1:] for each in ("sdpa", "eager", INT8)]
 LENS = (1, 8, 9, 64, 129)  # the first is answered with 200 tokens, so that all lengths are met
 PROMPT = tuple(b"golden tokens")
+WEIGHTS_SHA256 = {
+    "llama-hash": "8b6efbab4789dde799def37f0e0ab9e89230f46c5da32dac2b0d7cc70a93536c",
+    "bamba-hash": "5ad950894db2a3518007b493b8d9ed8adc5f551af7bfeeddc76446a5253b9f01",
+}
 GOLDEN = {
     "gpt2-hash": [101, 153, 34, 247, 18, 140, 41, 90, 83, 47, 150, 127],
     "llama-hash": [230, 136, 159, 239, 24, 97, 187, 173, 98, 37, 169, 138],
@@ -69,6 +74,14 @@ def test_golden_tokens_are_pinned(name: str, laboratory_for: LaboratoryFor) -> N
     answer = oracle.answer(PROMPT, 12)
     assert list(answer.token_ids) == list(oracle.right_tokens(PROMPT, 12)) == GOLDEN[name]
     assert min(answer.margin(step) for step in range(12)) > 1000 * oracle.error.max_abs
+
+
+@pytest.mark.parametrize("name", WEIGHTS_SHA256)
+def test_the_weights_are_the_same_bytes_on_every_platform(name: str) -> None:
+    digest = sha256()
+    for part, weight in sorted(EMBEDDED[name].build().state_dict().items()):
+        digest.update(part.encode() + weight.numpy().tobytes())
+    assert digest.hexdigest() == WEIGHTS_SHA256[name]
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,19 +16,10 @@ import torch
 
 from batchproof import demo
 from batchproof.__main__ import main
-from batchproof.api import (
-    Completion,
-    Request,
-    RowRecord,
-    StepRecord,
-)
+from batchproof.api import Completion, RowRecord, StepRecord
 from batchproof.demo.experiment import TimedRun, judge, make_experiment
 from batchproof.demo.prose import quoted, shortened
-from batchproof.drawing.mask_text import (
-    draw_mask,
-    elide,
-    token_row,
-)
+from batchproof.drawing.mask_text import draw_mask, elide, token_row
 from batchproof.drawing.picture import standalone
 from batchproof.drawing.timeline import (
     Cell,
@@ -46,6 +37,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.run.registry import reference_factory
 from batchproof_engines.ragged.engine import packed_mask
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -56,15 +48,6 @@ class Shown:
     exit_code: int
     text: str
     svg: str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models on a busy machine wait for their second thread most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -371,13 +354,9 @@ def test_a_near_tie_is_counted_and_told_apart_from_a_wrong_answer() -> None:
     best, second = oracle.score(request.prompt_token_ids, (0,)).topk(2).indices[0].tolist()
     # The two best tokens lie closer together than the error that this oracle claims to have.
     oracle.error = replace(oracle.error, max_abs=1e3, near_tie_share=1.0)  # type: ignore[misc]
-    judgement = judge(case, [Completion("A", (second,), *_reason(request, oracle))], oracle)
+    judgement = judge(case, [Completion("A", (second,), oracle.expected(request)[1])], oracle)
     assert (judgement.num_equal, judgement.ledger.num_near_ties, judgement.failures) == (0, 1, ())
     assert judgement.near_ties == (f"A token 1: {second} instead of {best}, within rounding",)
-
-
-def _reason(request: Request, oracle: Oracle) -> list[object]:
-    return [oracle.expected(request)[1]]
 
 
 def test_control_c_ends_quietly_with_130(

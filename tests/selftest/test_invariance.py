@@ -105,12 +105,9 @@ def raising(_completion: Completion, _requests: Sequence[Request]) -> Completion
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Laboratory]:
+def lab(one_thread: None) -> Laboratory:  # noqa: ARG001
     """On one thread, as the command measures."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Laboratory(torch.device("cpu"), torch.float32, 30.0)
-    torch.set_num_threads(before)
+    return Laboratory(torch.device("cpu"), torch.float32, 30.0)
 
 
 @pytest.fixture(autouse=True)

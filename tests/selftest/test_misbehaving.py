@@ -109,11 +109,7 @@ def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
 @pytest.mark.parametrize(
     ("misbehave", "promise", "words"),
     [
-        (
-            "raise RuntimeError('no cheese')",
-            PARITY,
-            "the engine raised RuntimeError: no cheese",
-        ),
+        ("raise RuntimeError('no cheese')", PARITY, "the engine raised RuntimeError: no cheese"),
         ("raise SystemExit(3)", PARITY, "the engine raised SystemExit: 3"),
         ("raise KeyboardInterrupt", PARITY, "the engine raised KeyboardInterrupt"),
         ("raise asyncio.CancelledError('no')", PARITY, "the engine raised CancelledError: no"),

@@ -26,6 +26,7 @@ from batchproof.records.sweep import MODEL_SWEEP
 from batchproof_engines.paged import paged
 from tests.selftest.one_process import OneProcess
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 RESULTS = ROOT / "results" / "models.json"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -35,6 +36,7 @@ def toy(name: str) -> Toy:
     return next(each for each in toys_of(name.partition(", ")[0]) if str(each) == name)
 
 
+<<<<<<< HEAD
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """As in a worker: beside other tests, two threads make a tiny model ten times as slow."""
@@ -49,6 +51,8 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
 
 
+=======
+>>>>>>> a5c2ae5 (One thread, no workers, and a measured section are one fixture or function each; lists that fit a line stand in one)
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -89,18 +93,8 @@ def test_the_page_is_that_of_the_record() -> None:
         ("bart", "paged?feed=packed", ToyVerdict.REFUSED, "in a batch its logits differ"),
         ("recurrent_gemma", "paged", ToyVerdict.REFUSED, "stacked: a trial batch failed"),
         ("phi3, longrope", "paged", ToyVerdict.REFUSED, "'longrope' depends on the whole batch"),
-        (
-            "gemma3_text, one RoPE dynamic",
-            "paged",
-            ToyVerdict.REFUSED,
-            "'dynamic' depends on the",
-        ),
-        (
-            "moshi",
-            "paged",
-            ToyVerdict.REFUSED,
-            "its cache keeps 5 keys, but its mask shows more",
-        ),
+        ("gemma3_text, one RoPE dynamic", "paged", ToyVerdict.REFUSED, "'dynamic' depends on the"),
+        ("moshi", "paged", ToyVerdict.REFUSED, "its cache keeps 5 keys, but its mask shows more"),
         ("moshi", "reference", ToyVerdict.UNPROVEN, "off one float64 pass"),
         ("musicgen", "paged", ToyVerdict.UNBUILDABLE, "has no attribute 'dropout'"),
         ("llama", "fault:mask_ignores_sequence", ToyVerdict.WRONG, "P1: request"),

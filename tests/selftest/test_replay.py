@@ -286,14 +286,8 @@ SUBJECT = json.loads(made_up().text())["subject"]
         (changed(runs=[]), "is damaged: runs is empty"),
         (changed(runs=[{"engine_number": "1"}]), "is damaged: runs[0].engine_number is '1', not a"),
         (lambda: json.dumps({"schema": 1}), "is damaged: it has no 'headline'"),
-        (
-            changed(subject=SUBJECT | {"engine": "none"}),
-            "is no engine",
-        ),
-        (
-            changed(subject=SUBJECT | {"model": "no/such"}),
-            "neither an embedded model",
-        ),
+        (changed(subject=SUBJECT | {"engine": "none"}), "is no engine"),
+        (changed(subject=SUBJECT | {"model": "no/such"}), "neither an embedded model"),
     ],
 )
 def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(

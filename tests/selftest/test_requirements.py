@@ -114,10 +114,9 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
 
     assert (verdict.verdict, verdict.held, verdict.broken) == ("held", ("P1", "P4"), ())
     assert verdict.requirement_set == MINI.stamp
-    assert verdict.outcomes == {
-        **dict.fromkeys([*HELD, RENAMED], "held"),
-        LACKING: "no capability",
-    }, "under the ids of the set, also where a test was renamed"
+    assert verdict.outcomes == {**dict.fromkeys([*HELD, RENAMED], "held"), LACKING: "no capability"}, (
+        "under the ids of the set, also where a test was renamed"
+    )
     assert verdict.unscored == {NEW: "failed"}
     (failure,) = verdict.failures
     assert failure.failure is not None
@@ -177,8 +176,7 @@ def test_a_verdict_is_by_the_set_and_fits_the_published_schema(
 
 
 @pytest.mark.parametrize(
-    "chosen",
-    [["-k=renamed"], ["test_mini.py::test_renamed"], ["--deselect=test_mini.py::test_new"]],
+    "chosen", [["-k=renamed"], ["test_mini.py::test_renamed"], ["--deselect=test_mini.py::test_new"]]
 )
 def test_a_selection_is_never_held(mini: Path, run_suite: RunSuite, chosen: list[str]) -> None:
     """Without a set as well, but then it fails nothing."""

@@ -12,11 +12,7 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
 from batchproof.campaign.suite_run import run_suite
-from batchproof.checks.switches import (
-    EXACT,
-    positions,
-    set_back,
-)
+from batchproof.checks.switches import EXACT, positions, set_back
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory

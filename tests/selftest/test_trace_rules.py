@@ -408,8 +408,7 @@ def test_an_eos_may_be_read_as_late_as_declared(taken: int, surplus: int, declar
 
 
 @pytest.mark.parametrize(
-    ("taken", "surplus", "declared"),
-    [(1, 1, 0), (1, 0, 0), (2, 2, 0), (2, 2, 1), (2, 1, 1), (2, 0, 1)],
+    ("taken", "surplus", "declared"), [(1, 1, 0), (1, 0, 0), (2, 2, 0), (2, 2, 1), (2, 1, 1), (2, 0, 1)]
 )
 def test_an_eos_that_is_read_later_than_declared_breaks_p9(
     taken: int, surplus: int, declared: int
@@ -460,19 +459,19 @@ HIDDEN: Broken = {
         ),
     },
     Promise.P10: {
-        "it never finishes": (changed(LATE_BY_ONE, 2, finished=""), "request 'l' finished 0 times"),
+        "it never finishes": (changed(LATE_BY_ONE, 2, finished=""), "request 'l' finished 0 times")
     },
     Promise.P11: {
         "its blocks are held behind its end": (
             changed(LATE_BY_ONE, 2, num_free_blocks=3),
             "step 2: 5 blocks are used, but those running can own 2 to 4",
-        ),
+        )
     },
     Promise.P14: {
         "a row after it has finished": (
             changed(changed(LATE_BY_ONE, 1, finished="l", num_free_blocks=7), 2, finished=""),
             "request 'l' was sampled 3 times, but has 2 tokens",
-        ),
+        )
     },
 }
 

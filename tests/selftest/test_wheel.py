@@ -179,10 +179,7 @@ def test_a_name_that_two_engines_have_is_refused(install) -> None:
 
 @pytest.mark.parametrize("command", ["faults", "honest"])
 def test_what_checks_the_suite_itself_needs_a_checkout(
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(places, "ROOT", tmp_path)
     assert main([command]) == 2

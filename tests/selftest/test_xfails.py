@@ -131,8 +131,7 @@ def test_ids_that_belong_to_another_run_are_left_alone(
 
 
 @pytest.mark.parametrize(
-    ("head", "is_expected"),
-    [("", True), ('engine = "static"', True), ('engine = ["ragged"]', False)],
+    ("head", "is_expected"), [("", True), ('engine = "static"', True), ('engine = ["ragged"]', False)]
 )
 def test_a_requirement_is_about_the_engines_of_the_file(
     run_suite: RunSuite, listed: List, head: str, is_expected: bool

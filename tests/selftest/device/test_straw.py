@@ -7,13 +7,13 @@ import os
 import re
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from batchproof.places import ROOT
 from batchproof_engines.paged.native_build import compiler
+from tests.selftest.conftest import Session
 
 HERE = Path(__file__).parent
 ENGINES = ("paged?backend=blocks&graphs=true&overlap=true", "ragged", "static", "reference")
@@ -32,18 +32,12 @@ CASES = (
 pytestmark = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    status: int
-    output: str
-
-
-def run_on_straw(elsewhere: ProcessPoolExecutor, *arguments: str) -> Ran:
+def run_on_straw(elsewhere: ProcessPoolExecutor, *arguments: str) -> Session:
     """A pytest session in a process that has the device: it has it for good."""
     return elsewhere.submit(session, arguments).result()
 
 
-def session(arguments: tuple[str, ...]) -> Ran:
+def session(arguments: tuple[str, ...]) -> Session:
     # No worker of xdist, even where the session around it is: benchmarks refuse to run in one.
     os.environ.pop("PYTEST_XDIST_WORKER", None)
     os.chdir(ROOT)
@@ -52,7 +46,7 @@ def session(arguments: tuple[str, ...]) -> Ran:
     command = ["-q", "--assert=plain", *plugins, "--device=straw", *arguments]
     with io.StringIO() as output, redirect_stdout(output), redirect_stderr(output):
         status = int(pytest.main(command))
-        return Ran(status, output.getvalue())
+        return Session(status, output.getvalue())
 
 
 def num(outcome: str, output: str) -> int:
@@ -65,19 +59,11 @@ def test_the_device_keeps_its_laws_and_honest_engines_their_promises_there(
     elsewhere: ProcessPoolExecutor,
 ) -> None:
     laws = HERE / "laws_of_straw.py"
+    chosen = [str(laws), "tests/conformance/test_cases.py", "-k", " or ".join([laws.stem, *CASES])]
     engines = [f"--engine={name}" for name in ENGINES]
     models = ["--model=llama-hash", "--model=mistral-window"]  # a window is one more mask
-    files = [str(laws), "tests/conformance/test_cases.py"]
-    run = run_on_straw(
-        elsewhere,
-        *files,
-        "-k",
-        " or ".join([laws.stem, *CASES]),
-        *engines,
-        *models,
-        "--hypothesis-profile=quick",
-    )
-    assert run.status == 0, run.output
+    run = run_on_straw(elsewhere, *chosen, *engines, *models, "--hypothesis-profile=quick")
+    assert run.exit_status == 0, run.output
     assert num("passed", run.output) >= 19 + 6 * len(CASES), run.output
     assert num("failed", run.output) == 0
 
@@ -86,22 +72,15 @@ def test_a_forgotten_device_is_found(elsewhere: ProcessPoolExecutor) -> None:
     engine = f"--engine={HERE / 'forgetful.py'}:forgetful"
     chosen = ["tests/conformance/test_cases.py", "-k", "long-row-first", engine, "--model=llama-hash"]
     run = run_on_straw(elsewhere, *chosen)
-    assert run.status == pytest.ExitCode.TESTS_FAILED, run.output
+    assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
     assert num("failed", run.output) == 1
     assert "Expected all tensors to be on the same device" in run.output
 
 
 def test_a_benchmark_has_valid_rows_there(elsewhere: ProcessPoolExecutor, tmp_path: Path) -> None:
     sizes = ["--num-requests=4", "--prompt-len=2:6", "--cap=2:4", "--slots=2", "--laps=2"]
-    run = run_on_straw(
-        elsewhere,
-        "tests/benchmarks",
-        "--benchmark-only",
-        "--workload=bimodal",
-        "--model=llama-hash",
-        "--engine=static",
-        *sizes,
-        f"--results={tmp_path / 'result.json'}",
-    )
-    assert run.status == 0, run.output
+    asked = ["--benchmark-only", "--workload=bimodal", "--model=llama-hash", "--engine=static"]
+    results = f"--results={tmp_path / 'result.json'}"
+    run = run_on_straw(elsewhere, "tests/benchmarks", *asked, *sizes, results)
+    assert run.exit_status == 0, run.output
     assert re.search(r"^static +VALID", run.output, re.MULTILINE), run.output
