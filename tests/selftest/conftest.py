@@ -15,7 +15,11 @@ import torch
 from hypothesis import settings
 
 from batchproof.campaign.shared_laboratory import SharedLaboratory
+from batchproof.models.catalogue import load_model
+from batchproof.oracle.oracle import Oracle
+from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import reference_factory
 from tests.selftest.one_process import OneProcess
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
@@ -75,6 +79,13 @@ def laboratory_for(laboratory: Laboratory) -> LaboratoryFor:
     is_usual = (laboratory.device, laboratory.dtype) == (usual.device, usual.dtype)
     is_usual = is_usual and laboratory.precision == usual.precision
     return partial(SharedLaboratory.beside, laboratory if is_usual else usual)
+
+
+def oracle_of(
+    name: str, dtype: torch.dtype = torch.float32, precision: Precision = AS_SERVED
+) -> Oracle:
+    """Returns the right answers of a model on the CPU, measured anew."""
+    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory(), precision)
 
 
 def run_in(folder: Path, *arguments: str, defaults: Sequence[str] = DEFAULTS) -> Session:

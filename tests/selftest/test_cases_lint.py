@@ -6,19 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchproof.api import EngineConfig, Request
 from batchproof.cases.files import load_cases, load_file
 from batchproof.cases.resolve import slips, workloads_of
 from batchproof.errors import CaseError
-from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import EMBEDDED
 from batchproof.oracle.oracle import Oracle
 from batchproof.requirements.promises import Promise
-from batchproof.run.registry import reference_factory
 from batchproof.workload.paste import workload_as_yaml
 from batchproof.workload.workloads import Workload
+from tests.selftest.conftest import oracle_of
 
 GOOD = "- {name: a-case, promise: P1, why: It broke., requests: [{prompt: [1], max_new_tokens: 2}]}\n"
 ONE = "prompt: [1], max_new_tokens: 1"  # a good request
@@ -35,8 +33,7 @@ UNLINKED = [
 
 @pytest.fixture(scope="module")
 def oracle() -> Oracle:
-    model = load_model("gpt2-random", torch.device("cpu"), torch.float32)
-    return Oracle(model, reference_factory())
+    return oracle_of("gpt2-random")
 
 
 def with_request(request: str) -> str:

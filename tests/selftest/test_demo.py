@@ -12,7 +12,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from batchproof import demo
 from batchproof.__main__ import main
@@ -32,10 +31,8 @@ from batchproof.drawing.timeline import (
 )
 from batchproof.drawing.timeline_svg import timeline_picture
 from batchproof.drawing.timeline_text import draw_timelines, letters
-from batchproof.models.catalogue import load_model
-from batchproof.oracle.oracle import Oracle
-from batchproof.run.registry import reference_factory
 from batchproof_engines.ragged.engine import packed_mask
+from tests.selftest.conftest import oracle_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -347,9 +344,8 @@ def test_a_wrong_answer_is_named_and_the_exit_code_is_1(
 
 
 def test_a_near_tie_is_counted_and_told_apart_from_a_wrong_answer() -> None:
-    subject = load_model("gpt2-random", torch.device("cpu"), torch.float32)
-    case = make_experiment(subject, [("abc", 1)], 1)
-    oracle = Oracle(subject, reference_factory())
+    oracle = oracle_of("gpt2-random")
+    case = make_experiment(oracle.subject, [("abc", 1)], 1)
     (request,) = case.requests
     best, second = oracle.score(request.prompt_token_ids, (0,)).topk(2).indices[0].tolist()
     # The two best tokens lie closer together than the error that this oracle claims to have.

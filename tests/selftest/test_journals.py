@@ -28,7 +28,6 @@ from batchproof.records.campaign import CAMPAIGN, Line, Question, Sitting
 from batchproof.records.honest import HonestCounts
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
-from tests.selftest.one_process import OneProcess
 from tests.selftest.squares import QUESTION, killed_at_first, squares
 
 SITTING = Sitting("id", "1/1", Provenance(Machine("one", 1), {"python": "3"}))
@@ -53,14 +52,13 @@ def served(task: ToyTask) -> ToyResult:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that take no time."""
     campaign = "batchproof.campaign"
-    monkeypatch.setattr(f"{campaign}.work.WorkerPool", OneProcess)
     monkeypatch.setattr(f"{campaign}.honest_command.judge_honest", judged)
     monkeypatch.setattr(f"{campaign}.faults_command.make_attempt", killed)
     monkeypatch.setattr(f"{campaign}.model_sweep.sweep_command._judge", served)
     monkeypatch.setattr(f"{campaign}.model_sweep.sweep_command._try", lambda _: None)
 
 
-@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.usefixtures("one_process", "stand_ins")
 @pytest.mark.parametrize(
     "command",
     [

@@ -12,13 +12,11 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.answers import check_logits
 from batchproof.checks.broken import BrokenPromise
-from batchproof.models.catalogue import load_model
 from batchproof.oracle.coarse import in_8_bits
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
-from batchproof.run.registry import reference_factory
 from batchproof_engines.reference import ReferenceEngine
-from tests.selftest.conftest import HEAD, RunSuite
+from tests.selftest.conftest import HEAD, RunSuite, oracle_of
 
 COARSE = Precision("bfloat16", is_cache_int8=True)
 
@@ -61,11 +59,6 @@ def test_mini(trial):
 """
 
 
-def oracle(name: str, precision: Precision = AS_SERVED) -> Oracle:
-    subject = load_model(name, torch.device("cpu"), torch.float32)
-    return Oracle(subject, reference_factory(), precision)
-
-
 def test_what_8_bits_hold_comes_back_within_half_a_unit() -> None:
     states = torch.randn(3, 2, 5, 16, generator=torch.Generator().manual_seed(0))
     moved = (in_8_bits(states) - states).abs()
@@ -79,14 +72,15 @@ def test_what_8_bits_hold_comes_back_within_half_a_unit() -> None:
 
 def test_the_coarser_the_engine_the_larger_the_unit() -> None:
     fine, int8, coarse = (
-        oracle("llama-random", p).error.max_abs for p in (AS_SERVED, Precision(None, True), COARSE)
+        oracle_of("llama-random", precision=p).error.max_abs
+        for p in (AS_SERVED, Precision(None, True), COARSE)
     )
     assert 100 * fine < int8 < coarse
 
 
 @pytest.mark.parametrize("name", ["gpt2-hash", "llama-hash"])
 def test_a_constructed_model_stands_far_above_it(name: str) -> None:
-    coarse = oracle(name, COARSE)
+    coarse = oracle_of(name, precision=COARSE)
     prompts = [tuple((7 * i * j + i) % coarse.subject.vocab_size for j in range(i)) for i in (1, 9, 33)]
     for prompt in prompts:
         assert coarse.answer(prompt, 8).token_ids == coarse.right_tokens(prompt, 8)
@@ -132,7 +126,7 @@ def off(completion: Completion, by: float) -> Completion:
 
 def test_an_input_that_amplifies_rounding_is_judged_by_its_own() -> None:
     """Neither it nor a worse answer passes elsewhere."""
-    right = oracle("gpt2-random")
+    right = oracle_of("gpt2-random")
     amplifying = Oracle(right.subject, _Amplifying)
     requests = [Request("amplified", AMPLIFIED, 4), Request("ordinary", ORDINARY, 4)]
     config = EngineConfig(return_logits=True)
@@ -148,7 +142,7 @@ def test_an_input_that_amplifies_rounding_is_judged_by_its_own() -> None:
 
 
 def test_each_measure_of_rounding_is_at_least_the_one_before() -> None:
-    judge = oracle("llama-random")
+    judge = oracle_of("llama-random")
     answer = judge.answer(ORDINARY, 4)
     least, error, own = judge.errors(ORDINARY, answer.token_ids)
     assert least.max_abs <= error.max_abs <= own.max_abs

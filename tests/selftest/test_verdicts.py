@@ -13,23 +13,18 @@ from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise
 from batchproof.findings.finding import Finding, Rule
 from batchproof.findings.finding_text import finding_text
-from batchproof.models.catalogue import load_model
 from batchproof.oracle.error_unit import ErrorUnit
 from batchproof.oracle.oracle import Oracle, cut
 from batchproof.records.trial_record import Ledger
 from batchproof.requirements.promises import Promise
-from batchproof.run.registry import reference_factory
+from tests.selftest.conftest import oracle_of
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 
 
 @pytest.fixture(scope="module")
 def oracle() -> Oracle:
-    return make_oracle("gpt2-random", torch.float32)
-
-
-def make_oracle(name: str, dtype: torch.dtype) -> Oracle:
-    return Oracle(load_model(name, torch.device("cpu"), dtype), reference_factory())
+    return oracle_of("gpt2-random")
 
 
 def right(oracle: Oracle, request: Request) -> Completion:
@@ -132,7 +127,7 @@ def test_logits_of_another_shape_fail(oracle: Oracle) -> None:
 
 def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
     """The float64 choice is followed where the bfloat16 reference flips, and the other way round."""
-    oracle = make_oracle("gpt2-random", torch.bfloat16)
+    oracle = oracle_of("gpt2-random", torch.bfloat16)
     bound = 2 * oracle.kappa * oracle.error.max_abs
     tie = next(
         (seed, step)
@@ -152,7 +147,7 @@ def test_a_near_tie_in_bfloat16_is_proven_by_regret_and_counted() -> None:
 
 
 def test_the_constructed_model_tolerates_nothing_in_any_dtype() -> None:
-    oracle = make_oracle("gpt2-hash", torch.bfloat16)
+    oracle = oracle_of("gpt2-hash", torch.bfloat16)
     request = Request("r", PROMPT, 4)
     answer = right(oracle, request)
     judge(oracle, request, answer)
@@ -167,7 +162,7 @@ def test_the_error_unit_is_small_in_float32_and_larger_in_bfloat16(oracle: Oracl
     assert oracle.error.num_steps == 12 * 24
     assert 0 < oracle.least_error.max_abs <= oracle.error.max_abs
     assert 0 < oracle.least_error.rms <= oracle.error.rms
-    assert make_oracle("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
+    assert oracle_of("gpt2-random", torch.bfloat16).error.max_abs > 100 * oracle.error.max_abs
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -9,7 +9,7 @@ import pytest
 
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.campaign.suite_run import Effort, run_suite
-from tests.selftest.conftest import LaboratoryFor
+from tests.selftest.conftest import HEAD, RIGHT, LaboratoryFor
 
 ONCE = """
 import os
@@ -35,6 +35,12 @@ class InFirstCall(ReferenceEngine):
     def generate(self, requests):
         once(self._model)
         return super().generate(requests)
+"""
+MOVED = """
+@pytest.fixture(autouse=True)
+def moved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "x")
 """
 TEST = "tests/conformance/test_side_effects.py::test_serving_leaves_the_world_as_it_was"
 CHANGES = {
@@ -76,15 +82,7 @@ def test_what_changes_between_the_uses_of_an_engine_is_not_its_doing(
     tmp_path: Path, lab: SharedLaboratory
 ) -> None:
     """A test may move to a folder of its own, and set what it likes."""
-    (tmp_path / "test_moves.py").write_text(
-        "import os, pytest\nfrom batchproof.api import Request\n"
-        "from batchproof.workload.workloads import Workload\n"
-        "@pytest.fixture(autouse=True)\n"
-        "def moved(tmp_path, monkeypatch):\n"
-        "    monkeypatch.chdir(tmp_path)\n    monkeypatch.setenv('HOME', 'x')\n"
-        "@pytest.mark.promise(id='P1')\n"
-        "def test_it(trial):\n    trial.check(Workload((Request('a', (1, 2), 2),)))\n"
-    )
-    node = f"{tmp_path}/test_moves.py::test_it"
+    (tmp_path / "test_moves.py").write_text(HEAD + MOVED + RIGHT)
+    node = f"{tmp_path}/test_moves.py::test_right"
     findings = run_suite("static", [node, "--model=gpt2-random"], lab)
     assert (findings.catches, findings.num_passed) == ([], 1), findings.output
