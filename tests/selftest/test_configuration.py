@@ -159,7 +159,11 @@ def test_pyproject_is_read_and_its_stale_failure_fails(run_suite: RunSuite, tmp_
 
 
 def test_a_run_that_awakens_late_says_so(run_suite: RunSuite, tmp_path: Path) -> None:
+    """A conformance test awakens the plugin, without any option of it."""
     (tmp_path / "test_mini.py").write_text(HEAD + RIGHT)
+    session = run_suite("-p", "no:xdist", "-k", "static-gpt2-random", defaults=())
+    assert session.exit_status == pytest.ExitCode.OK, session.output
+    assert "static: 1 workload, 1 answer and 2 tokens compared" in session.output
     (tmp_path / "batchproof.toml").write_text(CHOSEN)
     session = run_suite(defaults=())
     assert (
