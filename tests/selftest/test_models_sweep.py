@@ -36,23 +36,6 @@ def toy(name: str) -> Toy:
     return next(each for each in toys_of(name.partition(", ")[0]) if str(each) == name)
 
 
-<<<<<<< HEAD
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a worker: beside other tests, two threads make a tiny model ten times as slow."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
-@pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
-
-
-=======
->>>>>>> a5c2ae5 (One thread, no workers, and a measured section are one fixture or function each; lists that fit a line stand in one)
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))

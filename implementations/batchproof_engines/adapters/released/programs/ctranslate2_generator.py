@@ -151,7 +151,7 @@ class GeneratorEngine:
             return too_long
         if num_top < 0:
             return f"logprobs is {num_top}, but must be at least 0"
-        # The library refuses an empty prompt, so a request with one has no id that another could not have.
+        # A request that the library refuses, for its prompt is empty, leaves its id to another.
         is_used = any(name == other["request_id"] and other["prompt_token_ids"] for other in others)
         return f"request_id {name!r} is used twice in one call" if is_used else None
 
