@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,6 +32,7 @@ def asking(**changes: object) -> Request:
 COLD, NUCLEUS = asking(temperature=-0.5), asking(temperature=1.0, top_p=1.5)
 STRANGER, NOBODY = asking(logit_bias=((999_999, 1.0),)), asking(allowed_token_ids=frozenset())
 UNENDING, UNMET = asking(stop_token_sequences=((),)), asking(min_tokens=9)
+ENDLESS = replace(asking(min_tokens=2, allowed_token_ids=frozenset({7})), eos_token_ids=frozenset({7}))
 
 
 def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool:
@@ -81,6 +84,8 @@ def is_blamed(request: Request, words: str | None, config: EngineConfig) -> bool
         (UNENDING, "stop_token_sequences=((),)"),
         (UNMET, "min_tokens"),
         (UNMET, "9 > 4"),
+        (ENDLESS, "min_tokens"),
+        (ENDLESS, "allowed token IDs: none is left"),
     ],
 )
 def test_words_that_name_a_value_or_a_limit_in_force_pass(request_: Request, words: str) -> None:
@@ -103,8 +108,9 @@ def test_words_that_name_no_parameter_and_no_value_are_blamed(
     assert is_blamed(request_, words, EngineConfig())
 
 
-def test_another_parameter_is_no_reason() -> None:
-    assert is_blamed(COLD, "top_p must be 1", EngineConfig())
+@pytest.mark.parametrize("request_", [COLD, ENDLESS])
+def test_another_parameter_is_no_reason(request_: Request) -> None:
+    assert is_blamed(request_, "top_p must be 1", EngineConfig())
 
 
 def test_a_limit_that_the_request_keeps_is_no_reason() -> None:

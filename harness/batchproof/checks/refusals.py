@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from math import ceil
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request, SamplingParams
@@ -110,16 +109,12 @@ def _is_parameter_told(words: str, asked: SamplingParams, request: Request, voca
 def _at_fault(asked: SamplingParams, request: Request, vocab_size: int) -> list[str]:
     """Returns the parameters that are wrong by themselves; if only several are together, all that are
     set."""
-    values = {each.name: getattr(asked, each.name) for each in fields(asked)}
-    is_set = {name: value for name, value in values.items() if value != getattr(SamplingParams, name)}
     wrong = [
         name
-        for name, value in is_set.items()
-        if SamplingParams(**{name: value}).refusal(
-            vocab_size, request.max_new_tokens, request.eos_token_ids
-        )
+        for name in asked.changed
+        if asked.within({name}).refusal(vocab_size, request.max_new_tokens, request.eos_token_ids)
     ]
-    return wrong or [*is_set]
+    return wrong or asked.changed
 
 
 def _flat(value: object) -> Iterator[float]:

@@ -89,19 +89,18 @@ def _shortened(suspect: Suspect) -> Iterator[Mistake]:
     """Yields mistakes in which prompt tokens are left out; what follows moves up, or keeps its
     place."""
     index, num_prompt = suspect.table.index, suspect.table.sequences[suspect.seq].num_prompt_tokens
-    # Which end is kept, and how much of it; what is left out, and from where on the rest moves up.
-    cuts = [("last", kept, index < num_prompt - kept, kept) for kept in _lengths(num_prompt)]
-    for kept in _lengths(num_prompt):
-        cuts.append(("first", kept, (index >= kept) & (index < num_prompt), num_prompt))
-    for end, kept, cells, start in cuts:
+    # Which end is kept, and how much of it; from where to where the rest is left out.
+    cuts = [("last", kept, 0, num_prompt - kept) for kept in _lengths(num_prompt)]
+    cuts += [("first", kept, kept, num_prompt) for kept in _lengths(num_prompt)]
+    for end, kept, start, stop in cuts:
         text, count = f"only the prompt's {end} {kept} tokens are fed", num_prompt - kept
-        gone = cells & suspect.is_own
+        gone = (index >= start) & (index < stop) & suspect.is_own
         samples = _last_kept(suspect, gone)
         if samples is None:
             continue
         cause = Cause.FEED if count == 1 else Cause.INPUT  # a slip, or a prompt cut short
         left = {"visible": suspect.honest.visible & ~gone, "samples": samples}
-        moved = torch.where(suspect.is_own & (index >= start), index - count, index)
+        moved = torch.where(suspect.is_own & (index >= stop), index - count, index)
         yield suspect.mistake(cause, text, **left, position=moved)
         yield suspect.mistake(cause, f"{text}, at their places", **left)
 
