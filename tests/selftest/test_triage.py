@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -125,13 +126,19 @@ def test_a_server_that_lists_no_model_is_told_how_to_name_it(
 
 
 def test_a_server_whose_answers_follow_its_load_is_corrupt(server: StandIn, tmp_path: Path) -> None:
+    at_work: list[
+        object
+    ] = []  # left before the answer is sent, so that the next request alone is alone
+
     def crowded(handler: Handler, body: dict[str, object]) -> None:
-        if server.num_running > 1:
+        at_work.append(handler)
+        sleep(0.005)
+        if len(at_work) > 1:
             body["prompt"] = [7, *body["prompt"]]  # type: ignore[misc]
+        at_work.remove(handler)
         answer(handler, body)
 
     server.behaviour = crowded
-    server.most_running = 0
     code, found = triage(tmp_path, server.base_url)
     assert (code, found.verdict) == (1, CORRUPTION)
 
