@@ -121,6 +121,27 @@ class _Gibberish(RaggedEngine):
         ]
 
 
+class _Headless:
+    """Feeds a prompt without its first token, and shows nothing but answers and logits."""
+
+    capabilities = frozenset({Capability.LOGITS})
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        self._inner = RaggedEngine(model, config)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return self._inner.generate(
+            [replace(each, prompt_token_ids=each.prompt_token_ids[1:]) for each in requests]
+        )
+
+
+def test_what_is_left_of_a_prompt_moves_up(lab: Laboratory) -> None:
+    found = diagnosed(trial_of(lab, EngineSpec("headless", _Headless)), workload())
+    assert found.cause is Cause.FEED
+    assert "only the prompt's last 8 tokens are fed" in found.text
+    assert "at their places" not in found.text
+
+
 def test_where_no_mistake_fits_it_says_so(lab: Laboratory) -> None:
     found = diagnosed(trial_of(lab, EngineSpec("gibberish", _Gibberish)), workload())
     assert found.cause is Cause.UNKNOWN
