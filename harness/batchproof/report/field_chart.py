@@ -24,18 +24,19 @@ def field_chart(document: Data, colours: Mapping[str, int]) -> Chart | None:
     comparisons: Sequence[Data] = document["comparisons"]
     if not comparisons:
         return None
-    num_rows = -(-len(comparisons) // COLUMNS)
+    num_columns = min(COLUMNS, len(comparisons))
+    num_rows = -(-len(comparisons) // num_columns)
     most = max(len(each["rows"]) for each in comparisons)
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(num_rows, COLUMNS, squeeze=False).flat
+        panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
         for axes, each in zip(panels, comparisons, strict=False):
             _panel(axes, each, clock_of(document, each), colours)
-        for axes in list(panels)[len(comparisons) :]:
+        for axes in panels[len(comparisons) :]:
             axes.set_axis_off()
 
     height = 30 + num_rows * (70 + 24 * most)
-    return Chart("Engines side by side", CAPTION, 900, height, draw)
+    return Chart("Engines side by side", CAPTION, 450 * num_columns, height, draw)
 
 
 def _panel(axes: Axes, comparison: Data, clock: str, colours: Mapping[str, int]) -> None:

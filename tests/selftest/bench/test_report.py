@@ -418,6 +418,19 @@ def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> 
         assert f"]({name})" in page.read_text()
 
 
+@pytest.mark.parametrize("workloads", [["uniform"], ["uniform", "bimodal", "short_queue"]])
+def test_a_picture_has_a_panel_for_each_workload_and_no_other(workloads: list[str]) -> None:
+    from matplotlib.figure import Figure
+
+    from batchproof.report.field_chart import field_chart
+
+    chart = field_chart(samples.made(workloads=workloads), {"static": 0, "ragged": 1})
+    assert chart is not None
+    figure = Figure()
+    chart.draw(figure)
+    assert [axes.get_title().partition(",")[0] for axes in figure.axes if axes.axison] == workloads
+
+
 @pytest.mark.parametrize(
     ("count", "name", "words"),
     [
