@@ -135,6 +135,30 @@ class _Headless:
         )
 
 
+class _Overwritten:
+    """Feeds the first request another's first token, and shows nothing but answers."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig) -> None:
+        self._inner = RaggedEngine(model, replace(config, return_logits=False))
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        first, *others = requests
+        if others:
+            prompt = (others[-1].prompt_token_ids[0], *first.prompt_token_ids[1:])
+            first = replace(first, prompt_token_ids=prompt)
+        return self._inner.generate([first, *others])
+
+
+@pytest.mark.parametrize("lengths", [(9, 4, 14), (7, 16, 9)])
+def test_what_a_neighbour_says_is_no_matter_of_pads_or_former_tenants(
+    lab: Laboratory, lengths: tuple[int, ...]
+) -> None:
+    asked = workload(cap=2, lengths=lengths)
+    found = diagnosed(trial_of(lab, EngineSpec("overwritten", _Overwritten)), asked)
+    assert found.cause is Cause.LEAK, found
+    assert "rewriting the contents of 'r2' changes it" in found.evidence
+
+
 def test_what_is_left_of_a_prompt_moves_up(lab: Laboratory) -> None:
     found = diagnosed(trial_of(lab, EngineSpec("headless", _Headless)), workload())
     assert found.cause is Cause.FEED

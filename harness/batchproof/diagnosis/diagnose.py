@@ -78,7 +78,7 @@ def _investigate(rerunner: Rerunner, failure: Failure) -> Diagnosis:
     reruns = rerun(rerunner, calls, symptom)
     if reruns.is_repeatable is False:
         return Diagnosis(Cause.RACE, "the same calls give different answers", tuple(reruns.facts))
-    explanation = explain(rerunner, calls, symptom, bool(reruns.is_right.get(Without.NEIGHBOURS)))
+    explanation = explain(rerunner, calls, symptom, reruns)
     rounding = None if explanation else rounding_explains(rerunner, calls, symptom)
     if rounding is not None and shows_with_half(rerunner, calls, symptom, reruns) is False:
         rounding = None

@@ -20,6 +20,7 @@ from batchproof.diagnosis.padding_mistakes import padding_mistakes
 from batchproof.diagnosis.position_mistakes import feeding_mistakes, position_mistakes
 from batchproof.diagnosis.prefix_mistakes import prefix_mistakes
 from batchproof.diagnosis.rerunner import Call, OutOfTimeError, Rerunner
+from batchproof.diagnosis.reruns import Reruns, Without
 from batchproof.diagnosis.state_explanation import explain_by_states
 from batchproof.diagnosis.state_replay import Change, StateReplay, carries_states
 from batchproof.diagnosis.storage_mistakes import precision_mistakes, storage_mistakes
@@ -35,13 +36,14 @@ WITH_RIGHT_LOGITS = (routing_mistakes, precision_mistakes)
 
 
 def explain(
-    rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom, is_right_alone: bool
+    rerunner: Rerunner, calls: Sequence[Call], symptom: Symptom, reruns: Reruns
 ) -> Explanation | None:
     """Returns the mistake that explains the answer best; None if none does.
 
     If the request alone is answered rightly, mistakes that involve other requests are tried first, else
     last.
     """
+    is_right_alone = bool(reruns.is_right.get(Without.NEIGHBOURS))
     found = _evidence(rerunner, calls, symptom)
     if found is None:
         return None
@@ -50,9 +52,10 @@ def explain(
     if carries_states(subject):
         return explain_by_states(rerunner, suspect, observed)
     groups: list[tuple[Family, ...]] = [OTHERS, OWN] if is_right_alone else [OWN, OTHERS]
-    # Alone, or in a packed batch, there are no pads: they are tried last.
-    has_pads = is_right_alone and not suspect.is_continuous
-    groups.insert(0 if has_pads else 2, (padding_mistakes,))
+    if not reruns.movers:  # what a neighbour says is no matter of pads
+        # Alone, or in a packed batch, there are no pads: they are tried last.
+        has_pads = is_right_alone and not suspect.is_continuous
+        groups.insert(0 if has_pads else 2, (padding_mistakes,))
     groups.insert(0, (prefix_mistakes,))
     if observed.logits is None and _are_right(calls, symptom, observed):
         groups = [WITH_RIGHT_LOGITS]

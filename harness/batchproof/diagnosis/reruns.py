@@ -216,14 +216,15 @@ def cause_by_reruns(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> t
 def _leak_or_stale(found: Reruns, symptom: Symptom, calls: Sequence[Call]) -> tuple[Cause, str]:
     """Decides by the trace whether they shared a step or the neighbour had left before."""
     own = symptom.request.request_id
-    together = {
-        row.request_id
-        for record in calls[symptom.call].schedule()
-        if any(row.request_id == own for row in record.rows)
-        for row in record.rows
-    }
-    live = [name for name in found.movers if name in together]
+    steps: dict[str, list[int]] = {}
+    for number, record in enumerate(calls[symptom.call].schedule()):
+        for row in record.rows:
+            steps.setdefault(row.request_id, []).append(number)
+    here = steps.get(own, [])
+    live = [name for name in found.movers if not set(here).isdisjoint(steps.get(name, ()))]
     if live:
         return Cause.LEAK, f"its answer follows the contents of {', '.join(map(repr, live))}, beside it"
-    names = ", ".join(map(repr, found.movers))
-    return Cause.STALE, f"its answer follows the contents of {names}, which had left before"
+    names = f"its answer follows the contents of {', '.join(map(repr, found.movers))}"
+    if here and any(steps.get(name, here)[0] > here[-1] for name in found.movers):
+        return Cause.LEAK, f"{names}, which was to come later"
+    return Cause.STALE, f"{names}, which had left before"
