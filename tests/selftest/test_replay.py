@@ -280,7 +280,7 @@ SUBJECT = json.loads(made_up().text())["subject"]
     ("content", "words"),
     [
         (lambda: "{", "cannot be read as a failure file"),
-        (lambda: "[]", "has the schema None, but must have 1"),
+        (lambda: "[]", "is no failure file: it holds no object"),
         (changed(schema=99), "has the schema 99, but must have 1"),
         (changed(rule="no-such-rule"), "is damaged: rule is 'no-such-rule', not one of "),
         (changed(runs=[]), "is damaged: runs is empty"),
@@ -302,7 +302,7 @@ def test_what_cannot_be_run_again_is_one_sentence_and_exit_code_2(
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay(tmp_path / "gone.json") == 2
-    assert "cannot be read as a failure file" in capsys.readouterr().err
+    assert "cannot be read: No such file or directory" in capsys.readouterr().err
 
 
 def test_what_was_not_shown_again_when_it_was_written_is_not_said_to_be_gone(

@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _question(path: Path) -> Question:
+    if not path.is_file():
+        raise UsageError(f"there is no file '{path}'")
     head, _ = CAMPAIGN.read(path)
     if head is None or head.campaign not in (HONEST_ENGINES, *OTHERS):
         raise UsageError(f"'{path}' holds nothing to merge")

@@ -171,9 +171,13 @@ def read_failure(path: Path) -> FailureFile:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"failure file {str(path)!r} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"{str(path)!r} cannot be read as a failure file: {error}") from error
-    schema = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise UsageError(f"{str(path)!r} is no failure file: it holds no object")
+    schema = found.get("schema")
     if schema != SCHEMA:
         raise UsageError(f"{str(path)!r} has the schema {schema!r}, but must have {SCHEMA}")
     try:

@@ -18,16 +18,18 @@ The life of a request in a model whose layers only attend (others: see `feeding`
 6. `engine.step` returns the events.
 
     sequence, block_manager, scheduler, trace     policy: imports no torch
-    batch                                         policy -> arrays
-    lanes | blocks, kernels, torch_, triton_*     tensors: storage of keys and values, and their readers
+    batch, rows                                   policy -> arrays
+    lanes | blocks (lane_rows, blank_blocks)      tensors: storage of keys and values
+    kernels, torch_kernels, triton_*, dense       their readers; masking reads a mask off them
     attention, model_pass, runner, staging        the model, and transfers to and from the device
+    drafting, speculation                         who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
     torchscript | compiled, graphs, capture       less work for the host
     stepping, engine                              a step, and what a client calls
     stand_ins, fusing                             other forward passes of modules, in traces
-    packing, packing_choice                       copies of weights in a faster layout, on a CPU
-    native                                        our own kernels for a CPU, compiled where they run
+    packing, packing_choice, packing_memory       copies of weights in a faster layout, on a CPU
+    native, native_build                          our own kernels for a CPU, compiled where they run
     tile_products, tile_kernels                   the same bits in every batch, on request
     options, capabilities                         what can be switched, and what an engine can do then
 

@@ -3,8 +3,8 @@
     generate -> a thread for each request -> POST {base_url}/completions -> tokens -> completions
 
 The server serves a checkpoint of its own, which must be that of `--model`: `python -m batchproof
-checkpoint MODEL DIR` writes the suite's models to disk with a tokenizer (`word_tokenizer.py`). Its
-limits are set where it is started: of `EngineConfig` only `max_model_len` is kept, by this adapter.
+checkpoint MODEL DIR` writes the suite's models to disk with a tokenizer (`adapters/word_tokenizer.py`).
+Its limits are set where it is started: of `EngineConfig` only `max_model_len` is kept, by this adapter.
 
 Conventions:
 
