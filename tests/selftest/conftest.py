@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from hypothesis import settings
+from packaging.version import Version
 
 from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.models.catalogue import load_model
@@ -67,6 +70,11 @@ class Session:
         assert "Traceback" not in self.output
 
 
+IS_TESTED_TRANSFORMERS = Version(transformers.__version__) >= Version("5.23")
+needs_psutil = pytest.mark.skipif(
+    not IS_TESTED_TRANSFORMERS and find_spec("psutil") is None,
+    reason="older versions of transformers ask psutil for the memory of a CPU before they batch",
+)
 RunSuite = Callable[..., Session]
 LaboratoryFor = Callable[[float], SharedLaboratory]
 

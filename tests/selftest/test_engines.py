@@ -29,6 +29,7 @@ from batchproof.models.embedded import EMBEDDED
 from batchproof.run.registry import resolve_engine
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.reference import reference
+from tests.selftest.conftest import needs_psutil
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -84,7 +85,10 @@ def eager_gpt2() -> PreTrainedModel:
         (mamba, "transformers-cb", "'transformers-cb' cannot serve MambaForCausalLM"),
         (bloom, "ragged", "'ragged' cannot serve BloomForCausalLM"),
         # transformers serves it without an error, and wrongly.
-        (bloom, "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
+        pytest.param(
+            *(bloom, "transformers-cb", "BloomForCausalLM: in a batch it chooses tokens"),
+            marks=needs_psutil,
+        ),
         (dynamic_rope, "static", "RoPE type 'dynamic' depends on the whole batch"),
         (dynamic_rope, "ragged", "RoPE type 'dynamic' depends on the whole batch"),
     ],

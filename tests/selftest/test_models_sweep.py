@@ -24,6 +24,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
 from batchproof.records.sweep import MODEL_SWEEP
 from batchproof_engines.paged import paged
+from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
 from tests.selftest.one_process import OneProcess
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,6 +87,8 @@ def test_the_page_is_that_of_the_record() -> None:
 def test_each_verdict_has_a_toy_that_gets_it(
     name: str, engine: str, verdict: ToyVerdict, reason: str
 ) -> None:
+    if not IS_TESTED_TRANSFORMERS and name in ("lfm3", "recurrent_gemma", "musicgen"):
+        pytest.skip("older versions of transformers lack the type, or serve it otherwise")
     finding = check_toy(ToyTask(toy(name), engine))
     assert (finding.verdict, reason in finding.reason) == (verdict, True), finding.reason
     if verdict is ToyVerdict.SERVED:

@@ -17,6 +17,9 @@ from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
+from tests.selftest.conftest import needs_psutil
+
+pytestmark = needs_psutil
 
 Build = Callable[..., Any]
 REQUESTS = [Request("a", (1, 2, 3, 4, 5), 6), Request("b", (9,), 3), Request("c", (7, 7, 8), 5)]

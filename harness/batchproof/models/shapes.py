@@ -118,6 +118,10 @@ _WINDOWS = {
     "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
     "sliding_window": 64,
     "query_pre_attn_scalar": 32,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
 }
 
 SHAPES: dict[str, Shape] = {

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses import fake_tensor
 
 from tests.selftest.device.fake.ledger import Ledger
 from tests.selftest.device.native import built_for_torch
@@ -43,7 +44,11 @@ def runtime(ledger: Ledger) -> Iterator[None]:
     guard = ctypes.CDLL(str(built_for_torch(Path(__file__).with_name("guard.cpp"))))
     guard.install()
     try:
-        with mock.patch.multiple(torch.cuda, **_state(ledger), **_streams(ledger)):
+        with (
+            mock.patch.multiple(torch.cuda, **_state(ledger), **_streams(ledger)),
+            # It would start the driver, which a build for CUDA has even where there is no GPU.
+            mock.patch.object(fake_tensor, "init_gpu_context", return_value=None),
+        ):
             yield
     finally:
         guard.take_away()
