@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from batchproof_engines.paged.blocks import BlockPool
+from batchproof_engines.paged.kernels import StepRows
 from batchproof_engines.paged.native_build import compiler
 from tests.selftest.device.fake.dry_run import FakeDevice, dry_run
 from tests.selftest.device.fake.kernels import kernels
@@ -92,6 +93,17 @@ class MixesDevices(BlockPool):
         return super().attend(layer, query + torch.zeros(len(query), 1, 1), *rest)
 
 
+class DropsWhatAGraphReads(BlockPool):
+    """Makes a summand for each step, in place of that which the captured step read."""
+
+    def begin_static(self, rows: StepRows) -> None:
+        super().begin_static(rows)
+        self._zero = self._tables.new_zeros(1)
+
+    def attend(self, layer: int, query: Tensor, *rest: Any) -> Tensor:
+        return super().attend(layer, query + self._zero, *rest)
+
+
 @pytest.mark.parametrize(
     ("pool", "problems"),
     [
@@ -104,6 +116,7 @@ class MixesDevices(BlockPool):
             ),
         ),
         (MixesDevices, ("add: tensors on the CPU and on CUDA",)),  # the end of a run
+        (DropsWhatAGraphReads, ("in a capture: add touches a tensor that is freed by the replay",)),
     ],
 )
 def test_planted_faults_are_reported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -254,8 +255,18 @@ def test_the_largest_bucket_is_as_large_as_a_step_can_be(max_num_seqs: int, buck
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-def test_a_cuda_graph_is_replayed_with_new_input() -> None:
+def test_a_cuda_graph_is_replayed_with_new_input_and_keeps_what_else_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "check_input_liveness" in signature(torch.cuda.graph).parameters:
+        monkeypatch.setattr(CudaCapture, "checks", {"check_input_liveness": True})
     given = torch.zeros(3, device="cuda")
-    replay = CudaCapture(given.device)(lambda: (given * 2,))
+
+    def recorded() -> Step:
+        factor = torch.full_like(given, 2.0)
+        return CudaCapture(given.device)(lambda: (given * factor,))
+
+    replay = recorded()
+    torch.full((3,), 5.0, device="cuda")  # would take the place of the factor
     given.fill_(4.0)
     assert replay()[0].tolist() == [8.0, 8.0, 8.0]

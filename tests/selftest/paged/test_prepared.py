@@ -162,27 +162,54 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
 
 
-def test_captures_share_a_stream_and_a_pool_that_still_has_graphs() -> None:
+@pytest.fixture
+def graph() -> Iterator[mock.Mock]:
+    """`torch.cuda.graph`, where there is none."""
+    capture._stream.cache_clear()
+    made = ("Stream", "CUDAGraph", "current_stream")
+    handles = mock.Mock(side_effect=range(10))
+    standing_in = {"graph": mock.MagicMock(), "graph_pool_handle": handles}
+    with mock.patch.multiple(
+        torch.cuda, stream=lambda _: nullcontext(), **dict.fromkeys(made, mock.DEFAULT), **standing_in
+    ):
+        torch.cuda.Stream.side_effect = lambda _device: mock.Mock()
+        yield standing_in["graph"]
+    capture._stream.cache_clear()
+
+
+def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mock) -> None:
     """A separate stream left a cuBLAS workspace behind for each capture, and a pool without any graphs
     must not be used again."""
-    on_cuda = dict.fromkeys(("Stream", "CUDAGraph", "current_stream"), mock.DEFAULT)
-    with mock.patch.multiple(
-        torch.cuda,
-        **on_cuda,
-        stream=lambda _: nullcontext(),
-        graph_pool_handle=mock.Mock(side_effect=range(10)),
-        graph=mock.Mock(side_effect=lambda *_, **__: nullcontext()),
-    ):
-        captures = capture.CudaCapture(torch.device("cuda:1"))
-        for _ in range(2):
-            captures(lambda: ())
-        captures.forget()
+    device = torch.device("cuda:1")
+    captures, others = capture.CudaCapture(device), capture.CudaCapture(device)
+    for _ in range(2):
         captures(lambda: ())
-        captures = [call.kwargs for call in torch.cuda.graph.call_args_list]
-        assert torch.cuda.Stream.call_args_list == [mock.call(torch.device("cuda:1"))]
-    assert [each["pool"] for each in captures] == [0, 0, 1]
-    assert len({id(each["stream"]) for each in captures}) == 1
-    assert {each["capture_error_mode"] for each in captures} == {"thread_local"}, "others may work"
+    captures.forget()
+    captures(lambda: ())
+    others(lambda: ())
+    assert torch.cuda.Stream.call_args_list == [mock.call(device)]
+    asked = [call.kwargs for call in graph.call_args_list]
+    assert [each["pool"] for each in asked] == [0, 0, 2, 1]
+    assert len({id(each["stream"]) for each in asked}) == 1
+    assert {each["capture_error_mode"] for each in asked} == {"thread_local"}, "others may work"
+
+
+def test_behind_a_capture_that_failed_another_begins_on_a_stream_and_a_pool_of_its_own(
+    graph: mock.Mock,
+) -> None:
+    """The stream of the failed one may be capturing still."""
+    captures = capture.CudaCapture(torch.device("cuda:1"))
+
+    def fail() -> Outputs:
+        raise RuntimeError("it waits for the device")
+
+    with pytest.raises(RuntimeError, match="waits for"):
+        captures(fail)
+    first = capture._stream(torch.device("cuda:1"))
+    captures(lambda: ())
+    (asked,) = (call.kwargs for call in graph.call_args_list)
+    assert (asked["pool"], asked["stream"]) == (1, first)
+    assert torch.cuda.Stream.call_count == 2
 
 
 def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:

@@ -6,7 +6,7 @@ the code that calls them; that code runs, and a stand-in takes the place of each
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -46,10 +46,14 @@ def _our_launches(ledger: Ledger) -> Iterator[None]:
         variant = tuple(_specialised(each, given[each.name]) for each in self.params)
         key = (variant, tuple(sorted(options.items())))
         ledger.variants.setdefault(self.__name__, set()).add(key)
-        ledger.launch(f"triton:{self.__name__}")
+        ledger.launch(f"triton:{self.__name__}", _tensors(given.values()))
 
     with mock.patch.object(JITFunction, "run", run):
         yield
+
+
+def _tensors(given: Iterable[object]) -> list[Tensor]:
+    return [each for each in given if isinstance(each, Tensor)]
 
 
 def _check(ledger: Ledger, name: str, given: dict[str, Any], grid: tuple[int, ...]) -> None:
@@ -87,8 +91,8 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
         def __init__(self, name: str) -> None:
             self._name = name
 
-        def run(self, *_: object, **__: object) -> None:
-            ledger.launch(f"inductor:{self._name}")
+        def run(self, *given: object, **_: object) -> None:
+            ledger.launch(f"inductor:{self._name}", _tensors(given))
 
     def triton(_: object, name: str, *__: object, **___: object) -> Kernel:
         ledger.forbidden_in_capture("inductor compiles")

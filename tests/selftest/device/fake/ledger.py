@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
+from tests.selftest.device.fake.recording import Recording
 from tests.selftest.device.fake.report import Problem, Step
 
 ROOT = Path(__file__).parents[4]
@@ -18,7 +21,7 @@ LOOKED_FOR = ("/batchproof_engines/", "/batchproof/", "/transformers/", "/test_"
 class Ledger:
     """Collects events; `end_step` assigns those since the last call to a step."""
 
-    recording: Counter[str] | None = None  # the launches of the graph that is being captured
+    recording: Recording | None = None  # of the graph that is being captured
     eager: Counter[str] = field(default_factory=Counter)
     replayed: Counter[str] = field(default_factory=Counter)
     num_copies: int = 0
@@ -29,8 +32,22 @@ class Ledger:
     current_device: int = 0
     device: int = 0  # where everything is to be
 
-    def launch(self, name: str) -> None:
-        (self.eager if self.recording is None else self.recording)[name] += 1
+    def launch(self, name: str, tensors: Iterable[Tensor] = ()) -> None:
+        """Records a kernel that reads or writes these tensors."""
+        if self.recording is None:
+            self.eager[name] += 1
+        else:
+            self.recording.launches[name] += 1
+            self.recording.touch(name, _place(), tensors)
+
+    def made(self, results: Iterable[Tensor], given: Iterable[Tensor]) -> None:
+        """Records an operator's results, which may be views of what it was given."""
+        if self.recording is not None:
+            self.recording.make(results, given)
+
+    def replay(self, recording: Recording) -> None:
+        self.replayed.update(recording.launches)
+        self.problems.update(recording.freed())
 
     def problem(self, what: str) -> None:
         self.problems[Problem(what, _place(), self.recording is not None)] += 1

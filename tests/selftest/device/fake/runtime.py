@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch._subclasses import fake_tensor
 
 from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.fake.recording import Recording
 from tests.selftest.device.native import built_for_torch
 
 H200 = SimpleNamespace(
@@ -134,11 +134,11 @@ def _streams(ledger: Ledger) -> dict[str, Any]:
 
     class CUDAGraph:
         def __init__(self, *_: object, **__: object) -> None:
-            self._launches: Counter[str] = Counter()
+            self._recording = Recording()
 
         def capture_begin(self, *_: object, **__: object) -> None:
             ledger.forbidden_in_capture("another capture begins")
-            ledger.recording = self._launches
+            ledger.recording = self._recording
             ledger.num_captures += 1
 
         def capture_end(self) -> None:
@@ -147,7 +147,7 @@ def _streams(ledger: Ledger) -> dict[str, Any]:
         def replay(self) -> None:
             ledger.used_device()
             ledger.forbidden_in_capture("a graph is replayed")
-            ledger.replayed.update(self._launches)
+            ledger.replay(self._recording)
 
         def pool(self) -> tuple[int, int]:
             return (0, 1)

@@ -118,8 +118,10 @@ class Watch(TorchDispatchMode):
             why = "tensors on the CPU and on CUDA" if is_mixed else str(error).splitlines()[0]
             self._ledger.problem(f"{name}: {why}")
             raise
-        if name not in NO_LAUNCH and _launches(func, result, tensors):
-            self._ledger.launch(name)
+        results = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+        if name not in NO_LAUNCH and _launches(func, results, tensors):
+            self._ledger.launch(name, tensors)
+        self._ledger.made(results, tensors)
         return result
 
     def _check_indices(self, name: str, args: tuple[Any, ...]) -> None:
@@ -131,12 +133,11 @@ class Watch(TorchDispatchMode):
                     self._ledger.problem(f"{name} of a tensor on CUDA with an index on the CPU")
 
 
-def _launches(func: OpOverload, result: Any, tensors: list[Tensor]) -> bool:
+def _launches(func: OpOverload, results: list[Tensor], tensors: list[Tensor]) -> bool:
     """Returns whether an operator launches nothing: a view or an empty allocation."""
     aliases = [each.alias_info for each in func._schema.returns]
     if aliases and all(each is not None and not each.is_write for each in aliases):
         return False
-    results = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
     if results:
         return any(each.numel() for each in results)
     return bool(tensors) and func._schema.is_mutable
