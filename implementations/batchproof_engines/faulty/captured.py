@@ -14,8 +14,9 @@ from batchproof_engines.faulty.fault import planted
 from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.blocks import TRASH, BlockPool
 from batchproof_engines.paged.engine import Landed, PagedEngine
-from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, Layout
+from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
 from batchproof_engines.paged.kernels import StepRows
+from batchproof_engines.paged.layouts import Layout
 from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.sequence import PENDING
 

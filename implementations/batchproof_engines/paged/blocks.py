@@ -229,9 +229,10 @@ class BlockPool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of the device's memory; where it does not say, a GiB."""
+    """Of the device's memory, with what torch holds and does not use; where it does not say, a GiB."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
     return 1 << 30
 
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from batchproof.errors import ConfigError
 from batchproof_engines.paged.stand_ins import StandIns
 
-LEAST_TOKENS = 2  # the compiler specialises on a size of one
+WORTH_A_ROW = 1e8  # weights, from which on a row of padding costs more than a second compilation
 Forward = Callable[..., Any]
 
 # Kept as long as the model lives: engines are built often.
@@ -46,6 +46,11 @@ class CompiledLayers(StandIns):
         if backend not in forwards:
             forwards[backend] = _compiled(type(layers[0]).forward, backend)
         super().__init__((each, forwards[backend].__get__(each)) for each in layers)
+
+
+def least_tokens(model: PreTrainedModel) -> int:
+    """Returns how many tokens the smallest compiled pass has: the compiler makes code for one apart."""
+    return 1 if sum(each.numel() for each in model.parameters()) >= WORTH_A_ROW else 2
 
 
 def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:

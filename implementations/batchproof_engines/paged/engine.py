@@ -19,6 +19,7 @@ from batchproof.api import (
 from batchproof_engines.paged.masking import seen_by
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.sequence import Sequence
+from batchproof_engines.paged.staging import current
 from batchproof_engines.paged.stepping import Landed, Stepper
 
 __all__ = ["Landed", "PagedEngine"]
@@ -38,7 +39,10 @@ class PagedEngine(Stepper):
         return undelivered + events
 
     def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
-        return seen_by(self._make_backend, rows, self._config.block_size, self._window, self._device)
+        with current(self._device):
+            return seen_by(
+                self._make_backend, rows, self._config.block_size, self._window, self._device
+            )
 
     def add(self, request: Request) -> None:
         if self._is_live(request.request_id):

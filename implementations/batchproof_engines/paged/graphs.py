@@ -10,31 +10,23 @@ tokens for that lane. Nothing in a captured step may hang on a value that the ho
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from batchproof_engines.paged.batch import Ints, RaggedBatch
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.capture import Capture, Step
 from batchproof_engines.paged.kernels import DecodeRows, PrefillRows, StepRows
+from batchproof_engines.paged.layouts import Buckets, Layout
 from batchproof_engines.paged.model_pass import Outputs
 from batchproof_engines.paged.rows import Rows
 from batchproof_engines.paged.staging import Staging
 
 Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), sampled places (S,)
-
-MOST_PROMPT_TOKENS = 2048
-# About what a GPU does while the host launches a pass by itself: a longer step hides the host's work,
-# and padding would cost more than a replay saves.
-WORTH_CAPTURING_FLOPS = 4e12
 
 
 class LastTokens:
@@ -49,14 +41,6 @@ class LastTokens:
 
     def put(self, lanes: Tensor, token_ids: Tensor) -> None:
         self._ids[lanes] = token_ids
-
-
-class Layout(NamedTuple):
-    """What a captured step has room for."""
-
-    num_decodes: int  # D
-    num_prompt_tokens: int  # N; 0: decodes alone, all of which are sampled
-    num_columns: int  # of the block tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +59,16 @@ class CapturedSteps:
         forward: Forward,
         last_tokens: LastTokens,
         max_num_seqs: int,
-        most_prompt_tokens: int,
+        buckets: Buckets,
         capture: Capture,
         forget: Callable[[], None],
-        least_tokens: int = 1,
     ) -> None:
         """`forget` is called when all that was captured is void."""
         self._pool = pool
         self._forward = forward
         self._last_tokens = last_tokens
         self._num_rows = max_num_seqs
-        self._decode_buckets = buckets_up_to(max(max_num_seqs, least_tokens), least_tokens)
-        self._prompt_buckets = prompt_buckets_up_to(most_prompt_tokens)
+        self._buckets = buckets
         self._capture, self._forget = capture, forget
         self._staging = Staging(last_tokens._ids.device)
         self._captured: dict[Layout, _Captured] = {}
@@ -94,17 +76,13 @@ class CapturedSteps:
 
     def can_run(self, batch: RaggedBatch) -> bool:
         """Is there room for it?"""
-        has_room = batch.num_prompt_tokens <= self._prompt_buckets[-1]
+        has_room = batch.num_prompt_tokens <= self._buckets.prompts[-1]
         return len(batch.lanes) > 0 and has_room and not (batch.has_drafts or batch.scored_rows)
 
     @torch.inference_mode()
     def prepare(self, seq_len: int) -> None:
         """Capture all layouts, the largest first, for rows of up to `seq_len` keys."""
-        num_columns = self._pool.graph_columns(seq_len)
-        most = self._decode_buckets[-1]
-        layouts = [Layout(num, 0, num_columns) for num in self._decode_buckets]
-        layouts += [Layout(d, num, num_columns) for num in self._prompt_buckets for d in (0, most)]
-        for layout in sorted(layouts, key=lambda each: each[0] + each[1], reverse=True):
+        for layout in self._buckets.layouts(self._pool.graph_columns(seq_len)):
             self._step_for(layout)
 
     @torch.inference_mode()
@@ -115,7 +93,8 @@ class CapturedSteps:
         """
         assert self.can_run(batch), "there is no room for it in a captured step"
         self._pool.update_tables(batch)
-        layout = self._layout_of(batch)
+        num_columns = self._pool.graph_columns(int(batch.seq_lens.max()))
+        layout = self._buckets.fitting(batch.num_decodes, batch.num_prompt_tokens, num_columns)
         captured = self._step_for(layout)
         self._staging.send(*self._inputs(layout, batch), into=captured.inputs)
         self._pool.begin_static(captured.rows)
@@ -123,19 +102,11 @@ class CapturedSteps:
         num_sampled = len(batch.sampled_rows)
         if not layout.num_prompt_tokens and num_sampled < len(batch.lanes):
             # A prompt's chunk of one token, which is not sampled, passes for a decode.
-            rows = torch.from_numpy(batch.sampled_rows).to(outputs[0].device)
+            (rows,) = self._staging.send(batch.sampled_rows)
             return tuple(each[rows] for each in outputs)
         if num_sampled == len(outputs[0]):
             return outputs
         return tuple(each[:num_sampled] for each in outputs)
-
-    def _layout_of(self, batch: RaggedBatch) -> Layout:
-        num_columns = self._pool.graph_columns(int(batch.seq_lens.max()))
-        if not batch.num_prompt_tokens:
-            return Layout(_bucket(self._decode_buckets, batch.num_decodes), 0, num_columns)
-        num_decodes = self._decode_buckets[-1] if batch.num_decodes else 0
-        num_tokens = _bucket(self._prompt_buckets, batch.num_prompt_tokens)
-        return Layout(num_decodes, num_tokens, num_columns)
 
     def _inputs(self, layout: Layout, batch: RaggedBatch | None = None) -> list[Ints]:
         """Token ids (D + N,), lanes and seq_lens of decodes (D,), and where there is room for prompts:
@@ -213,25 +184,3 @@ def _filled(size: int, padding: int, values: Ints) -> Ints:
     filled = np.full(size, padding, dtype=np.int64)
     filled[: len(values)] = values
     return filled
-
-
-def _bucket(buckets: Seq[int], size: int) -> int:
-    return buckets[bisect_left(buckets, size)]
-
-
-def buckets_up_to(most: int, least: int = 1) -> Seq[int]:
-    """1, 2, 4, 8, then multiples of 8: little padding for many rows, few graphs for few."""
-    sizes = [1, 2, 4, *range(8, most + 8, 8)]
-    return [size for size in sizes if least <= size < most] + [most]
-
-
-def prompt_buckets_up_to(most: int) -> Seq[int]:
-    """16, 32, ... 256, then multiples of 256."""
-    sizes = [16, 32, 64, 128, *range(256, most + 256, 256)]
-    return [size for size in sizes if size < most] + [most]
-
-
-def worth_capturing(model: PreTrainedModel) -> int:
-    """Prompt tokens beyond which a step takes the device longer than launching it takes the host."""
-    flops_per_token = 2 * sum(each.numel() for each in model.parameters())
-    return max(16, min(MOST_PROMPT_TOKENS, int(WORTH_CAPTURING_FLOPS / flops_per_token)))

@@ -15,8 +15,9 @@ from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.batch import RaggedBatch
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.capture import CudaCapture, call_again
-from batchproof_engines.paged.compiled import LEAST_TOKENS
-from batchproof_engines.paged.graphs import CapturedSteps, LastTokens, worth_capturing
+from batchproof_engines.paged.compiled import least_tokens
+from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
+from batchproof_engines.paged.layouts import Buckets
 from batchproof_engines.paged.model_pass import ModelPass, Outputs
 from batchproof_engines.paged.options import PagedOptions
 from batchproof_engines.paged.rows import Rows
@@ -65,10 +66,9 @@ class ModelRunner:
                 self._pass.choose,
                 self._last_tokens,
                 config.max_num_seqs,
-                min(config.max_num_batched_tokens, worth_capturing(model)),
+                Buckets.of(model, config, least_tokens(model) if options.compile else 1),
                 captures or call_again,
                 captures.forget if captures is not None else lambda: None,
-                least_tokens=LEAST_TOKENS if options.compile else 1,
             )
 
     def begin_run(self) -> None:
@@ -106,8 +106,8 @@ class ModelRunner:
         `seq_len` tokens, and compile and capture all steps that can be captured."""
         assert isinstance(self._backend, BlockPool), "the options exclude it"
         with current(self._device), torch.inference_mode():
-            self._backend.begin_static(self._backend.padding_rows(LEAST_TOKENS))
-            tokens = torch.zeros(1, LEAST_TOKENS, dtype=torch.int64, device=self._device)
+            self._backend.begin_static(self._backend.padding_rows(2))
+            tokens = torch.zeros(1, 2, dtype=torch.int64, device=self._device)
             self._pass.choose(tokens, tokens, tokens[0])  # shows what a block of each layer takes
             self._backend.reserve(seq_len)
             if self._tunes:

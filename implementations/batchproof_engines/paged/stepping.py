@@ -24,6 +24,7 @@ from batchproof_engines.paged.runner import Flight, ModelRunner
 from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.paged.sequence import PENDING, Sequence
 from batchproof_engines.paged.speculation import Speculator
+from batchproof_engines.paged.staging import current
 from batchproof_engines.paged.trace import Columns, TraceLog
 from batchproof_engines.sampler import SampledRow, Sampler
 
@@ -93,7 +94,8 @@ class Stepper:
         if not plan.scheduled:
             return self._land()
         if self._poison is not None:
-            self._backend.poison(plan.freed_blocks, self._poison)
+            with current(self._device):
+                self._backend.poison(plan.freed_blocks, self._poison)
         if len(plan.admitted) == len(plan.scheduled):
             self._runner.begin_run()
         last: list[int] | None = None  # places of the rows' last tokens, if a row may have several

@@ -31,6 +31,7 @@ from batchproof_engines.paged import (
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
+from batchproof_engines.paged.layouts import Buckets
 from batchproof_engines.paged.model_pass import Outputs
 from batchproof_engines.paged.options import PagedOptions
 
@@ -215,7 +216,13 @@ def test_behind_a_capture_that_failed_another_begins_on_a_stream_and_a_pool_of_i
 def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:
     pool = BlockPool(2, 4, device=CPU)
     forget = mock.Mock()
-    pieces = pool, lambda *_: (torch.zeros(2, dtype=torch.int64),), LastTokens(2, CPU), 2, 16
+    pieces = (
+        pool,
+        lambda *_: (torch.zeros(2, dtype=torch.int64),),
+        LastTokens(2, CPU),
+        2,
+        Buckets((1, 2), (16,)),
+    )
     steps = CapturedSteps(*pieces, capture.call_again, forget)
     steps.prepare(seq_len=8)
     assert not forget.called
