@@ -25,7 +25,7 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     drafting, speculation                         who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
-    torchscript | compiled, graphs, capture       less work for the host
+    torchscript | compiled, graphs, layouts, capture   less work for the host
     stepping, engine                              a step, and what a client calls
     stand_ins, fusing                             other forward passes of modules, in traces
     packing, packing_choice, packing_memory       copies of weights in a faster layout, on a CPU
@@ -46,17 +46,15 @@ once more, the surplus token is dropped, and the slot is filled a step later; th
 from __future__ import annotations
 
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, Limits
-from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.errors import ConfigError
 from batchproof_engines.paged import native
 from batchproof_engines.paged.attention import Backend
 from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.compiled import uniform_layers
 from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.paged.feeding import options_for
 from batchproof_engines.paged.lanes import LanePool
@@ -71,8 +69,6 @@ from batchproof_engines.paged.options import (
     keeps_prefixes,
 )
 
-# Why the layers of a model are not compiled, or None if they are: engines are built often.
-_NOT_COMPILED: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
 FEED_NOTES = {
     STACKED: "it carries states: decodes are one batch, prompts are fed by themselves",
     SEPARATE: "the slow way: each sequence is fed by itself, with the model's own attention",
@@ -130,17 +126,11 @@ def paged(
     if num_speculative_tokens is not None or draft_agreement is not None:
         drafts = {"num_speculative_tokens": num_speculative_tokens, "draft_agreement": draft_agreement}
         config = replace(config, **drafts)  # type: ignore[arg-type]
-    options, notes = asked, []
-    why = _why_not_compiled(model, asked)
-    if why is not None:
-        options = replace(options, compile=False)
-    options = options_for(model, options, build_unprobed)
-    if options.feed == PACKED:
-        notes += [f"its layers are not compiled: {why}"] if why is not None else []
-    else:
-        notes.append(FEED_NOTES[options.feed])
-        if config.prefix_caching and not keeps_prefixes(options):
-            notes.append("prefix caching has no effect: what precedes a request is fed as one chunk")
+    options, notes = options_for(model, asked, build_unprobed)
+    if options.feed != PACKED:
+        notes = (FEED_NOTES[options.feed],)
+    if config.prefix_caching and not keeps_prefixes(options):
+        notes += ("prefix caching has no effect: what precedes a request is fed as one chunk",)
     engine = build_unprobed(model, config, options)
     if num_speculative_tokens and Capability.SPECULATION not in engine.capabilities:
         raise ConfigError(
@@ -148,24 +138,8 @@ def paged(
             f"overlap=false (it is {str(bool(options.overlap)).lower()}) and feed=packed (it is "
             f"{options.feed})"
         )
-    engine.notes = tuple(notes)
+    engine.notes = notes
     return engine
-
-
-def _why_not_compiled(model: PreTrainedModel, asked: PagedOptions) -> str | None:
-    """Returns why compilation would fail or spoil a packed row, or None; used only if it is not
-    requested."""
-    if asked.compile is not None or not asked.resolved(model.device).compile:
-        return None
-    if model not in _NOT_COMPILED:
-        why = None if uniform_layers(model) else "they are not all of one class"
-        if why is None:
-            try:
-                options_for(model, replace(asked, feed=PACKED), build_unprobed)
-            except UnsupportedModelError as error:
-                why = str(error)
-        _NOT_COMPILED[model] = why
-    return _NOT_COMPILED[model]
 
 
 def build_unprobed(

@@ -6,8 +6,9 @@
 3. `separate`: each sequence by itself, with the model's own attention and cache. The slow way, for all
    others that answer as they do alone.
 
-What a configuration and a recorded pass do not show, a trial batch does. A way is passed over if it is
-known to be wrong, if its answers are, or if the model itself fails; not if our own code does.
+Where compiling its layers or capturing its steps fails, a model is packed without, before a slower way
+is tried. What a configuration and a recorded pass do not show, a trial batch does. A way is passed over
+if it is known to be wrong, if its answers are, or if the model itself fails; not if our own code does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from traceback import walk_tb
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from transformers import DynamicCache, PreTrainedModel
@@ -30,6 +31,7 @@ from batchproof_engines.model_support import (
     refuse_unbatchable,
     unsupported,
 )
+from batchproof_engines.paged.compiled import uniform_layers
 from batchproof_engines.paged.declared import refuse_undeclared
 from batchproof_engines.paged.options import FEEDS, PACKED, SEPARATE, STACKED, PagedOptions
 from batchproof_engines.paged.row_caches import LAYERS
@@ -49,11 +51,25 @@ class Build(Protocol):
         ...
 
 
-# By model: the options found for those that were asked for, or why there are none.
-_FOUND: WeakKeyDictionary[PreTrainedModel, dict[object, PagedOptions | str]] = WeakKeyDictionary()
+class Way(NamedTuple):
+    """A way of feeding, and what it gives up against the one before, if that is worth a note."""
+
+    asked: PagedOptions
+    given_up: str = ""
 
 
-def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions:
+class Found(NamedTuple):
+    """Resolved options with which a model is served rightly, and what was given up for that."""
+
+    options: PagedOptions
+    notes: tuple[str, ...] = ()
+
+
+# By model: what was found for the options that were asked for, or why there is nothing.
+_FOUND: WeakKeyDictionary[PreTrainedModel, dict[object, Found | str]] = WeakKeyDictionary()
+
+
+def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> Found:
     """Returns the options with which `build` makes an engine that serves the model rightly.
 
     Raises `UnsupportedModelError`, with the reason against each way, if there are none, and
@@ -70,17 +86,23 @@ def options_for(model: PreTrainedModel, asked: PagedOptions, build: Build) -> Pa
     return found
 
 
-def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> PagedOptions | str:
-    """Returns the options of the first way that is right, or why none is. Raises `ConfigError`."""
+def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> Found | str:
+    """Returns the first way that is right, or why none is. Raises `ConfigError`."""
     reasons: dict[str, str] = {}
-    for feed, one_by_one in _ways(asked):
+    notes: list[str] = []
+    tried: list[PagedOptions] = []
+    for way in _ways(asked):
+        feed = way.asked.feed
         try:
-            options = replace(asked, feed=feed, one_by_one=one_by_one).resolved(model.device)
-            REFUSALS[feed](model)
-            unprepared = replace(options, prepare=False, tune=False)
-            probe_logits(NAME, model, partial(build, options=unprepared), options)
+            options = way.asked.resolved(model.device)
+            if options in tried:  # what it gives up was not there
+                continue
+            tried.append(options)
+            if way.given_up:
+                notes.append(f"{way.given_up}: {reasons[feed]}")
+            _try(model, options, build)
         except UnsupportedModelError as error:
-            reasons.setdefault(feed, str(error).partition(": ")[2])
+            reasons[feed] = str(error).partition(": ")[2]
             if _is_a_defect(error.__cause__):
                 break
         except ConfigError as error:
@@ -88,11 +110,20 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> P
                 raise
             reasons.setdefault(feed, str(error))
         else:
-            return options
+            return Found(options, tuple(notes) if feed == PACKED else ())
     reasons = {feed: why for feed, why in reasons.items() if why != NO_STATE} or reasons
     if len({*reasons.values()}) == 1:
         return next(iter(reasons.values()))
     return "; ".join(f"{feed}: {why}" for feed, why in reasons.items())
+
+
+def _try(model: PreTrainedModel, options: PagedOptions, build: Build) -> None:
+    """Raises `UnsupportedModelError` if the model is not served rightly with these options."""
+    REFUSALS[options.feed](model)
+    if options.compile and not uniform_layers(model):
+        raise unsupported(NAME, model, "its layers are not all of one class")
+    unprepared = replace(options, prepare=False, tune=False)
+    probe_logits(NAME, model, partial(build, options=unprepared), options)
 
 
 def _is_a_defect(error: BaseException | None) -> bool:
@@ -104,11 +135,26 @@ def _is_a_defect(error: BaseException | None) -> bool:
     return str(frame.f_globals["__name__"]).startswith(f"{__package__}.")
 
 
-def _ways(asked: PagedOptions) -> Iterator[tuple[str, bool]]:
-    """Yields each way of feeding, and whether by single tokens behind a first chunk, fastest first."""
+def _ways(asked: PagedOptions) -> Iterator[Way]:
+    """Yields the ways of feeding, fastest first."""
     for feed in FEEDS if asked.feed == "auto" else (asked.feed,):
-        choices = (False, True) if asked.one_by_one is None else (asked.one_by_one,)
-        yield from ((feed, each) for each in choices if feed != PACKED or not each)
+        if feed == PACKED:
+            yield from _packed_ways(asked)
+            continue
+        for one_by_one in (False, True) if asked.one_by_one is None else (asked.one_by_one,):
+            yield Way(replace(asked, feed=feed, one_by_one=one_by_one))
+
+
+def _packed_ways(asked: PagedOptions) -> Iterator[Way]:
+    if asked.one_by_one:
+        return
+    packed = replace(asked, feed=PACKED, one_by_one=False)
+    yield Way(packed)
+    if asked.compile is None:
+        packed = replace(packed, compile=False)
+        yield Way(packed, "its layers are not compiled")
+    if asked.graphs is None:
+        yield Way(replace(packed, graphs=False), "its steps are not captured")
 
 
 def _refuse_unpacked(model: PreTrainedModel) -> None:

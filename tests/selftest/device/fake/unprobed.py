@@ -11,6 +11,7 @@ from unittest import mock
 from transformers import PreTrainedModel
 
 from batchproof_engines import paged
+from batchproof_engines.paged.feeding import Found
 from batchproof_engines.paged.options import PagedOptions
 
 
@@ -22,5 +23,5 @@ def unprobed(**parts: Any) -> Iterator[None]:
         yield
 
 
-def _as_asked(model: PreTrainedModel, asked: PagedOptions, _build: object) -> PagedOptions:
-    return asked.resolved(model.device)
+def _as_asked(model: PreTrainedModel, asked: PagedOptions, _build: object) -> Found:
+    return Found(asked.resolved(model.device))
