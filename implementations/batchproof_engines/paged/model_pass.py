@@ -13,8 +13,10 @@ from transformers import PreTrainedModel
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
 from batchproof_engines.paged.attention import Attached, Backend, passing_to
-from batchproof_engines.paged.compiled import CompiledLayers
-from batchproof_engines.paged.options import PagedOptions
+from batchproof_engines.paged.blocks import free_bytes
+from batchproof_engines.paged.compiled import compiled_layers
+from batchproof_engines.paged.fused_linears import FusedLinears
+from batchproof_engines.paged.options import INDUCTOR, PagedOptions
 from batchproof_engines.paged.tile_products import LinearsByTiles, TileProducts
 from batchproof_engines.paged.torchscript import TracedForward
 
@@ -43,8 +45,11 @@ class ModelPass:
         self._wants_logits = config.return_logits or not options.overlap
         self._attached = Attached(model)
         self._layers: AbstractContextManager[None] = nullcontext()
+        self._fused: FusedLinears | None = None
         if options.compile:
-            self._layers = CompiledLayers(model, str(options.compile))
+            self._layers = compiled_layers(model, str(options.compile))
+        if options.compile == INDUCTOR:  # others do not compute what is the same but once
+            self._fused = FusedLinears(model, free_bytes(model.device))
         self._products: AbstractContextManager[None] = products or nullcontext()
         self._by_tiles: AbstractContextManager[Any] = LinearsByTiles() if products else nullcontext()
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -58,6 +63,12 @@ class ModelPass:
         """Prepares for a step none of whose rows were in the step before."""
         if self._trace is not None:
             self._trace.begin_run()
+        self.follow(is_anew=True)
+
+    def follow(self, is_anew: bool = False) -> None:
+        """Has copies of weights follow them, also those that captured passes read."""
+        if self._fused is not None:
+            self._fused.follow(is_anew)
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         """Runs the model over tokens and positions (1, T) and chooses a token at the indices `last`
@@ -83,7 +94,7 @@ class ModelPass:
         """Returns logits (S, vocab) at the indices `last` of the packed row; the head computes no
         others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
-        with self._attached, self._layers, self._by_tiles:
+        with self._attached, self._layers, self._by_tiles, self._fused or nullcontext():
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]

@@ -14,6 +14,7 @@ from batchproof_engines.paged.kernels import triton_works
 
 PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that optimise nothing, to bisect a fault
 BACKENDS = ("lanes", "blocks", "triton")
+INDUCTOR = "inductor"
 TORCH, NATIVE = "torch", "native"
 LINEARS = ("auto", "plain", "onednn", NATIVE)
 DECODES = ("auto", TORCH, NATIVE)
@@ -98,7 +99,7 @@ class PagedOptions:
             trace=is_packed and is_cpu and not compiler if self.trace is None else self.trace,
             graphs=is_packed and is_cuda if self.graphs is None else self.graphs,
             overlap=is_packed and is_cuda if self.overlap is None else self.overlap,
-            compile="inductor" if compiler is True else compiler,
+            compile=INDUCTOR if compiler is True else compiler,
             prepare=is_packed and is_cuda if self.prepare is None else self.prepare,
         )
         for why in chosen._contradictions(is_cpu):

@@ -43,7 +43,7 @@ class PackedLinear:
 
     def follow(self, is_thorough: bool) -> None:
         """Repacks if the weights have changed; a change through `.data` is seen if `is_thorough`."""
-        is_same = self._mark == _mark(self._source)
+        is_same = self._mark == mark(self._source)
         if not is_same or (is_thorough and not self._sums.equal(_sums_of_bits(self._source))):
             self._repack()
 
@@ -52,7 +52,7 @@ class PackedLinear:
         return multiply(self.kernel, rows, packed, self.layer.bias, self._num_outputs)
 
     def _repack(self) -> None:
-        self._mark, self._sums = _mark(self._source), _sums_of_bits(self._source)
+        self._mark, self._sums = mark(self._source), _sums_of_bits(self._source)
         self.weight = pack(self.kernel, as_linear(self.layer))  # opaque
 
 
@@ -120,7 +120,7 @@ def _packable(model: PreTrainedModel) -> list[Layer]:
     ]
 
 
-def _mark(weight: Tensor) -> tuple[int, int]:
+def mark(weight: Tensor) -> tuple[int, int]:
     """Returns what changes with every change in place that torch knows of, and with the storage."""
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 

@@ -82,6 +82,7 @@ class ModelRunner:
     def launch(self, batch: RaggedBatch) -> Flight:
         """One forward pass."""
         with current(self._device):
+            self._pass.follow()
             if self._graphs is not None and self._graphs.can_run(batch):
                 outputs = self._graphs.run(batch)
             else:
