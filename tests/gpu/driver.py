@@ -163,7 +163,7 @@ def _finished(command: Sequence[str], step: Step, output: int, limit_s: float) -
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509: this process has one thread
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 (there is one thread)
     )
     try:
         return process.wait(limit_s)
