@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from tests.gpu.driver import Driver, summary
-from tests.gpu.plan import LOG, Plan, Setting
+from tests.gpu.driver import Driver
+from tests.gpu.plan import LOG, MEASURES, Plan, Setting
+from tests.gpu.rungs import passed_before
 
 DRY = "--dry"
+FIRST = "correct"  # the part that climbs the ladder anew
 
 
 def main(arguments: Sequence[str]) -> int:
     try:
         setting = Setting.of(is_dry=DRY in arguments)
         plan = chosen(setting.plan(), [each for each in arguments if each != DRY])
-        driver = Driver(usable(setting.out) / LOG)
+        log = usable(setting.out) / LOG
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    outcomes = [each for part, steps in plan.items() for each in driver.run(part, steps)]
-    for line in summary(outcomes):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    known = () if FIRST in plan else passed_before(setting.out / MEASURES, setting.rungs)
+    driver = Driver(log, known or setting.rungs, has_passed=bool(known))
+    with suppress(KeyboardInterrupt):
+        for part, steps in plan.items():
+            driver.run(part, steps)
+    for line in ("##### summary", *map(str, driver.outcomes)):
         driver.report(line)
     print(f"files: {setting.out}")
-    return 0 if all(each.is_good for each in outcomes) else 1
+    return 0 if all(each.is_good for each in driver.outcomes) else 1
 
 
 def chosen(plan: Plan, names: Sequence[str]) -> Plan:

@@ -1,22 +1,25 @@
 """The plan of a first run on a GPU: three parts, each a list of steps, the most informative first.
 
-The limits of a part add up to less than `PART_S`: a step always has its own limit, and what those
-before it did not use.
+Each part begins with the ladder (`rungs.py`), unless it has been climbed before. Without it, the limits
+of a part add up to less than `PART_S`.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchproof.records.made import num_cores
+from tests.gpu.rungs import DRY, RUNGS, engine_with
 
 PART_S = 540
 LOG = "gpu-log.txt"
 MEASURES = "measures.jsonl"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
+ENGINE = "{engine}"  # in arguments: the rung of the ladder that has passed
+UNPREPARED = "{unprepared engine}"  # the same, capturing steps when they are needed
 TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
 TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
 TOLD_BY_ITSELF = r"^(?!USDT)\S.*: "
@@ -36,6 +39,16 @@ class Step:
     shown: str  # the lines of its output that are shown, as a regular expression
     found: str = ""  # those of them that summarise the outcome; else the last
     variables: Variables = ()  # of its environment
+    is_ladder: bool = False  # it is run on one rung after the other, until it passes
+
+    @property
+    def has_rungs(self) -> bool:
+        return ENGINE in self.arguments or UNPREPARED in self.arguments
+
+    def on(self, engine: str) -> Step:
+        """Returns the step with the engine of a rung."""
+        named = {ENGINE: engine, UNPREPARED: engine_with(engine, {"prepare": "false"})}
+        return replace(self, arguments=tuple(named.get(each, each) for each in self.arguments))
 
 
 Plan = dict[str, tuple[Step, ...]]
@@ -58,39 +71,48 @@ class Setting:
         return "cpu" if self.is_dry else "cuda"
 
     @property
-    def engine(self) -> str:
-        """Returns the options that are closest to the default on CUDA."""
-        alike = "paged?backend=blocks&trace=false&graphs=true&overlap=true&prepare=true"
-        return alike if self.is_dry else "paged"
+    def rungs(self) -> tuple[str, ...]:
+        """Returns the engines of the ladder, the fastest first."""
+        return tuple(engine_with("paged", {**(DRY if self.is_dry else {}), **each}) for each in RUNGS)
 
     @property
     def _interpreted(self) -> Variables:
         return (("TRITON_INTERPRET", "1"),) if self.is_dry else ()
 
     def plan(self) -> Plan:
-        return {"correct": self._correct(), "ceilings": self._ceilings(), "figures": self._figures()}
+        return {"correct": self._correct(), "figures": self._figures(), "ceilings": self._ceilings()}
 
     def _correct(self) -> tuple[Step, ...]:
         cases = ("1", "2" if self.is_dry else "96", "--processes", str(self.num_processes))
         kernels = ("-m", "tests.gpu.kernels", *cases)
-        own = ("--engine", self.engine)
-        small = ("--model", "llama-hash")
+        own, small = ("--engine", ENGINE), ("--model", "llama-hash")
         models = small if self.is_dry else (*small, "--model", "gpt2-hash", "--model", "llama-random")
         others = ("--engine", "ragged", "--engine", "static", "--engine", "reference")
         table = ("--table", str(self.out / CONFORMANCE), *(small if self.is_dry else ()))
-        return (
-            Step("versions", 45, ("-m", "tests.gpu.versions", self.device), TOLD_BY_ITSELF),
-            self._conformance("smoke", 75, "smoke", *own, *small),
+        # Hundreds of engines are built, and most steps that `prepare` captures never run in a test.
+        on_demand = ("--engine", UNPREPARED)
+        tried = ("-m", "tests.gpu.versions", self.device)
+        steps = (
+            Step("versions", 50, tried, TOLD_BY_ITSELF, variables=self._interpreted),
+            self._ladder,
             Step("kernels", 100, kernels, r"^BAD|^\d+ cases|Error", variables=self._interpreted),
-            self._conformance("float32", 130, PROMISES, *own, *table),
+            self._conformance("float32", 130, PROMISES, *on_demand, *table),
             self._conformance("bfloat16", 65, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
             self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
             self._conformance("other engines", 60, "smoke or (parity and generated)", *others, *small),
         )
+        fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1", "--no-host")
+        return (*steps, Step("lifetimes", 60, fake, ".", r"^gpt2")) if self.is_dry else steps
+
+    @property
+    def _ladder(self) -> Step:
+        arguments = ("-m", "tests.gpu.smoke", self.device, str(self.out / MEASURES), ENGINE)
+        shown, found = TOLD_BY_PYTEST + "|^rung: ", "^rung: (passes|FAILED)"
+        return Step("smoke", 75, arguments, shown, found, is_ladder=True)
 
     def _conformance(self, name: str, limit_s: int, tests: str, *more: str) -> Step:
         variables: Variables = ()
-        if name == "float32" or (name != "smoke" and not self.is_dry):
+        if name == "float32" or not self.is_dry:
             more = (*more, "-n", str(self.num_processes))
             # Otherwise each worker would start as many compile processes as there are cores.
             variables = (("TORCHINDUCTOR_COMPILE_THREADS", "1"),)
@@ -101,28 +123,14 @@ class Setting:
         )
         return Step(name, limit_s, arguments, TOLD_BY_PYTEST, variables=variables)
 
-    def _ceilings(self) -> tuple[Step, ...]:
-        def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:
-            where = (self.device, str(self.out / MEASURES))
-            arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
-            return Step(name, limit_s, arguments, TOLD_BY_ITSELF, found, self._interpreted)
-
-        return (
-            measuring("ceilings", 90, "ceilings", r"^ceilings: "),
-            *(
-                measuring(f"steps {shape}", limit_s, "steps", r" decodes, (default|eager): ", shape)
-                for shape, limit_s in (("llama-8b", 130), ("llama-1b", 110), ("qwen3-0.6b", 100))
-            ),
-            measuring("attention", 100, "attention", r" 64 x 1024: | 2 x 40: "),
-        )
-
     def _figures(self) -> tuple[Step, ...]:
-        own = ("--engine", self.engine)
+        own = ("--engine", ENGINE)
         less = ("--num-requests", "8") if self.is_dry else ("--num-requests", "96", "--slots", "32")
         short = less if self.is_dry else (*less, "--cap", "16:128")
         # One command per peer, so that a missing one does not affect the other's row.
         static, peer = (("--engine", name, *own, *short) for name in ("static", "transformers-cb"))
         return (
+            self._ladder,
             self._rows("llama-8b", 175, 2, "llama-8b", own, "decode_64", "ragged"),
             self._rows("llama-1b", 125, 3, "llama-1b", own, "decode_64", "decode_1", "ragged"),
             self._rows("transformers-cb", 80, 3, "llama-1b", peer, "uniform"),
@@ -143,3 +151,20 @@ class Setting:
             *(*more, "--results", str(self.out / f"{name}.json")),
         )
         return Step(name, limit_s, arguments, TOLD_BY_BENCHMARKS, r" (VALID|INVALID|UNVERIFIED) ")
+
+    def _ceilings(self) -> tuple[Step, ...]:
+        def measuring(name: str, limit_s: int, module: str, found: str, *more: str) -> Step:
+            where = (self.device, str(self.out / MEASURES))
+            arguments = ("-m", f"tests.gpu.{module}", *where, *more, "--for", str(limit_s - 20))
+            return Step(name, limit_s, arguments, TOLD_BY_ITSELF, found, self._interpreted)
+
+        told = r" decodes, (chosen|eager): .* a step"
+        return (
+            self._ladder,
+            measuring("ceilings", 90, "ceilings", r"^ceilings: "),
+            *(
+                measuring(f"steps {shape}", limit_s, "steps", told, shape, ENGINE)
+                for shape, limit_s in (("llama-8b", 130), ("llama-1b", 110), ("qwen3-0.6b", 100))
+            ),
+            measuring("attention", 100, "attention", r" 64 x 1024: | 2 x 40: "),
+        )

@@ -1,6 +1,6 @@
 """The duration of a step: decodes alone, with several options, and decodes beside a prompt.
 
-python -m tests.gpu.steps cuda measures.jsonl llama-1b
+python -m tests.gpu.steps cuda measures.jsonl llama-1b 'paged?compile=false'
 """
 
 from __future__ import annotations
@@ -21,20 +21,14 @@ from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from tests.gpu.crowd import Crowd
 from tests.gpu.measures import Measures, asked
+from tests.gpu.rungs import Options, engine_with, options_of
 
-Options = dict[str, str]
-
-# The first is the default on CUDA; the others show what each option is worth.
+# The first is the engine that was asked for; the others show what each of its options is worth.
 WAYS: dict[str, Options] = {
-    "default": {},
-    "graphs": {"compile": "false"},
-    "no overlap": {"overlap": "false"},
+    "chosen": {},
+    "uncompiled": {"compile": "false"},
+    "unoverlapped": {"overlap": "false"},
     "eager": {"graphs": "false", "compile": "false"},
-}
-ON_CPU: Options = dict.fromkeys(("graphs", "overlap", "prepare"), "true") | {
-    "backend": "blocks",
-    "trace": "false",
-    "compile": "eager",
 }
 NUM_TOP_KERNELS = 14
 
@@ -71,7 +65,7 @@ class Stand:
     measures: Measures
 
 
-def measure(shape: str, device: torch.device, measures: Measures) -> None:
+def measure(shape: str, engine: str, device: torch.device, measures: Measures) -> None:
     is_cuda = device.type == "cuda"
     dtype = torch.bfloat16 if is_cuda else torch.float32
     began = perf_counter()
@@ -81,25 +75,27 @@ def measure(shape: str, device: torch.device, measures: Measures) -> None:
     ceilings = measure_ceilings(device, dtype)
     measures.add(f"{shape} load", f"{perf_counter() - began:.1f} s")
     stand = Stand(shape, model, costs, ceilings, FULL if is_cuda else SMALL, measures)
-    for number, (way, options) in enumerate(WAYS.items()):
-        asked_for = {**({} if is_cuda else ON_CPU), **options}
-        engine = engine_text(asked_for)
+    for number, (way, engine_so) in enumerate(ways(engine).items()):
         for num_seqs in stand.sizes.num_seqs if number < 2 else stand.sizes.num_seqs[:1]:
             name = f"{shape} {num_seqs} decodes, {way}"
             if measures.left_s < 12:
                 measures.add(name, "no time left")
                 continue
             with measures.piece(name):
-                _measure_decodes(name, engine, num_seqs, stand)
+                _measure_decodes(name, engine_so, num_seqs, stand)
             gc.collect()
             if is_cuda:
                 torch.cuda.empty_cache()
 
 
-def engine_text(options: Options) -> str:
-    """Returns the engine as it is written after `--engine`."""
-    typed = "&".join(f"{key}={value}" for key, value in options.items())
-    return f"paged?{typed}" if typed else "paged"
+def ways(engine: str) -> dict[str, str]:
+    """Returns the engines to measure by the names of `WAYS`, each of them once."""
+    found: dict[str, str] = {}
+    for way, options in WAYS.items():
+        so = engine_with(engine, options)
+        if options_of(so) not in map(options_of, found.values()):
+            found[way] = so
+    return found
 
 
 def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> None:
@@ -114,7 +110,8 @@ def _measure_decodes(name: str, engine: str, num_seqs: int, stand: Stand) -> Non
     summary = (
         f"{step_s * 1e3:.2f} ms a step, {share:.0%} of the roofline, the host {host_s * 1e3:.2f} ms"
     )
-    figures = {"engine": engine, "num_seqs": num_seqs, "ready_s": ready_s}
+    notes = list(crowd.engine.notes)  # of what it does without
+    figures = {"engine": engine, "notes": notes, "num_seqs": num_seqs, "ready_s": ready_s}
     times = {"step_s": step_s, "least_s": least_s, "host_s": host_s}
     stand.measures.add(name, f"{summary}, ready in {ready_s:.1f} s", **figures, **times)
     with stand.measures.piece(f"{name}, profile"):
@@ -149,10 +146,10 @@ def _profile(name: str, crowd: Crowd, step_s: float, stand: Stand) -> None:
 
 
 def main() -> int:
-    arguments, device = asked(__doc__, "shape")
+    arguments, device = asked(__doc__, "shape", "engine")
     shape = arguments.shape if device.type == "cuda" else "tiny"
     measures = Measures(arguments.path, f"steps {arguments.shape}", device, arguments.for_s)
-    measure(shape, device, measures)
+    measure(shape, arguments.engine, device, measures)
     return int(measures.has_failed)
 
 

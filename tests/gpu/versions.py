@@ -1,10 +1,9 @@
-"""Prints what a run is made on: `python -m tests.gpu.versions cuda`. Exit status 1 if something that
-every later step needs is missing."""
+"""Prints what a run is made on, and tries its compilers: `python -m tests.gpu.versions cuda`. Exit
+status 1 if something is missing that every later step needs, or the default engine."""
 
 from __future__ import annotations
 
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -13,17 +12,16 @@ import torch
 
 from batchproof.bench.hardware import device_facts
 from batchproof.records.made import provenance
+from tests.gpu.compilers import failures
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
 OTHERS = ("torch", "triton", "numpy", "flash_attn")
-COMPILERS = ("gcc", "cc")  # Triton and inductor compile what they launch kernels with
 
 
 def packages() -> Iterator[tuple[str, object]]:
     yield "python", platform.python_version()
     for name in (*LEAST, *OTHERS):
         yield name, installed(name) or "not installed"
-    yield "compiler", next(filter(None, map(shutil.which, COMPILERS)), "none: Triton needs one")
 
 
 def machine(device: torch.device) -> Iterator[tuple[str, object]]:
@@ -63,8 +61,12 @@ def main(name: str) -> int:
         return 1
     for key, value in machine(device):
         print(f"{key}: {value}")
-    print(f"complete: torch {torch.__version__} on {device_facts(device)['name']}")
-    return 0
+    broken = list(failures(device))
+    for each in broken:
+        print(f"LACKING: {each}")
+    if not broken:
+        print(f"complete: torch {torch.__version__} on {device_facts(device)['name']}")
+    return int(bool(broken))
 
 
 if __name__ == "__main__":

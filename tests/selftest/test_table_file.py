@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from batchproof.plugin import table_file
 from batchproof.records.made import TYPED
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
@@ -71,6 +72,19 @@ def test_a_session_that_was_cut_short_is_incomplete(
     table = json.loads((suite / "table.json").read_text())
     assert table["made"]["command"] == "batchproof test static", "what started pytest is what was typed"
     assert not table["is_complete"]
+
+
+def test_a_session_that_is_killed_leaves_the_table_so_far(
+    run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "KEPT_S", 0.0)
+    reads = "\n\ndef test_what_is_there(): shutil.copy('table.json', 'then.json')\n"
+    (suite / "test_mini.py").write_text(f"import shutil{HEAD}{RIGHT}{reads}")
+    assert run_suite("--table=table.json", "--engine=static").exit_status == pytest.ExitCode.OK
+    table = json.loads((suite / "then.json").read_text())
+    assert counts_of(table["cells"]["static"]["P1"]) == {"passed": 1}
+    assert (table["exit_status"], table["is_complete"]) == (pytest.ExitCode.INTERRUPTED, False)
+    assert json.loads((suite / "table.json").read_text())["is_complete"]
 
 
 def test_a_session_without_conformance_tests_leaves_an_older_table(

@@ -1,6 +1,7 @@
 """`--table=FILE`: the table engine x promise as JSON, for `batchproof report` and other readers.
 
-It is written when the session ends, by the controller if there are workers. A session without a
+It is written by the controller if there are workers, when the session ends; and every `KEPT_S` before,
+marked as incomplete, because a session that is killed ends without a word. A session without a
 conformance test leaves an older file as it is.
 """
 
@@ -10,6 +11,7 @@ import os
 from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -22,6 +24,7 @@ from batchproof.requirements.tally import Outcome, cells_of, totals_of
 
 OPTION = "--table"
 HELP = "write the table engine x promise to FILE as JSON when the session ends"
+KEPT_S = 20.0  # between two writings
 
 
 class TableFile:
@@ -31,11 +34,21 @@ class TableFile:
         self.path = path
         self._config = config
         self._outcomes: list[Outcome] = []
+        self._kept_at = monotonic()
         self.written: ConformanceTable | None = None  # once the session has ended
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collects the reports, those of workers included."""
+        """Collects the reports, those of workers included, and writes the table so far from time to
+        time."""
         self._outcomes += outcomes_of([report])
+        if self._outcomes and monotonic() - self._kept_at > KEPT_S:
+            self._kept_at = monotonic()
+            self._write(int(pytest.ExitCode.INTERRUPTED), is_complete=False)
+
+    def _write(self, status: int, is_complete: bool) -> ConformanceTable:
+        table = conformance(self._outcomes, self._config, status, is_complete)
+        CONFORMANCE.write(table, self.path)
+        return table
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: the exit status is settled
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
@@ -43,9 +56,7 @@ class TableFile:
         yield
         if not self._outcomes:
             return
-        status, is_complete = int(session.exitstatus), ran_to_its_end(session)
-        self.written = conformance(self._outcomes, self._config, status, is_complete)
-        CONFORMANCE.write(self.written, self.path)
+        self.written = self._write(int(session.exitstatus), ran_to_its_end(session))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the path of the file, or that it was not written."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from batchproof.bench.spec_files import chosen
 from batchproof.models.shapes import SHAPES
@@ -18,9 +22,10 @@ from batchproof.places import ROOT
 from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
 from tests.gpu.driver import Driver, Outcome
-from tests.gpu.plan import CONFORMANCE, LOG, MEASURES, PART_S, Plan, Setting, Step
+from tests.gpu.plan import CONFORMANCE, ENGINE, LOG, MEASURES, PART_S, Plan, Setting, Step
+from tests.gpu.rungs import SECTION, passed_before
 
-PARTS = "correct, ceilings, figures"
+PARTS = "correct, figures, ceilings"
 
 
 def run(*arguments: str, out: Path) -> subprocess.CompletedProcess[str]:
@@ -29,13 +34,27 @@ def run(*arguments: str, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
-def step(name: str, code: str, limit_s: int = 60, shown: str = ".") -> Step:
-    return Step(name, limit_s, ("-c", code), shown)
+def step(name: str, code: str, *more: str, limit_s: int = 60, shown: str = ".", **facts: Any) -> Step:
+    return Step(name, limit_s, ("-c", code, *more), shown, **facts)
+
+
+def outcomes(
+    log: Path, steps: Sequence[Step], rungs: Sequence[str] = (), for_s: float = PART_S
+) -> list[Outcome]:
+    driver = Driver(log, rungs)
+    driver.run("part", steps, for_s)
+    return driver.outcomes
 
 
 @pytest.fixture(params=[False, True], ids=["on a GPU", "dry"])
-def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
-    return Setting(tmp_path, is_dry=request.param).plan()
+def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
+    return Setting(tmp_path, is_dry=request.param)
+
+
+@pytest.fixture
+def plan(setting: Setting) -> Plan:
+    on_first = setting.rungs[0]
+    return {part: tuple(each.on(on_first) for each in steps) for part, steps in setting.plan().items()}
 
 
 def steps(plan: Plan) -> Iterator[Step]:
@@ -66,7 +85,7 @@ def test_each_part_ends_within_nine_minutes(plan: Plan) -> None:
     assert ", ".join(plan) == PARTS
     assert PART_S <= 540
     for part in plan.values():
-        assert sum(each.limit_s for each in part) <= PART_S
+        assert sum(each.limit_s for each in part if not each.is_ladder) <= PART_S
 
 
 def test_all_parts_together_leave_at_most_eight_files_in_one_folder(plan: Plan, tmp_path: Path) -> None:
@@ -88,12 +107,14 @@ def test_what_the_steps_name_is_there(plan: Plan) -> None:
         assert chosen(values(each, "--workload"), on_cpu=False)
 
 
-def test_the_ways_in_which_steps_are_measured_are_options_of_the_engine() -> None:
-    from tests.gpu.steps import ON_CPU, WAYS, engine_text
+def test_each_way_in_which_steps_are_measured_is_an_engine_of_its_own(setting: Setting) -> None:
+    from tests.gpu.steps import ways
 
-    for options in WAYS.values():
-        assert resolve_engine(engine_text(options))
-        assert resolve_engine(engine_text({**ON_CPU, **options}))
+    for rung in setting.rungs:
+        assert resolve_engine(rung)
+        assert all(map(resolve_engine, ways(rung).values()))
+    assert list(ways("paged?compile=false")) == ["chosen", "unoverlapped", "eager"]
+    assert ways("paged?compile=false&graphs=false").keys() == {"chosen", "unoverlapped"}
 
 
 def test_a_step_that_fails_or_hangs_stops_no_other(
@@ -103,8 +124,8 @@ def test_a_step_that_fails_or_hangs_stops_no_other(
     deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     child = "import subprocess, sys, time; time.sleep(60)"
     hangs = f"{deaf}; import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    outcomes = Driver(tmp_path / LOG).run(
-        "part",
+    found = outcomes(
+        tmp_path / LOG,
         [
             step("hangs", hangs, limit_s=1),
             step("fails", "print('how far it came'); raise SystemExit(3)"),
@@ -114,19 +135,90 @@ def test_a_step_that_fails_or_hangs_stops_no_other(
         ],
         for_s=241.5,
     )
-    states = [(each.state, each.finding) for each in outcomes]
+    states = [(each.state, each.finding) for each in found]
     assert states[:3] == [("STOPPED", ""), ("FAILED", "how far it came"), ("FAILED", "")]
     assert states[3:] == [("skipped", "there is no Triton"), ("ok", "1 passed")]
     log, shown = (tmp_path / LOG).read_text(), capsys.readouterr().out
-    for each in outcomes:
+    for each in found:
         assert f"=== {each}" in log
         assert f"=== {each}" in shown
 
 
-def test_where_time_is_short_the_steps_that_are_left_say_so(tmp_path: Path) -> None:
+def test_where_time_is_short_the_last_steps_lose_theirs(tmp_path: Path) -> None:
     part = [step("first", "print('done')", limit_s=30), step("last", "print('done')", limit_s=30)]
-    outcomes = Driver(tmp_path / LOG).run("part", part, for_s=35)
-    assert [each.state for each in outcomes] == ["no time left", "ok"]  # the last has its 30 s
+    found = outcomes(tmp_path / LOG, part, for_s=9)
+    assert [each.state for each in found] == ["no time left"] * 2
+    slow = step("first", "import time; time.sleep(60)", limit_s=1)
+    found = outcomes(tmp_path / LOG, [slow, step("last", "pass", limit_s=8)], for_s=1.5)
+    assert [each.state for each in found] == ["STOPPED", "no time left"]
+
+
+TELLS = "import sys; print('figure of', sys.argv[1]); raise SystemExit(sys.argv[1] in sys.argv[2:])"
+LADDER = step("smoke", TELLS, ENGINE, "paged", "paged?graphs=false", is_ladder=True)
+RUNGS = ("paged", "paged?graphs=false", "paged?compile=false", "paged?backend=blocks")
+
+
+def test_figures_are_made_on_the_first_rung_that_passes(tmp_path: Path) -> None:
+    faulty = step("smoke", "assert sys.argv", ENGINE, is_ladder=True)
+    other = step("kernels", "print('good')")
+    figures = step("figures", TELLS, ENGINE, found="figure")
+    found = outcomes(tmp_path / LOG, [LADDER, LADDER, figures, other], RUNGS)
+    told = [(each.name, each.state, each.finding) for each in found]
+    assert told == [
+        ("smoke", "FAILED", "figure of paged"),
+        ("smoke", "FAILED", "figure of paged?graphs=false"),
+        ("smoke", "ok", "figure of paged?compile=false"),
+        ("figures", "ok", "figure of paged?compile=false"),
+        ("kernels", "ok", "good"),
+    ]
+    found = outcomes(tmp_path / LOG, [faulty, figures, other], RUNGS[:2])
+    assert [each.state for each in found] == ["FAILED", "FAILED", "not run", "ok"]
+    assert "Traceback" in (tmp_path / LOG).read_text()
+    assert "on paged?graphs=false: NameError" in str(found[1])
+
+
+def test_a_step_that_fails_without_a_figure_is_run_on_the_next_rung(tmp_path: Path) -> None:
+    crashes = "import sys; assert sys.argv[1] != 'paged', 'device-side assert'; print('figure')"
+    found = outcomes(tmp_path / LOG, [step("1B", crashes, ENGINE, found="figure")], RUNGS)
+    assert [(each.state, each.engine) for each in found] == [("FAILED", RUNGS[0]), ("ok", RUNGS[1])]
+    wrong = step("8B", "print('figure: INVALID'); raise SystemExit(1)", ENGINE, found="figure")
+    tests = step("float32", "raise SystemExit(1)", ENGINE)  # it has no figures to lose
+    assert len(outcomes(tmp_path / LOG, [wrong, tests], RUNGS)) == 2
+
+
+def test_a_later_call_goes_on_with_the_rung_that_has_passed(tmp_path: Path) -> None:
+    from tests.gpu.measures import Measures
+
+    path = tmp_path / MEASURES
+    assert passed_before(path, RUNGS) == ()
+    for engine, has_passed in zip(RUNGS, (False, True, True), strict=False):
+        measures = Measures(path, f"{SECTION} {engine}", torch.device("cpu"), for_s=1)
+        measures.add("rung", "as told", engine=engine, has_passed=has_passed)
+    assert passed_before(path, RUNGS) == RUNGS[1:]
+    path.write_text(re.sub('"commit": "', '"commit": "another ', path.read_text()))
+    assert passed_before(path, RUNGS) == ()
+
+
+def test_a_run_that_is_cut_off_ends_its_step_and_tells_what_it_has(tmp_path: Path) -> None:
+    wait = "import time\ntry: print('waits', flush=True); time.sleep(60)\nfinally: print('kept')"
+    code = (
+        "from tests.gpu import __main__ as main, plan\n"
+        "done = plan.Step('done', 9, ('-c', 'pass'), '.')\n"
+        f"slow = plan.Step('slow', 60, ('-c', {wait!r}), 'kept')\n"
+        "plan.Setting.plan = lambda self: {'correct': (done, slow)}\n"
+        "main.main([])"
+    )
+    environment = os.environ | {"OUT": str(tmp_path), "PYTHONPATH": f"harness:implementations:{ROOT}"}
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    log = tmp_path / LOG
+    while not (log.exists() and "\nwaits\n" in log.read_text()):
+        time.sleep(0.05)
+    run.send_signal(signal.SIGTERM)
+    _, done, slow, *_ = run.communicate(timeout=30)[0].partition("##### summary")[2].splitlines()
+    assert (done.split()[:2], slow.split()[:2]) == (["done", "ok"], ["slow", "STOPPED"])
+    assert slow.endswith("kept")
 
 
 def test_the_log_keeps_the_first_failures_and_the_summary_of_a_step_that_says_too_much(
@@ -134,7 +226,7 @@ def test_the_log_keeps_the_first_failures_and_the_summary_of_a_step_that_says_to
 ) -> None:
     (tmp_path / LOG).write_text("what another part has said\n")
     much = "print('first failure'); print(('x' * 99 + '\\n') * 20_000); print('2 failed')"
-    (outcome,) = Driver(tmp_path / LOG).run("part", [step("loud", much, shown="failed")])
+    (outcome,) = outcomes(tmp_path / LOG, [step("loud", much, shown="failed")])
     log = (tmp_path / LOG).read_text()
     assert outcome.finding == "2 failed"
     assert log.startswith("what another part has said\n")
@@ -144,6 +236,6 @@ def test_the_log_keeps_the_first_failures_and_the_summary_of_a_step_that_says_to
 
 
 def test_what_is_no_success_makes_the_exit_status() -> None:
-    good = {state for state in ("ok", "skipped", "FAILED", "STOPPED", "no time left")
+    good = {state for state in ("ok", "skipped", "FAILED", "STOPPED", "not run")
             if Outcome("a", state, 1.0).is_good}  # fmt: skip
     assert good == {"ok", "skipped"}

@@ -13,7 +13,7 @@ import torch
 
 from batchproof_engines.paged import torch_kernels
 from batchproof_engines.paged.kernels import DecodeRows, LayerPass, PrefillRows
-from tests.gpu import versions
+from tests.gpu import compilers, smoke, versions
 from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
 from tests.gpu.checks import Findings, check
@@ -108,3 +108,24 @@ def test_what_is_too_old_or_missing_is_named(
         "MISSING: pytest 8.4.2, but must be at least 9",
         "MISSING: hypothesis not installed, but must be at least 6",
     ]
+
+
+def test_a_compiler_that_does_not_work_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(compilers.shutil, "which", lambda *_: None)
+    monkeypatch.setattr(compilers, "run_inductor", lambda device: device.broken)
+    lack = "there is no C++ compiler (g++, c++, clang++)"
+    why = "AttributeError: 'torch.device' object has no attribute 'broken'"
+    assert list(compilers.failures(CPU)) == [f"inductor does not work: {lack}; {why}"]
+    assert "Traceback" in capsys.readouterr().out
+
+
+def test_an_engine_that_has_given_up_an_option_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SimpleNamespace(notes=("its layers are not compiled: there is no compiler",))
+    spec = SimpleNamespace(factory=lambda *_: slow)
+    monkeypatch.setattr(smoke, "resolve_engine", lambda *_: spec)
+    with pytest.raises(RuntimeError, match="without some of its options: its layers are not compiled"):
+        smoke._build_s("paged", SimpleNamespace(device=CPU))  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""The ladder: engines that do the same with ever less machinery. A run goes on with the first that
+passes, so that a fault of one option does not cost it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from batchproof.records.made import provenance
+
+Options = Mapping[str, str]
+
+WITHOUT_COMPILER = {"compile": "false"}
+WITHOUT_GRAPHS = {"graphs": "false"}
+# Relative to the defaults on CUDA, the fastest first: which of the compiler and the graphs is at fault,
+# then both; the last leaves out Triton as well, and all that is asynchronous.
+RUNGS: tuple[Options, ...] = (
+    {},
+    WITHOUT_COMPILER,
+    WITHOUT_GRAPHS,
+    {**WITHOUT_GRAPHS, **WITHOUT_COMPILER},
+    {**WITHOUT_GRAPHS, **WITHOUT_COMPILER, "backend": "blocks", "overlap": "false", "prepare": "false"},
+)
+# What is closest on a CPU to the defaults on CUDA.
+DRY: Options = {"backend": "blocks", "trace": "false", "compile": "eager"} | dict.fromkeys(
+    ("graphs", "overlap", "prepare"), "true"
+)
+SECTION = "ladder"  # of the measures; the engine follows
+
+
+def options_of(engine: str) -> Options:
+    return dict(each.split("=", 1) for each in engine.partition("?")[2].split("&") if each)
+
+
+def engine_with(engine: str, options: Options) -> str:
+    """Returns the engine, as it is written after `--engine`, with options added or replaced."""
+    named = {**options_of(engine), **options}
+    typed = "&".join(f"{key}={value}" for key, value in named.items())
+    return "?".join(filter(None, (engine.partition("?")[0], typed)))
+
+
+def passed_before(measures: Path, rungs: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the rungs from the first on that has passed in an earlier call at this commit; none if
+    none has."""
+    text = measures.read_text(encoding="utf-8") if measures.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    commits = {line["section"]: line["made"]["commit"] for line in lines if "made" in line}
+    good = {line["engine"]: commits.get(line["section"]) for line in lines if line.get("has_passed")}
+    known = [each for each in rungs if each in good and good[each] == provenance()["commit"]]
+    return rungs[rungs.index(known[0]) :] if known else ()

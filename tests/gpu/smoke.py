@@ -1,0 +1,60 @@
+"""A rung of the ladder: builds an engine twice, and asks it what the fastest conformance tests ask.
+
+python -m tests.gpu.smoke cuda measures.jsonl 'paged?compile=false'
+
+Exit status 1 if it fails, or if the engine has given up one of its options by itself: what is
+measured later must be what its name says.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from batchproof.api import EngineConfig
+from batchproof.models.catalogue import load_model
+from batchproof.run.devices import synchronise
+from batchproof.run.registry import resolve_engine
+from tests.gpu.measures import Measures, asked
+from tests.gpu.rungs import SECTION
+
+MODEL = "llama-hash"
+TESTS = "smoke or full_batch or newcomer_joins"  # few rows and many, prompts beside decodes
+
+
+def main() -> int:
+    arguments, device = asked(__doc__, "engine")
+    engine = arguments.engine
+    measures = Measures(arguments.path, f"{SECTION} {engine}", device, arguments.for_s)
+    with measures.piece("rung"):
+        model = load_model(MODEL, device, torch.float32).model
+        built_s = [_build_s(engine, model) for _ in range(2)]
+        told = f"a build takes {built_s[0]:.1f} s, the next {built_s[1]:.2f} s"
+        print(f"rung: {told}", flush=True)  # what follows may hang
+        where = ("-q", "-p", "no:cacheprovider", "tests/conformance", "-k", TESTS, "--model", MODEL)
+        limits = ("--hypothesis-profile", "quick", "--engine-time-limit", "60")
+        ignored = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of plugins, imported by now
+        status = pytest.main([*where, *limits, *ignored, "--device", str(device), "--engine", engine])
+        if status:
+            raise RuntimeError(f"pytest ended with {status!r}; {told}")
+        measures.add("rung", f"passes; {told}", engine=engine, built_s=built_s, has_passed=True)
+    return int(measures.has_failed)
+
+
+def _build_s(engine: str, model: PreTrainedModel) -> float:
+    """Returns the seconds of a build. Raises `RuntimeError` if the engine is not what was asked for."""
+    began = perf_counter()
+    built = resolve_engine(engine).factory(model, EngineConfig())
+    synchronise(model.device)
+    seconds = perf_counter() - began
+    if built.notes:
+        raise RuntimeError(f"the engine does without some of its options: {'; '.join(built.notes)}")
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
