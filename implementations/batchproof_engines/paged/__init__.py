@@ -25,7 +25,8 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     drafting, speculation                         who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
-    torchscript | compiled, graphs, layouts, capture   less work for the host
+    torchscript | compiled, fused_linears         fewer operators, and fewer kernels
+    graphs, layouts, capture                      steps without the host's work
     stepping, engine                              a step, and what a client calls
     stand_ins, fusing                             other forward passes of modules, in traces
     packing, packing_choice, packing_memory       copies of weights in a faster layout, on a CPU
@@ -34,13 +35,13 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     options, capabilities                         what can be switched, and what an engine can do then
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
-by separate kernels. On a CPU the forward pass is traced (`torchscript`), and
-decodes multiply and attend by kernels of our own (`native`). On CUDA one compiled decoder
-layer serves all (`compiled`); steps, including those with short prompts, are recorded as graphs
-(`graphs`); the pool is sized and all of this is made when the engine is built; and tokens are read one
-step late, while the device works on the next step. An EOS is read late as well: its sequence is fed
-once more, the surplus token is dropped, and the slot is filled a step later; the engine declares a
-`scheduling_delay` of 1.
+by separate kernels. On a CPU the forward pass is traced (`torchscript`), and decodes multiply and
+attend by kernels of our own (`native`). On CUDA a compiled stretch of layers serves as all of them
+(`compiled`), and products of the same rows are one (`fused_linears`); steps, including those with short
+prompts, are recorded as graphs (`graphs`); the pool is sized and all of this is made when the engine is
+built; and tokens are read one step late, while the device works on the next step. An EOS is read late
+as well: its sequence is fed once more, the surplus token is dropped, and the slot is filled a step
+later; the engine declares a `scheduling_delay` of 1.
 """
 
 from __future__ import annotations

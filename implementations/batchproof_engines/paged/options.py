@@ -41,7 +41,7 @@ class PagedOptions:
     trace: bool | None = None  # run the forward pass as TorchScript; default on a CPU
     graphs: bool | None = None  # run steps as CUDA graphs (elsewhere unrecorded); default on CUDA
     overlap: bool | None = None  # read tokens, and EOS, one step late; default on CUDA
-    compile: bool | str | None = None  # compile one layer for all, with this backend; default on CUDA
+    compile: bool | str | None = None  # compile a stretch of layers for all; default on CUDA
     prepare: bool | None = None  # size the pool and capture steps at construction; default on CUDA
     tune: bool = False  # choose the kernels' tiling by measurement at construction; needs triton
     linears: str = "auto"  # plain; packed for onednn or native, which needs trace; or by measurement

@@ -1,4 +1,4 @@
-"""One compiled decoder layer for all, installed in the model for a pass and removed again."""
+"""A compiled stretch of layers for all, installed in the model for a pass and removed again."""
 
 from __future__ import annotations
 
