@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from types import FunctionType
 from typing import Any
@@ -27,7 +28,7 @@ from batchproof.errors import ConfigError
 from batchproof_engines.paged.attention import Attached
 from batchproof_engines.paged.stand_ins import StandIns
 
-WORTH_A_ROW = 1e8  # weights, from which on a row of padding costs more than a second compilation
+LARGE = 1e8  # weights, from which on a kernel less is worth longer compilation
 STRETCHES = 4, 3, 2, 1  # layers: each more saves less and takes as long to compile
 AROUND = "Norm", "RotaryEmbedding"  # ends of names
 SETTINGS = {"combo_kernels": True}  # of inductor: queries and keys are rotated by one kernel
@@ -48,15 +49,16 @@ class _Stretch:
     def stand_ins(self) -> Iterator[tuple[nn.Module, Forward]]:
         """Yields each layer with what stands for its forward pass."""
         *first, last = self._layers
-        yield from ((each, self._later) for each in first)
+        yield from ((each, partial(self._later, index)) for index, each in enumerate(first))
         yield last, self._now
 
-    def _later(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self._put_off.append((args, kwargs))
+    def _later(self, index: int, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        self._put_off[index:] = [(args, kwargs)]  # a pass that failed may have left some
         return hidden
 
     def _now(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        calls, self._put_off = (*self._put_off, (args, kwargs)), []
+        calls = *self._put_off, (args, kwargs)
+        self._put_off.clear()
         return self._run(self._layers, hidden, calls)
 
 
@@ -87,7 +89,8 @@ def _stand_ins(
         yield from ((each, forward.__get__(each)) for each in layers)
         return
     run = _compiled(_run_stretch, backend)
-    size = next(each for each in STRETCHES if len(layers) % each == 0)
+    sizes = STRETCHES if is_large(model) else STRETCHES[-2:]
+    size = next(each for each in sizes if len(layers) % each == 0)
     for first in range(0, len(layers), size):
         yield from _Stretch(layers[first : first + size], run).stand_ins()
 
@@ -127,9 +130,15 @@ def _are_chained(model: PreTrainedModel, layers: Sequence[nn.Module]) -> bool:
     return is_chained and len(before) == len(layers)
 
 
+def is_large(model: PreTrainedModel) -> bool:
+    """Returns whether a model runs long enough to be compiled for long."""
+    return sum(each.numel() for each in model.parameters()) >= LARGE
+
+
 def least_tokens(model: PreTrainedModel) -> int:
-    """Returns how many tokens the smallest compiled pass has: the compiler makes code for one apart."""
-    return 1 if sum(each.numel() for each in model.parameters()) >= WORTH_A_ROW else 2
+    """Returns how many tokens the smallest compiled pass has: the compiler makes code for one apart,
+    and a small model's single token is padded instead."""
+    return 1 if is_large(model) else 2
 
 
 def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:

@@ -48,15 +48,15 @@ class _Family:
 
     def __init__(self, parent: nn.Module, names: Sequence[str]) -> None:
         self._places = [(parent._modules, name) for name in names]
-        self._layers: list[nn.Linear] = [getattr(parent, name) for name in names]
-        weights = torch.cat([each.weight for each in self._layers])
+        self.layers: list[nn.Linear] = [getattr(parent, name) for name in names]
+        weights = torch.cat([each.weight for each in self.layers])
         bias = None
-        if self._layers[0].bias is not None:
-            bias = torch.cat([each.bias for each in self._layers])
+        if self.layers[0].bias is not None:
+            bias = torch.cat([each.bias for each in self.layers])
         self.parts: list[Part] = []
         self._copies: list[Tensor] = []  # views, in the order of the sources
         start = 0
-        for layer in self._layers:
+        for layer in self.layers:
             own = slice(start, start := start + layer.out_features)
             self.parts.append(Part(weights, bias, own.start, own.stop))
             self._copies += [each[own] for each in (weights, bias) if each is not None]
@@ -64,19 +64,24 @@ class _Family:
 
     def follow(self, is_anew: bool) -> None:
         """Copies weights that have changed, or all, to where captured steps read them."""
-        sources = [each for layer in self._layers for each in layer.parameters(recurse=False)]
+        sources = [each for layer in self.layers for each in layer.parameters(recurse=False)]
         marks = [mark(each) for each in sources]
         if is_anew or marks != self._marks:
             for copy, source in zip(self._copies, sources, strict=True):
                 copy.copy_(source)
             self._marks = marks
 
-    def swap(self, modules: Sequence[nn.Module]) -> None:
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether the layers are those of the model still, of the same dtype and device."""
+        kinds = {(each.weight.dtype, each.weight.device) for each in (*self.layers, self.parts[0])}
+        there = [place.get(name) for place, name in self._places]
+        return len(kinds) == 1 and all(a is b for a, b in zip(there, self.layers, strict=True))
+
+    def put(self, modules: Sequence[nn.Module]) -> None:
+        """Puts modules in the layers' places."""
         for (place, name), module in zip(self._places, modules, strict=True):
             place[name] = module
-
-    def swap_back(self) -> None:
-        self.swap(self._layers)
 
 
 # Engines are built often.
@@ -89,27 +94,30 @@ class FusedLinears(AbstractContextManager[None]):
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, free_bytes: int) -> None:
         """Fuses nothing if that took more than a share of `free_bytes`."""
+        if not all(each.is_whole for each in _FAMILIES.get(model, ())):
+            del _FAMILIES[model]
         if model not in _FAMILIES:
             found = [*_siblings(model)]
-            num_bytes = sum(
-                getattr(parent, name).weight.nbytes for parent, names in found for name in names
-            )
+            children = [parent.get_submodule(name) for parent, names in found for name in names]
+            num_bytes = sum(each.nbytes for child in children for each in child.parameters())
             is_small = num_bytes <= SHARE_OF_FREE_MEMORY * free_bytes
             _FAMILIES[model] = [_Family(*each) for each in found] if is_small else []
         self._families = _FAMILIES[model]
+        self._replaced: list[_Family] = []
 
     def __enter__(self) -> None:
-        for each in self._families:
-            each.swap(each.parts)
+        self._replaced = [each for each in self._families if each.is_whole]
+        for each in self._replaced:
+            each.put(each.parts)
 
     def __exit__(self, *_: object) -> None:
-        for each in self._families:
-            each.swap_back()
+        for each in self._replaced:
+            each.put(each.layers)
 
     def follow(self, is_anew: bool) -> None:
         """Has the copies follow weights that were changed, even through `.data` if all are copied
         anew."""
-        with torch.no_grad():
+        with torch.inference_mode():
             for each in self._families:
                 each.follow(is_anew)
 

@@ -63,9 +63,23 @@ def test_a_second_engine_on_the_model_compiles_nothing(model: PreTrainedModel, c
     assert counter.frame_count == NUM_PIECES
 
 
-def test_the_layers_are_their_own_again_after_a_pass(model: PreTrainedModel) -> None:
-    paged(model, CONFIG, compile="eager").generate(ASKED)
-    assert not any("forward" in layer.__dict__ for layer in model.model.layers)
+def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails_between_two_of_them(
+    model: PreTrainedModel,
+) -> None:
+    layers = model.model.layers
+    engine = paged(model, CONFIG, compile="eager")
+    answers = engine.generate(ASKED)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    handle = layers[1].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="device is gone"):
+        engine.generate(ASKED)
+    assert not any("forward" in layer.__dict__ for layer in layers)
+    handle.remove()
+    again = engine.generate(ASKED)
+    assert [each.token_ids for each in again] == [each.token_ids for each in answers]
 
 
 @pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
