@@ -1,32 +1,28 @@
 """transformers' `generate` with a static cache, its decode step compiled: a peer that needs no wheel.
 
 Up to `max_num_seqs` requests, first come, first served, are padded on the left and decoded until each
-has its EOS or its cap. transformers runs prompts uncompiled, and on CUDA compiles the step of one
-token, as a CUDA graph (`mode="reduce-overhead"`). A compiled step is for one shape and one cache, so
+has its EOS or its cap. transformers runs prompts as they are, and on CUDA compiles the step of one
+token into a CUDA graph (`mode="reduce-overhead"`). A compiled step is for one shape and one cache, so
 
-* one cache serves all batches of an engine: `generate` alone makes one for each call, and what is
-  compiled is guarded by its address;
-* a compiled batch always has `max_num_seqs` rows; those that no request fills are fed and thrown away;
-* the cache has room for the most that a batch has needed, a multiple of 256 tokens. It grows, at the
-  price of a compilation, and never shrinks.
+* one cache serves all batches of an engine: a new one for each call, `generate`'s own way, lies
+  elsewhere, and an address is part of what is compiled;
+* a compiled batch has `max_num_seqs` rows; what fills those without a request is thrown away;
+* the cache holds the most tokens that a batch has needed, rounded up. It never shrinks.
 
-So the first batches compile: measure after a lap over the workload. Batches are not sorted by cap,
-because a user seldom knows how long answers will be; `sort=true` does it, as a batch job may. Of a
-batch, the longest prompt and the largest cap together fit the model's positions; else it ends early.
+So the first batches compile, and only what follows a lap over the workload shows the speed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from transformers import CompileConfig, GenerationConfig, PreTrainedModel, StaticCache, StoppingCriteria
+from transformers import CompileConfig, GenerationConfig, PreTrainedModel, StaticCache
 
 from batchproof.api import Capability, Completion, Engine, EngineConfig, FinishReason, Limits, Request
 from batchproof_engines.model_support import refuse_batch_dependent
@@ -34,37 +30,19 @@ from batchproof_engines.trial_batch import probe_logits
 
 NAME = "generate-static"
 CACHE_STEP = 256  # tokens
-
-
-class _RowsDone(StoppingCriteria):  # type: ignore[misc]
-    """Says which rows have their EOS or their cap; `generate` itself has one cap for all rows."""
-
-    def __init__(self, batch: Sequence[Request], width: int, num_rows: int, device: torch.device) -> None:
-        idle = num_rows - len(batch)
-        most = max(1, *(len(request.eos_token_ids) for request in batch))
-        eos = [sorted(request.eos_token_ids) for request in batch] + [[]] * idle
-        self._eos = torch.tensor([ids + [-1] * (most - len(ids)) for ids in eos], device=device)
-        ends = [width + request.max_new_tokens for request in batch] + [0] * idle
-        self._ends = torch.tensor(ends, device=device)
-
-    def __call__(self, input_ids: Tensor, scores: Any, **_more: Any) -> Tensor:
-        return (input_ids[:, -1:] == self._eos).any(dim=1) | (self._ends <= input_ids.shape[1])
+Batch = Sequence[Request]
 
 
 class GenerateEngine:
-    """Serves batches by `model.generate`; without a `compiler` the decode step is not compiled."""
+    """Serves batches by `model.generate`; without a `compiler` nothing is compiled."""
 
-    capabilities = frozenset({Capability.LOGITS, Capability.CLOSING})
-    sampling_fields: frozenset[str] = frozenset()
+    capabilities = frozenset({Capability.LOGITS})
     release = f"transformers generate {version('transformers')}"
 
-    def __init__(
-        self, model: PreTrainedModel, config: EngineConfig, compiler: str | None, is_sorted: bool
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, compiler: str | None) -> None:
         self._model = model
         self._config = config
         self._compiler = compiler
-        self._is_sorted = is_sorted
         self._limits = Limits.of(model, config)
         self._num_positions = Limits.of(model, EngineConfig()).max_model_len
         self._cache: StaticCache | None = None
@@ -73,61 +51,56 @@ class GenerateEngine:
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request, in order; bad requests are refused and join no batch."""
         refusals = [
-            refusal or (r.sampling and r.sampling.beyond(self.sampling_fields))
+            refusal or (None if r.sampling is None else r.sampling.beyond(frozenset()))
             for r, refusal in zip(requests, self._limits.refusals(requests), strict=True)
         ]
         good = [r for r, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        if self._is_sorted:
-            good.sort(key=lambda request: -request.max_new_tokens)
-        served = {each.request_id: each for batch in self._batches(good) for each in self._serve(batch)}
+        served = (completion for batch in self._batches(good) for completion in self._serve(batch))
         return [
-            served[r.request_id] if refusal is None else Completion.refused(r.request_id, refusal)
+            next(served) if refusal is None else Completion.refused(r.request_id, refusal)
             for r, refusal in zip(requests, refusals, strict=True)
         ]
 
-    def close(self) -> None:
-        """Frees the cache. What is compiled stays with the model, as transformers keeps it."""
-        self._cache, self._sizes = None, (0, 0)
-
-    def _batches(self, requests: Sequence[Request]) -> Iterator[list[Request]]:
+    def _batches(self, requests: Batch) -> Iterator[list[Request]]:
+        """Yields batches; all positions of a batch, up to its longest prompt and its largest cap, are
+        ones that the model has."""
         batch: list[Request] = []
         for request in requests:
             grown = [*batch, request]
-            if batch and (
-                len(grown) > self._config.max_num_seqs or sum(_sizes(grown)) > self._num_positions
-            ):
+            if len(grown) > self._config.max_num_seqs or sum(_sizes(grown)) > self._num_positions:
                 yield batch
                 grown = [request]
             batch = grown
         if batch:
             yield batch
 
-    @torch.inference_mode(mode=False)  # the cache of one call serves the next
-    def _serve(self, batch: Sequence[Request]) -> Iterator[Completion]:
+    @torch.inference_mode(mode=False)  # else the next call, outside of it, could not write the cache
+    def _serve(self, batch: Batch) -> list[Completion]:
         width, cap = _sizes(batch)
         num_rows = self._config.max_num_seqs if self._compiler else len(batch)
-        prompts = [request.prompt_token_ids for request in batch] + [(0,)] * (num_rows - len(batch))
+        prompts = [r.prompt_token_ids for r in batch] + [(0,)] * (num_rows - len(batch))
         device = self._model.device
-        ids = torch.tensor([(0,) * (width - len(p)) + tuple(p) for p in prompts], device=device)
-        mask = torch.tensor([(0,) * (width - len(p)) + (1,) * len(p) for p in prompts], device=device)
-        with self._lent(cap):
+        with (
+            patch.dict(os.environ),  # where it compiles, it turns the parallelism of tokenizers off
+            patch.object(self._model, "generation_config", self._greedy(cap)),  # whatever its own says
+        ):
             output = self._model.generate(
-                ids,
-                attention_mask=mask,
+                torch.tensor([(0,) * (width - len(p)) + tuple(p) for p in prompts], device=device),
+                attention_mask=torch.tensor(
+                    [(0,) * (width - len(p)) + (1,) * len(p) for p in prompts], device=device
+                ),
                 past_key_values=self._empty_cache(num_rows, width + cap),
-                stopping_criteria=[_RowsDone(batch, width, num_rows, device)],
+                stopping_criteria=[_ended(batch, width, num_rows, device)],
             )
         rows = output.sequences[:, width:].tolist()
-        for index, request in enumerate(batch):
-            yield _completion(request, rows[index], [logits[index] for logits in output.logits or ()])
+        logits = zip(*output.logits, strict=True) if output.logits else [None] * num_rows
+        return [_completion(*each) for each in zip(batch, rows, logits, strict=False)]
 
-    @contextmanager
-    def _lent(self, cap: int) -> Iterator[None]:
-        """A context in which the model generates greedily, whatever its own generation config says."""
+    def _greedy(self, cap: int) -> GenerationConfig:
         compiling = CompileConfig(backend=self._compiler) if self._compiler else None
         if compiling is not None:
-            compiling._compile_all_devices = True
-        config = GenerationConfig(
+            compiling._compile_all_devices = True  # it would leave a CPU out
+        return GenerationConfig(
             max_new_tokens=cap,
             do_sample=False,
             return_dict_in_generate=True,
@@ -135,14 +108,9 @@ class GenerateEngine:
             compile_config=compiling,
             disable_compile=compiling is None,
         )
-        with (
-            patch.dict(os.environ),  # it turns the parallelism of tokenizers off
-            patch.object(self._model, "generation_config", config),
-        ):
-            yield
 
     def _empty_cache(self, num_rows: int, num_tokens: int) -> StaticCache:
-        """Returns the cache of the last batch, emptied, or a new one if that has other sizes."""
+        """Returns the cache of the last batch, emptied, or a new one if that is too small."""
         rows, tokens = self._sizes
         if self._cache is not None and rows == num_rows and tokens >= num_tokens:
             self._cache.reset()
@@ -154,39 +122,47 @@ class GenerateEngine:
         return self._cache
 
 
-def _sizes(batch: Sequence[Request]) -> tuple[int, int]:
+def _sizes(batch: Batch) -> tuple[int, int]:
     """Returns the longest prompt and the largest cap, in tokens."""
     return max(len(r.prompt_token_ids) for r in batch), max(r.max_new_tokens for r in batch)
 
 
-def _completion(request: Request, row: list[int], logits: list[Tensor]) -> Completion:
-    """Cuts what was fed on behind the end of the request."""
+def _ended(batch: Batch, width: int, num_rows: int, device: torch.device) -> Callable[..., Tensor]:
+    """Returns the criterion for each row of `generate`, whose own caps and EOS ids are for all rows.
+    A row without a request has ended."""
+    idle = num_rows - len(batch)
+    most = max(1, *(len(request.eos_token_ids) for request in batch))
+    eos_ids = [[*r.eos_token_ids, *[-1] * (most - len(r.eos_token_ids))] for r in batch]
+    eos = torch.tensor(eos_ids + [[-1] * most] * idle, device=device)
+    ends = torch.tensor([width + r.max_new_tokens for r in batch] + [0] * idle, device=device)
+
+    def criterion(tokens: Tensor, _scores: Any, **_more: Any) -> Tensor:
+        return (tokens[:, -1:] == eos).any(dim=1) | (ends <= tokens.shape[1])
+
+    return criterion
+
+
+def _completion(request: Request, row: list[int], logits: tuple[Tensor, ...] | None) -> Completion:
+    """Cuts off what was fed on behind the end of the request."""
     tokens = row[: request.max_new_tokens]
     end = next((i for i, token in enumerate(tokens) if token in request.eos_token_ids), None)
     reason = FinishReason.LENGTH if end is None else FinishReason.STOP
     tokens = tokens if end is None else tokens[: end + 1]
-    kept = torch.stack(logits[: len(tokens)]) if logits else None
+    kept = None if logits is None else torch.stack(logits[: len(tokens)])
     return Completion(request.request_id, tuple(tokens), reason, logits=kept)
 
 
 def generate_static(
-    model: PreTrainedModel,
-    config: EngineConfig,
-    *,
-    compile: bool | str | None = None,
-    sort: bool = False,
+    model: PreTrainedModel, config: EngineConfig, *, compile: bool | str | None = None
 ) -> Engine:
     """Builds an engine around `model.generate`.
 
-    * `compile`: whether the decode step is compiled, or by which backend of torch.compile; by default
-      it is on CUDA, by inductor.
-    * `sort`: requests with large caps are served first, so that those of a batch end together.
-
-    Raises `UnsupportedModelError` for a model that it would answer wrongly, or without a static cache.
+    `compile` says whether the decode step is compiled, or by which backend of `torch.compile`; by
+    default it is on CUDA, by inductor. Raises `UnsupportedModelError` for a model that it would answer
+    wrongly, such as one without a static cache.
     """
     refuse_batch_dependent(NAME, model)
-    probe_logits(NAME, model, lambda model, config: GenerateEngine(model, config, None, False))
+    probe_logits(NAME, model, lambda model, config: GenerateEngine(model, config, None))
     if compile is None:
         compile = model.device.type == "cuda"
-    compiler = compile if isinstance(compile, str) else "inductor" if compile else None
-    return GenerateEngine(model, config, compiler, sort)
+    return GenerateEngine(model, config, "inductor" if compile is True else compile or None)
