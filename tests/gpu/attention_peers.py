@@ -38,12 +38,14 @@ MOST_OFF = 0.02  # of the largest value: four times what bfloat16 explains, less
 def measure(device: torch.device, measures: Measures) -> None:
     ceiling = measure_ceilings(device, DTYPE).bytes_per_s
     is_cuda = device.type == "cuda"
-    ways = {f"torch {each.name}": partial(_torch_attention, each) for each in _torch_backends(is_cuda)}
+    ways = {f"torch {each.name}": partial(torch_attention, each) for each in torch_backends(is_cuda)}
     try:
         import flashinfer
 
         cores = {"CUDA cores": False, "tensor cores": True}
-        ways |= {f"flashinfer on {k}": partial(_flashinfer, flashinfer, v) for k, v in cores.items()}
+        ways |= {
+            f"flashinfer on {k}": partial(flashinfer_attention, flashinfer, v) for k, v in cores.items()
+        }
         measures.add("flashinfer", flashinfer.__version__)
     except Exception as error:  # some releases fail otherwise than by ImportError
         measures.add("flashinfer", f"not measured: {type(error).__name__}: {error}")
@@ -67,7 +69,7 @@ def _measure_crowd(
             break
         try:
             attend, cells = build(crowd)
-            _compare(crowd, attend(crowd.layers[0]), cells)
+            compare(crowd, attend(crowd.layers[0]), cells)
             everything = recorded(lambda attend=attend: [attend(each) for each in crowd.layers], device)
             took_s = seconds_of(everything, device, num_calls=5, num_rounds=3)
             seconds[way] = took_s / len(crowd.layers)
@@ -79,7 +81,7 @@ def _measure_crowd(
     measures.add(name, summary, seconds=seconds, share_of_memory=shares, failed=failed)
 
 
-def _compare(crowd: Crowd, got: Tensor, cells: Tensor) -> None:
+def compare(crowd: Crowd, got: Tensor, cells: Tensor) -> None:
     """Raises `ArithmeticError` if `got` is no attention to the first layer's cells, (num_seqs,
     seq_len)."""
     layer, num = crowd.layers[0], NUM_COMPARED
@@ -96,11 +98,11 @@ def _compare(crowd: Crowd, got: Tensor, cells: Tensor) -> None:
         raise ArithmeticError(f"off by {off:.2g} of the largest value")
 
 
-def _torch_backends(is_cuda: bool) -> tuple[SDPBackend, ...]:
+def torch_backends(is_cuda: bool) -> tuple[SDPBackend, ...]:
     return (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)[: 1 + is_cuda]
 
 
-def _torch_attention(backend: SDPBackend, crowd: Crowd) -> tuple[Attend, Tensor]:
+def torch_attention(backend: SDPBackend, crowd: Crowd) -> tuple[Attend, Tensor]:
     """Returns attention by torch to the blocks in their order in memory, and the cells it reads."""
     num_seqs, seq_len = len(crowd.query), int(crowd.rows.seq_lens[0])
     per_seq = -(-seq_len // BLOCK_SIZE) * BLOCK_SIZE
@@ -120,7 +122,7 @@ def _torch_attention(backend: SDPBackend, crowd: Crowd) -> tuple[Attend, Tensor]
     return attend, cells.view(num_seqs, per_seq)[:, :seq_len]
 
 
-def _flashinfer(library: Any, has_tensor_cores: bool, crowd: Crowd) -> tuple[Attend, Tensor]:
+def flashinfer_attention(library: Any, has_tensor_cores: bool, crowd: Crowd) -> tuple[Attend, Tensor]:
     """Returns attention by FlashInfer to the blocks that the tables name, and the cells it reads."""
     query, seq_len = crowd.query, int(crowd.rows.seq_lens[0])
     num_seqs, num_heads, dim = query.shape

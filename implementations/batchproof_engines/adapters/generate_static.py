@@ -7,16 +7,15 @@ token into a CUDA graph (`mode="reduce-overhead"`). A compiled step is for one s
 * one cache serves all batches of an engine: a new one for each call, `generate`'s own way, lies
   elsewhere, and an address is part of what is compiled;
 * a compiled batch has `max_num_seqs` rows; what fills those without a request is thrown away;
-* the cache holds the most tokens that a batch has needed, rounded up. It never shrinks.
+* the cache holds `max_model_len` tokens or the most that a batch has needed, rounded up.
 
-So the first batches compile, and only what follows a lap over the workload shows the speed.
+With `max_model_len` it compiles when it is built, otherwise in its first batches.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from typing import Any
 from unittest.mock import patch
 
@@ -37,7 +36,6 @@ class GenerateEngine:
     """Serves batches by `model.generate`; without a `compiler` nothing is compiled."""
 
     capabilities = frozenset({Capability.LOGITS})
-    release = f"transformers generate {version('transformers')}"
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, compiler: str | None) -> None:
         self._model = model
@@ -46,7 +44,9 @@ class GenerateEngine:
         self._limits = Limits.of(model, config)
         self._num_positions = Limits.of(model, EngineConfig()).max_model_len
         self._cache: StaticCache | None = None
-        self._sizes = 0, 0  # of the cache: rows, tokens
+        self._sizes = 0, config.max_model_len or 0  # of the cache: rows, tokens
+        if compiler and config.max_model_len:  # padded like most, and long enough to be captured
+            self._serve([Request("trial", (0, 0), min(4, config.max_model_len))])
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Returns one completion per request, in order; bad requests are refused and join no batch."""
@@ -94,19 +94,19 @@ class GenerateEngine:
             )
         rows = output.sequences[:, width:].tolist()
         logits = zip(*output.logits, strict=True) if output.logits else [None] * num_rows
-        return [_completion(*each) for each in zip(batch, rows, logits, strict=False)]
+        each = zip(batch, rows, logits, strict=False)  # there are rows without a request
+        return [_completion(*of_row) for of_row in each]
 
     def _greedy(self, cap: int) -> GenerationConfig:
-        compiling = CompileConfig(backend=self._compiler) if self._compiler else None
-        if compiling is not None:
-            compiling._compile_all_devices = True  # it would leave a CPU out
+        compiling = CompileConfig(backend=self._compiler or "inductor")
+        compiling._compile_all_devices = True  # by itself it leaves a CPU out
         return GenerationConfig(
             max_new_tokens=cap,
             do_sample=False,
             return_dict_in_generate=True,
             output_logits=self._config.return_logits,
             compile_config=compiling,
-            disable_compile=compiling is None,
+            disable_compile=self._compiler is None,
         )
 
     def _empty_cache(self, num_rows: int, num_tokens: int) -> StaticCache:
@@ -115,7 +115,7 @@ class GenerateEngine:
         if self._cache is not None and rows == num_rows and tokens >= num_tokens:
             self._cache.reset()
             return self._cache
-        self._sizes = num_rows, max(tokens, -(-num_tokens // CACHE_STEP) * CACHE_STEP)
+        self._sizes = num_rows, -(-max(tokens, num_tokens) // CACHE_STEP) * CACHE_STEP
         self._cache = None  # its memory is free for the new one
         config = self._model.config.get_text_config(decoder=True)
         self._cache = StaticCache(config=config, max_cache_len=self._sizes[1])
