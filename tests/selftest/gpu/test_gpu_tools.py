@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from batchproof_engines.paged import torch_kernels
 from batchproof_engines.paged.kernels import DecodeRows, LayerPass, PrefillRows
-from tests.gpu import attention_peers, versions
-from tests.gpu.attention import BLOCK_SIZE, Constants, Crowd
+from tests.gpu import versions
+from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
 from tests.gpu.checks import Findings, check
 from tests.gpu.measures import Measures
@@ -77,42 +75,6 @@ def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
 
     with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
         assert triton_decode.splits_for(1, 1, CPU) == 4
-
-
-class Paged:
-    """What FlashInfer documents of its wrapper, in plain torch."""
-
-    BatchDecodeWithPagedKVCacheWrapper = property(lambda self: lambda _workspace, **_options: self)
-
-    def plan(
-        self, bounds: Any, blocks: Any, last: Any, *_sizes: int, sm_scale: float, **_: Any
-    ) -> None:
-        self.blocks = [blocks[i:j] for i, j in pairwise(bounds)]
-        self.last, self.scale = last, sm_scale
-
-    def run(self, query: Any, cells: Any, out: Any) -> Any:
-        for row, (blocks, last) in enumerate(zip(self.blocks, self.last, strict=True)):
-            num = (len(blocks) - 1) * BLOCK_SIZE + int(last)
-            keys, values = (each[blocks].flatten(0, 1)[:num].float() for each in cells)
-            keys, values = (
-                each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (keys, values)
-            )
-            weights = (torch.einsum("hd,khd->hk", query[row].float(), keys) * self.scale).softmax(1)
-            out[row] = torch.einsum("hk,khd->hd", weights, values)
-        return out
-
-
-def test_the_attention_of_others_reads_the_cells_it_is_compared_on() -> None:
-    crowd = Crowd("tiny", 2, 40, CPU)
-    (flash,) = attention_peers.torch_backends(is_cuda=False)
-    for attend, cells in (
-        attention_peers.torch_attention(flash, crowd),
-        attention_peers.flashinfer_attention(Paged(), True, crowd),
-    ):
-        got = attend(crowd.layers[0])
-        attention_peers.compare(crowd, got, cells)
-        with pytest.raises(ArithmeticError, match="of the largest value"):
-            attention_peers.compare(crowd, got, cells.flip(0))
 
 
 def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
