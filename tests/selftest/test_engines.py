@@ -20,6 +20,7 @@ from transformers import (
     MambaForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
+    StaticCache,
 )
 
 from batchproof.api import EngineConfig, Request, RowRecord
@@ -91,6 +92,7 @@ def eager_gpt2() -> PreTrainedModel:
         ),
         (dynamic_rope, "static", "RoPE type 'dynamic' depends on the whole batch"),
         (dynamic_rope, "ragged", "RoPE type 'dynamic' depends on the whole batch"),
+        (mamba, "generate-static", "'generate-static' cannot serve MambaForCausalLM"),
     ],
 )
 def test_a_model_that_an_engine_would_answer_wrongly_is_refused(
@@ -112,6 +114,29 @@ def test_an_unusual_model_is_served_as_by_the_reference(
         resolve_engine(each).factory(model, config).generate(requests) for each in ("reference", name)
     )
     assert first == second
+
+
+def test_generate_compiles_one_step_for_one_static_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves all batches, padded or not, full or not, short or long."""
+    model = load_model("gpt2-random", torch.device("cpu"), torch.float32).model
+    monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)  # it is not asked
+    lens = [(3, 7), (3, 2), (9, 4), (1, 1), (5, 9), (5, 9), (2, 6)]
+    requests = [
+        Request(f"r{i}", tuple(range(i, i + n)), cap, eos_token_ids=frozenset({i}))
+        for i, (n, cap) in enumerate(lens)
+    ]
+    compiled, caches = [], []
+
+    def compiler(graph: torch.fx.GraphModule, _inputs: object, **_options: object) -> object:
+        compiled.append(graph)
+        return graph
+
+    build = resolve_engine("generate-static").factory
+    engine = build(model, EngineConfig(max_num_seqs=2, max_model_len=32), compile=compiler)
+    monkeypatch.setattr(StaticCache, "__init__", lambda *given, **_: caches.append(given))
+    expected = resolve_engine("reference").factory(model, EngineConfig()).generate(requests)
+    assert engine.generate(requests) == expected
+    assert (len(compiled), caches) == (1, [])
 
 
 def test_ragged_refuses_to_generate_while_others_are_running() -> None:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from batchproof.bench.schedule import Forward
 
 REPLAYED = "CUDA graphs were replayed, in which no hook sees a forward pass"
+COMPILED = "the model was compiled, so that no hook sees a forward pass"
 
 
 @dataclass
@@ -34,7 +35,9 @@ def record_forwards(model: PreTrainedModel) -> Iterator[ForwardLog]:
     replay = graph.replay
 
     def note(_module: object, args: tuple[Any, ...]) -> None:
-        if args and args[0].dim() == 2:
+        if torch.compiler.is_compiling():  # the log would be a part of what is compiled
+            seen.unseen = COMPILED
+        elif args and args[0].dim() == 2:
             seen.forwards.append(Forward(*args[0].shape))
 
     def note_replay(self: torch.cuda.CUDAGraph) -> None:

@@ -36,12 +36,14 @@ OWN = {
 }
 PEERS = {  # adapters to released engines: they run only when they are named
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
+    "generate-static": "batchproof_engines.adapters.generate_static:generate_static",
     "openai": "batchproof_engines.adapters.openai:openai",
     "openvino": "batchproof_engines.adapters.released:openvino",
     "ctranslate2": "batchproof_engines.adapters.released:ctranslate2",
     "onnxruntime": "batchproof_engines.adapters.released:onnxruntime",
     "transformers-serve": "batchproof_engines.adapters.released:transformers_serve",
 }
+IN_PROCESS = {*OWN, "transformers-cb", "generate-static"}
 BUILT_IN = OWN | PEERS
 BY_DEFAULT = list(OWN)
 ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
@@ -98,7 +100,7 @@ def looks_like_engine(text: str) -> bool:
 def has_own_process(text: str) -> bool:
     """Returns whether the engine of this text works in another process than that of the tests."""
     name = text.partition("?")[0]
-    return text.startswith(COMMAND_PREFIX) or name in PEERS.keys() - {"transformers-cb"}
+    return text.startswith(COMMAND_PREFIX) or name in BUILT_IN.keys() - IN_PROCESS
 
 
 def isolated(spec: EngineSpec, device: str) -> EngineSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,3 +135,19 @@ def test_the_built_in_engines_show_the_forwards_they_made() -> None:
         wastes[kind] = found["padding_waste"]
     assert wastes[RaggedEngine] == 0
     assert wastes[StaticEngine] == pytest.approx(1 - 8 / 12)
+
+
+def test_a_model_that_is_watched_while_it_compiles_is_not_compiled_for_each_pass() -> None:
+    """An engine that compiles in its first round once gave up, as the log was guarded by its length."""
+    model, compiled = build_gpt2_random(), []
+
+    def compiler(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
+        compiled.append(graph)
+        return graph
+
+    embed = torch.compile(model.get_input_embeddings(), backend=compiler)
+    with record_forwards(model) as seen:
+        for _ in range(3):
+            embed(torch.zeros(1, 2, dtype=torch.long))
+    assert len(compiled) == 1
+    assert seen.unseen is not None
