@@ -128,13 +128,14 @@ class Setting:
         less = ("--num-requests", "8") if self.is_dry else ("--num-requests", "96", "--slots", "32")
         short = less if self.is_dry else (*less, "--cap", "16:128")
         # One command per peer, so that a missing one does not affect the other's row.
-        static, peer = (("--engine", name, *own, *short) for name in ("static", "transformers-cb"))
+        names = "generate-static", "transformers-cb"
+        generated, peer = (("--engine", name, *own, *short) for name in names)
         return (
             self._ladder,
-            self._rows("llama-8b", 175, 2, "llama-8b", own, "decode_64", "ragged"),
-            self._rows("llama-1b", 125, 3, "llama-1b", own, "decode_64", "decode_1", "ragged"),
-            self._rows("transformers-cb", 80, 3, "llama-1b", peer, "uniform"),
-            self._rows("static", 70, 2, "llama-1b", static, "uniform"),
+            self._rows("llama-8b", 170, 2, "llama-8b", own, "decode_64", "ragged"),
+            self._rows("llama-1b", 110, 3, "llama-1b", own, "decode_64", "decode_1", "ragged"),
+            self._rows("generate-static", 105, 2, "llama-1b", generated, "uniform"),
+            self._rows("transformers-cb", 65, 3, "llama-1b", peer, "uniform"),
             self._rows("qwen3-0.6b", 85, 2, "qwen3-0.6b", own, "decode_64", "ragged"),
         )
 
@@ -161,10 +162,11 @@ class Setting:
         told = r" decodes, (chosen|eager): .* a step"
         return (
             self._ladder,
-            measuring("ceilings", 90, "ceilings", r"^ceilings: "),
+            measuring("ceilings", 85, "ceilings", r"^ceilings: "),
             *(
                 measuring(f"steps {shape}", limit_s, "steps", told, shape, ENGINE)
-                for shape, limit_s in (("llama-8b", 130), ("llama-1b", 110), ("qwen3-0.6b", 100))
+                for shape, limit_s in (("llama-8b", 125), ("llama-1b", 95), ("qwen3-0.6b", 80))
             ),
-            measuring("attention", 100, "attention", r" 64 x 1024: | 2 x 40: "),
+            measuring("attention", 90, "attention", r" 64 x 1024: | 2 x 40: "),
+            measuring("others' attention", 60, "attention_peers", r" 64 x 1024: | 2 x 40: "),
         )
