@@ -146,9 +146,9 @@ def _ways(asked: PagedOptions) -> Iterator[Way]:
 
 
 def _packed_ways(asked: PagedOptions) -> Iterator[Way]:
-    if asked.one_by_one:
+    if asked.one_by_one and asked.feed != PACKED:  # which would contradict it
         return
-    packed = replace(asked, feed=PACKED, one_by_one=False)
+    packed = replace(asked, feed=PACKED, one_by_one=bool(asked.one_by_one))
     yield Way(packed)
     if asked.compile is None:
         packed = replace(packed, compile=False)
