@@ -16,6 +16,7 @@ import torch
 from batchproof_engines.paged import triton_decode, triton_prefill
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
+from batchproof_engines.paged.triton_splits import Splits
 from tests.selftest.paged.rehearsal import Shape
 from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
 
@@ -61,7 +62,7 @@ CASES = {
 }
 
 
-def launch_all(asked: Asked, dtype: torch.dtype) -> None:
+def launch_all(asked: Asked, dtype: torch.dtype, pdl: bool = False) -> None:
     """Launches decodes in one share and in several, a whole prompt and one of few tokens."""
     shape, form = asked.shape, asked.form(dtype)
     keys, values = (
@@ -85,10 +86,10 @@ def launch_all(asked: Asked, dtype: torch.dtype) -> None:
     for staged in (numbers, numbers[1:]):  # it may start at any eight bytes
         for num_splits in (1, 8):
             rows = DecodeRows(staged[:4], staged[4:8], 64)
-            triton_decode.decode(given, rows, num_splits)
+            triton_decode.decode(given, rows, Splits(num_splits), pdl)
         for num_tokens in (128, 3):
             prefills = PrefillRows(staged[:2], staged[2:4], staged[4:7], 64, staged[:num_tokens], None)
-            triton_prefill.prefill(given, prefills)
+            triton_prefill.prefill(given, prefills, pdl)
 
 
 def compiled(target: str, case: str) -> Iterator[Compiled]:
