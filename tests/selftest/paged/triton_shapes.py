@@ -1,6 +1,6 @@
 """The shapes for which the Triton kernels are compiled without a GPU: real models, and unusual ones.
 
-`python triton_shapes.py sm_90 ["llama-8b, bf16" ...]` prints a JSON line for each kernel.
+`python triton_shapes.py sm_90 [--pdl] ["llama-8b, bf16" ...]` prints a JSON line for each kernel.
 """
 # mypy: disable-error-code="import-not-found,import-untyped"
 
@@ -92,15 +92,16 @@ def launch_all(asked: Asked, dtype: torch.dtype, pdl: bool = False) -> None:
             triton_prefill.prefill(given, prefills, pdl)
 
 
-def compiled(target: str, case: str) -> Iterator[Compiled]:
+def compiled(target: str, case: str, pdl: bool) -> Iterator[Compiled]:
     with compiling_for(PROCESSORS[target]) as found:
-        launch_all(*CASES[case])
+        launch_all(*CASES[case], pdl)
     return iter(found)
 
 
 def main(target: str, cases: list[str]) -> None:
-    for case in cases or CASES:
-        for each in compiled(target, case):
+    pdl = "--pdl" in cases
+    for case in [each for each in cases if each != "--pdl"] or CASES:
+        for each in compiled(target, case, pdl):
             print(json.dumps({"target": target, "case": case} | asdict(each)), flush=True)
 
 
