@@ -38,6 +38,19 @@ registers of a thread, KiB of shared memory of a program, and how many programs 
 processor. It adds what spills, in bytes of a thread, if anything does. Times are the compiler's. The
 compiler for gfx942 takes 20 seconds a kernel, so it compiles a few layers only.
 """
+COMPARISON = """\
+## Before and after
+
+`copies` are asynchronous ones to shared memory in the whole kernel, of 16 bytes (keys and values) and
+of 4 (entries of block tables); `loop_instructions` are those of a tile of keys.
+"""
+DIVISION = """\
+## Shares of a row
+
+How many there are, and of how many keys at least, for the rows of a step and the keys that their tables
+have room for (8 key heads of 128 dimensions, bfloat16, 132 processors). In brackets: if the choice
+counted with all those keys, as it used to.
+"""
 FEW = {"gfx942": ("llama-8b, bf16", "llama-1b, bf16")}
 COMPARED = "registers", "spill_bytes", "programs", "copies", "small_copies", "loop_instructions"
 DIVIDED = (1, 8, 64, 256), (1024, 2048, 4096, 32_768, 131_072)  # rows, keys that a table has room for
@@ -89,11 +102,7 @@ def comparison(rows: list[dict[str, Any]], before: Path) -> str:
     for row in rows:
         after.setdefault(place(row), []).append(row)
     lines = [
-        "## Before and after",
-        "",
-        "`copies` are asynchronous ones to shared memory in the whole kernel, of 16 bytes (keys, values)",
-        "and of 4 (entries of block tables); `loop_instructions` are those of a tile of keys.",
-        "",
+        COMPARISON,
         f"| target | layer | kernel | {' | '.join(COMPARED)} |",
         "|---|---|---|" + "---|" * len(COMPARED),
     ]
@@ -110,12 +119,7 @@ def division() -> str:
     """Returns a table of the shares into which rows of the 8B shape are divided on an H200."""
     rows, widths = DIVIDED
     lines = [
-        "## Shares of a row",
-        "",
-        "How many there are, and of how many keys at least, for the rows of a step and the keys that their",
-        "tables have room for (8 key heads of 128 dimensions, bfloat16, 132 processors). In brackets: if the",
-        "choice counted with all those keys, as it used to.",
-        "",
+        DIVISION,
         f"| rows | {' | '.join(f'{width:,}' for width in widths)} |",
         "|---|" + "---|" * len(widths),
     ]
