@@ -62,10 +62,13 @@ class Constants:
     num_stages: int | None = None
     tile_factor: int = 1
     num_splits: int | None = None
+    num_warps: int | None = None
 
     def __str__(self) -> str:
-        chosen = self.num_splits or "chosen"
-        return f"stages {self.num_stages or 'chosen'}, tile x{self.tile_factor}, splits {chosen}"
+        stages, splits, warps = (
+            each or "chosen" for each in (self.num_stages, self.num_splits, self.num_warps)
+        )
+        return f"stages {stages}, tile x{self.tile_factor}, splits {splits}, warps {warps}"
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -81,26 +84,28 @@ class Constants:
             if num_splits is not None:
                 splits = module.Splits(num_splits)
                 stack.enter_context(patch.object(module, "splits_for", lambda *_: splits))
-            if self.num_stages is not None:
-                kernel = _Launched(module._decode_kernel, self.num_stages)
+            chosen = {"num_stages": self.num_stages, "num_warps": self.num_warps}
+            changed = {name: value for name, value in chosen.items() if value is not None}
+            if changed:
+                kernel = _Launched(module._decode_kernel, changed)
                 stack.enter_context(patch.object(module, "_decode_kernel", kernel))
             yield
 
 
 class _Launched:
-    """Wraps a kernel so that it is launched with another number of stages."""
+    """Wraps a kernel so that it is launched with other options."""
 
-    def __init__(self, kernel: Any, num_stages: int) -> None:
+    def __init__(self, kernel: Any, changed: dict[str, int]) -> None:
         self._kernel = kernel
-        self._num_stages = num_stages
+        self._changed = changed
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         launch = self._kernel[grid]
-        return lambda *given, **options: launch(*given, **{**options, "num_stages": self._num_stages})
+        return lambda *given, **options: launch(*given, **{**options, **self._changed})
 
 
 AS_CHOSEN, UNDIVIDED = Constants(), Constants(num_splits=1)
-SWEEP = tuple(Constants(*each) for each in product((2, 3, 5), (1, 2), (None, 1, 4, 16)))
+SWEEP = tuple(Constants(*each) for each in product((3, 5), (1, 2), (None, 4), (1, 2, 4)))
 
 
 class Crowd:
