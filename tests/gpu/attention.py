@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -32,10 +32,27 @@ from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
 BLOCK_SIZE = 16
-CROWDS = ((64, 1024), (8, 1024), (1, 1024), (256, 1024), (64, 4096))  # sequences, tokens of each
-FEW = ((2, 40),)
-SWEPT = CROWDS[:3]
 NUM_BEST = 3
+
+
+class Sizes(NamedTuple):
+    """How many sequences, tokens of each up to the longest, and columns of tables that are wider."""
+
+    num_seqs: int
+    seq_len: int
+    longest: int | None = None
+    num_columns: int | None = None
+
+    def __str__(self) -> str:
+        up_to = f"-{self.longest}" if self.longest else ""
+        wide = f", tables of {self.num_columns} blocks" if self.num_columns else ""
+        return f"{self.num_seqs} x {self.seq_len}{up_to}{wide}"
+
+
+SWEPT = Sizes(64, 1024), Sizes(8, 1024), Sizes(1, 1024)
+UNEVEN = Sizes(64, 128, 4096), Sizes(64, 128, 4096, 8192), Sizes(64, 1024, None, 8192)
+CROWDS = *SWEPT, Sizes(256, 1024), Sizes(64, 4096), *UNEVEN
+FEW = (Sizes(2, 40), Sizes(3, 1, 40, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +62,13 @@ class Constants:
     num_stages: int | None = None
     tile_factor: int = 1
     num_splits: int | None = None
+    num_warps: int | None = None
 
     def __str__(self) -> str:
-        chosen = self.num_splits or "chosen"
-        return f"stages {self.num_stages or 'chosen'}, tile x{self.tile_factor}, splits {chosen}"
+        stages, splits, warps = (
+            each or "chosen" for each in (self.num_stages, self.num_splits, self.num_warps)
+        )
+        return f"stages {stages}, tile x{self.tile_factor}, splits {splits}, warps {warps}"
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -62,38 +82,45 @@ class Constants:
                 larger: Callable[..., int] = lambda *given: factor * tile_for(*given)  # noqa: E731
                 stack.enter_context(patch.object(module, "tile_for", larger))
             if num_splits is not None:
-                stack.enter_context(patch.object(module, "splits_for", lambda *_: num_splits))
-            if self.num_stages is not None:
-                kernel = _Launched(module._decode_kernel, self.num_stages)
+                splits = module.Splits(num_splits)
+                stack.enter_context(patch.object(module, "splits_for", lambda *_: splits))
+            chosen = {"num_stages": self.num_stages, "num_warps": self.num_warps}
+            changed = {name: value for name, value in chosen.items() if value is not None}
+            if changed:
+                kernel = _Launched(module._decode_kernel, changed)
                 stack.enter_context(patch.object(module, "_decode_kernel", kernel))
             yield
 
 
 class _Launched:
-    """Wraps a kernel so that it is launched with another number of stages."""
+    """Wraps a kernel so that it is launched with other options."""
 
-    def __init__(self, kernel: Any, num_stages: int) -> None:
+    def __init__(self, kernel: Any, changed: dict[str, int]) -> None:
         self._kernel = kernel
-        self._num_stages = num_stages
+        self._changed = changed
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         launch = self._kernel[grid]
-        return lambda *given, **options: launch(*given, **{**options, "num_stages": self._num_stages})
+        return lambda *given, **options: launch(*given, **{**options, **self._changed})
 
 
-AS_CHOSEN = Constants()
-SWEEP = tuple(Constants(*each) for each in product((2, 3, 5), (1, 2), (None, 1, 4, 16)))
+AS_CHOSEN, UNDIVIDED = Constants(), Constants(num_splits=1)
+SWEEP = tuple(Constants(*each) for each in product((3, 5), (1, 2), (None, 4), (1, 2, 4)))
 
 
 class Crowd:
-    """Sequences of one length, in so many layers that no cache of the device can hold them."""
+    """Sequences in so many layers that no cache of the device can hold them."""
 
-    def __init__(self, shape: str, num_seqs: int, seq_len: int, device: torch.device) -> None:
+    def __init__(self, shape: str, sizes: Sizes, device: torch.device) -> None:
         config = SHAPES[shape].config()
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        num_columns = -(-seq_len // BLOCK_SIZE)
-        num_blocks = num_seqs * num_columns + 1
-        self.num_bytes = 2 * num_seqs * seq_len * kv_heads * dim * DTYPE.itemsize
+        num_seqs, shortest, longest, num_columns = sizes
+        lengths = torch.linspace(shortest, longest or shortest, num_seqs).long()
+        lengths = lengths[torch.randperm(num_seqs)]
+        blocks = -(-lengths // BLOCK_SIZE)
+        num_blocks = int(blocks.sum()) + 1
+        num_columns = num_columns or int(blocks.max())
+        self.num_bytes = 2 * int(lengths.sum()) * kv_heads * dim * DTYPE.itemsize
         num_layers = max(1, min(32, 2 * BEYOND_CACHES_BYTES // self.num_bytes))
 
         def cells() -> torch.Tensor:
@@ -104,10 +131,11 @@ class Crowd:
             LayerCache(cells(), cells()) for _ in range(num_layers if device.type == "cuda" else 1)
         ]
         self.tables = torch.zeros(num_seqs + 1, num_columns, dtype=torch.int32, device=device)
-        order = torch.randperm(num_blocks - 1, device=device) + 1
-        self.tables[:num_seqs] = order.view(num_seqs, num_columns)
+        is_own = torch.arange(num_columns) < blocks[:, None]
+        order = torch.randperm(num_blocks - 1, dtype=torch.int32) + 1
+        self.tables[:num_seqs][is_own.to(device)] = order.to(device)
         lanes = torch.arange(num_seqs, device=device)
-        self.rows = DecodeRows(lanes, torch.full((num_seqs,), seq_len, device=device), num_columns)
+        self.rows = DecodeRows(lanes, lengths.to(device), num_columns)
         self.form = AttentionForm(dim**-0.5)
         self.query = torch.randn(num_seqs, heads, dim, device=device, dtype=DTYPE)
         self.key, self.value = (
@@ -136,24 +164,27 @@ def measure(device: torch.device, measures: Measures) -> None:
     sweep = SWEEP if is_cuda else SWEEP[5:6]
     shapes = SERVED if is_cuda else ("tiny",)
     for shape, crowd in product(shapes, CROWDS if is_cuda else FEW):
-        _measure_crowd(shape, crowd, (AS_CHOSEN,), kernels, ceiling, device, measures)
+        ways = (AS_CHOSEN, UNDIVIDED) if crowd in UNEVEN and triton_works() else (AS_CHOSEN,)
+        _measure_crowd(shape, crowd, ways, kernels, ceiling, device, measures)
     if triton_works():
         for crowd, shape in product(SWEPT if is_cuda else FEW, shapes):
-            _measure_crowd(shape, crowd, (AS_CHOSEN, *sweep), kernels, ceiling, device, measures)
+            ways = AS_CHOSEN, *sweep
+            _measure_crowd(shape, crowd, ways, kernels, ceiling, device, measures, ", swept")
 
 
 def _measure_crowd(
     shape: str,
-    sizes: tuple[int, int],
+    sizes: Sizes,
     ways: tuple[Constants, ...],
     kernels: Kernels,
     ceiling: float,
     device: torch.device,
     measures: Measures,
+    suffix: str = "",
 ) -> None:
-    name = f"{shape} attention, {sizes[0]} x {sizes[1]}" + (", swept" if len(ways) > 1 else "")
+    name = f"{shape} attention, {sizes}{suffix}"
     with measures.piece(name):
-        crowd = Crowd(shape, *sizes, device)
+        crowd = Crowd(shape, sizes, device)
         shares, failed = {}, {}
         for constants in ways:
             if measures.left_s < 5:

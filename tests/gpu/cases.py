@@ -16,7 +16,7 @@ from tests.selftest.paged.rehearsal import Shape
 DTYPES = (torch.float32, torch.bfloat16, torch.bfloat16, torch.float16)
 HEAD_DIMS = (64, 80, 96, 128, 256, 16, 40, 72, 112, 192)
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 32)
-BLOCK_SIZES = (1, 2, 3, 7, 12, 16, 16, 16, 32, 64, 256)
+BLOCK_SIZES = (1, 2, 3, 7, 12, 16, 16, 48, 32, 64, 256)
 MAX_HEADS, MAX_LEN = 32, 300
 UNREADABLE = 10**6  # a block that no pool has: reading an entry after a row's end must fail
 TRASH_BLOCK = 0

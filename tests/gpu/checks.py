@@ -124,6 +124,7 @@ def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
         for each, new, padding in (_fed_tokens(case, spans, each, num_padding) for each in (0, 1))
     )
     out = _untouched(case, len(query))
+    out[start:] = float("nan")
     q, k, v = (case.as_a_model_makes_it(each) for each in (query, key, value))
     kernels.prefill(LayerPass(q, k, v, case.cache, case.tables, case.form, out), rows)
     for row, span in enumerate(spans):
@@ -132,6 +133,8 @@ def _check_prefill(findings: Findings, kernels: Kernels, case: Case) -> None:
             _hold(findings, "prefill", case, row, query[own], out[own])
     if not bool((out[:first] == UNTOUCHED).all()):
         findings.blame("prefill writes a row that is not its own", case)
+    if is_captured and not bool(out[start:].isfinite().all()):
+        findings.blame("prefill leaves what is not finite in padding", case)
     _hold_cache(findings, "prefill", case, expected_cache)
 
 

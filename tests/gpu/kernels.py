@@ -51,7 +51,7 @@ def _arguments() -> Namespace:
 
 def main() -> int:
     arguments = _arguments()
-    if arguments.name == "triton" and not triton_works():
+    if arguments.name.startswith("triton") and not triton_works():
         print("0 cases: Triton is not installed, or has no GPU and TRITON_INTERPRET is not 1")
         return SKIPPED
     if arguments.one_of is None:

@@ -102,8 +102,8 @@ class Kernels(Protocol):
         """Serves rows of several tokens.
 
         Rows may be empty (equal starts). Of the N tokens of `rows.slots`, those after the end of the
-        last row are padding: their keys go to their slots, and their places in `out` may stay
-        unwritten.
+        last row are padding: their keys go to their slots, and where `rows.spans` is None, what they
+        leave in `out` is finite.
         """
         ...
 
@@ -126,13 +126,14 @@ class Kernels(Protocol):
 
 
 def load_kernels(name: str) -> Kernels:
-    """Returns the set "torch", which works everywhere, "triton", which needs `triton_works`, or "tile",
-    whose results depend on no other row.
+    """Returns the set "torch", which works everywhere, "triton" or "triton_pdl", which need
+    `triton_works`, or "tile", whose results depend on no other row.
 
     Raises `ValueError` for any other name.
     """
-    if name not in ("torch", "triton", "tile"):
-        raise ValueError(f"kernels {name!r} are unknown: choose 'torch', 'triton' or 'tile'")
+    names = "torch", "triton", "triton_pdl", "tile"
+    if name not in names:
+        raise ValueError(f"kernels {name!r} are unknown: choose one of {', '.join(names)}")
     module: Kernels = import_module(f"batchproof_engines.paged.{name}_kernels")
     return module
 

@@ -87,6 +87,14 @@ def device_class(device: torch.device) -> str:  # noqa: ARG001 - the current one
     return "sm_80" if target.arch < 90 else "sm_90" if target.arch < 100 else "sm_100"
 
 
+def launch_options(device: torch.device, pdl: bool) -> dict[str, bool]:
+    """Returns what kernels are launched with: with `pdl`, as programmatic dependents where the device
+    can (compute capability 9.0), so that one starts while the one before it ends; see `take_turn`."""
+    if pdl and device_class(device) in ("sm_90", "sm_100"):
+        return {"pdl": True, "launch_pdl": True}
+    return {"pdl": False}
+
+
 @cache
 def num_processors(device: torch.device) -> int:
     """Returns the number of the GPU's multiprocessors, or 1 without a GPU."""

@@ -19,13 +19,15 @@ import triton.language as tl
 from torch import Tensor
 
 from batchproof_engines.paged.kernels import LayerCache, LayerPass, PrefillRows
-from batchproof_engines.paged.triton_config import sweeps_for
+from batchproof_engines.paged.triton_config import launch_options, sweeps_for
 from batchproof_engines.paged.triton_tiles import (
     folded,
     number_for,
     padded,
     read,
     scored,
+    step_for,
+    take_turn,
     tile_for,
     with_sink,
     with_unit_stride,
@@ -49,8 +51,10 @@ def _write_kernel(
     padded_heads: tl.constexpr,
     padded_qk: tl.constexpr,
     padded_v: tl.constexpr,
+    pdl: tl.constexpr,
 ):
     """Writes the keys and values of one token; one program each."""
+    take_turn(pdl)
     token = tl.program_id(0).to(tl.int64)
     cells = tl.load(slots + token) * num_kv_heads
     heads = tl.arange(0, padded_heads)[:, None]
@@ -74,8 +78,21 @@ def _tiles_before(starts, row, group: tl.constexpr, num_queries: tl.constexpr):
     return (num_pairs // num_queries).to(tl.int32) + row
 
 
+@triton.jit
+def _row_of(index, starts, num_rows, group: tl.constexpr, num_queries: tl.constexpr):
+    """Returns the row of a tile."""
+    row = 0
+    beyond = num_rows
+    while beyond - row > 1:
+        middle = (row + beyond) // 2
+        is_beyond = _tiles_before(starts, middle, group, num_queries) > index
+        beyond = tl.where(is_beyond, middle, beyond)
+        row = tl.where(is_beyond, row, middle)
+    return row
+
+
 @triton.jit(
-    do_not_specialize=["table_stride", "window", "num_rows"],
+    do_not_specialize=["table_stride", "window", "num_rows", "num_tokens"],
     do_not_specialize_on_alignment=["lanes", "context_lens", "starts"],
 )
 def _prefill_kernel(
@@ -93,6 +110,7 @@ def _prefill_kernel(
     table_stride,
     window,
     num_rows,
+    num_tokens,
     scaling: tl.constexpr,
     softcap: tl.constexpr,
     num_kv_heads: tl.constexpr,
@@ -104,25 +122,24 @@ def _prefill_kernel(
     padded_v: tl.constexpr,
     num_queries: tl.constexpr,
     tile: tl.constexpr,
+    step: tl.constexpr,
     number: tl.constexpr,
+    pdl: tl.constexpr,
 ):
+    take_turn(pdl)
     # The last tiles of a row see the most keys, so they run first.
     index = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-    row = 0
-    beyond = num_rows
-    while beyond - row > 1:
-        middle = (row + beyond) // 2
-        is_beyond = _tiles_before(starts, middle, group, num_queries) > index
-        beyond = tl.where(is_beyond, middle, beyond)
-        row = tl.where(is_beyond, row, middle)
+    row = _row_of(index, starts, num_rows + 1, group, num_queries)
     first = (index - _tiles_before(starts, row, group, num_queries)) * num_queries
     row_start = tl.load(starts + row)
-    query_len = (tl.load(starts + row + 1) - row_start).to(tl.int32)
+    is_row = row < num_rows  # else it is the padding behind the last row, which sees no keys
+    row_end = tl.load(starts + row + 1, mask=is_row, other=num_tokens)
+    query_len = (row_end - row_start).to(tl.int32)
     if first >= query_len * group:
         return
-    context_len = tl.load(context_lens + row).to(tl.int32)
-    table = tables + tl.load(lanes + row) * table_stride
+    context_len = tl.load(context_lens + row, mask=is_row, other=0).to(tl.int32)
+    table = tables + tl.load(lanes + row, mask=is_row, other=0) * table_stride
 
     queries = first + tl.arange(0, num_queries)
     tokens = queries // group
@@ -136,20 +153,22 @@ def _prefill_kernel(
     q = tl.load(query + cells[:, None] + qk_dims[None, :], mask=is_query, other=0.0)
 
     end = tl.minimum(context_len + query_len, context_len + (first + num_queries - 1) // group + 1)
-    begin = 0
-    if window is not None:
-        begin = tl.maximum(context_len + first // group + 1 - window, 0)
+    end = tl.where(is_row, end, 0)
+    seen_from = 0 if window is None else tl.maximum(context_len + first // group + 1 - window, 0)
     highest = tl.full([num_queries], float("-inf"), number)
     total = tl.zeros([num_queries], number)
     mixed = tl.zeros([num_queries, padded_v], number)
-    for start in range(begin, end, tile):
+    for start in range(seen_from // step * step, end, tile):
         places = start + tl.arange(0, tile)
         inside = places < end
+        if window is not None:
+            inside = inside & (places >= seen_from)
         k, v = read(
             keys,
             values,
             table,
-            places,
+            start,
+            end,
             inside,
             kv_head,
             num_kv_heads,
@@ -158,6 +177,8 @@ def _prefill_kernel(
             block_size,
             padded_qk,
             padded_v,
+            tile,
+            step,
         )
         visible = inside[None, :] & (places[None, :] <= positions[:, None])
         if window is not None:
@@ -175,20 +196,21 @@ def _prefill_kernel(
     tl.store(out + cells[:, None] + v_dims[None, :], result, mask=is_out)
 
 
-def prefill(given: LayerPass, rows: PrefillRows) -> None:
-    """See `Kernels.prefill`."""
+def prefill(given: LayerPass, rows: PrefillRows, pdl: bool = False) -> None:
+    """See `Kernels.prefill`, and for `pdl` `take_turn`."""
     query, key, value, cache, tables, form, out = given
     query, key, value = map(with_unit_stride, (query, key, value))
-    num_tokens = len(rows.slots)
-    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
+    num_tokens, launch = len(rows.slots), launch_options(query.device, pdl)
+    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:], launch)
     num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
     block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
     group = num_heads // num_kv_heads
     padded_qk, padded_v = padded(qk_dim), padded(v_dim)
     sweep = sweeps_for(cache).prefill
     fitting = max(16, sweep.query_bytes // (padded_qk * query.element_size()))
+    tile = tile_for(cache, padded_qk + padded_v, sweep.tile_bytes)
     num_queries = min(sweep.max_queries, fitting, padded(num_tokens * group))
-    _prefill_kernel[num_tokens * group // num_queries + num_rows, num_kv_heads](
+    _prefill_kernel[num_tokens * group // num_queries + num_rows + 1, num_kv_heads](
         query,
         cache.keys,
         cache.values,
@@ -202,6 +224,7 @@ def prefill(given: LayerPass, rows: PrefillRows) -> None:
         tables.stride(0),
         form.window,
         num_rows,
+        len(out),
         scaling=form.scaling,
         softcap=form.softcap,
         num_kv_heads=num_kv_heads,
@@ -212,14 +235,18 @@ def prefill(given: LayerPass, rows: PrefillRows) -> None:
         padded_qk=padded_qk,
         padded_v=padded_v,
         num_queries=num_queries,
-        tile=tile_for(cache, padded_qk + padded_v, sweep.tile_bytes),
+        tile=tile,
+        step=step_for(tile, block_size),
         number=number_for(cache),
         num_warps=sweep.num_warps(num_queries),
         num_stages=sweep.num_stages,
+        **launch,
     )
 
 
-def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
+def _write(
+    cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor, launch: dict[str, bool]
+) -> None:
     num_tokens, num_kv_heads, qk_dim = key.shape
     _write_kernel[num_tokens,](
         key,
@@ -235,4 +262,5 @@ def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None
         padded_heads=triton.next_power_of_2(num_kv_heads),
         padded_qk=padded(qk_dim),
         padded_v=padded(value.shape[2]),
+        **launch,
     )

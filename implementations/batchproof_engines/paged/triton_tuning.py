@@ -36,7 +36,8 @@ DECODES = (
     DecodeSweep(32 * KIB, 3),
     DecodeSweep(32 * KIB, 5, programs=3),
     DecodeSweep(num_stages=3, programs=6),
-    DecodeSweep(num_stages=2),
+    DecodeSweep(num_warps=2),
+    DecodeSweep(num_warps=1, programs=6),
 )
 PREFILLS = (
     PrefillSweep(),

@@ -74,7 +74,7 @@ def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
     from batchproof_engines.paged import triton_decode
 
     with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
-        assert triton_decode.splits_for(1, 1, CPU) == 4
+        assert triton_decode.splits_for(1, 1, 1, 1) == (4, 1)
 
 
 def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

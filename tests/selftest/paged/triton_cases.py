@@ -3,6 +3,7 @@ and must be chosen before Triton is imported. `test_triton_kernels.py` runs this
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,13 @@ from torch import Tensor
 from batchproof_engines.paged import (
     triton_decode,
     triton_prefill,
-    triton_splits,
     triton_tiles,
 )
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.blocks import BlockPool
 from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass
 from batchproof_engines.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
+from batchproof_engines.paged.triton_splits import Splits, splits_for
 from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 
@@ -30,21 +31,23 @@ IS_INTERPRETED = triton_tiles.INTERPRETED.value
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 SINKS = torch.linspace(-2, 3, 14)
 LENGTHS = (5, 35, 1, 16)  # tokens: more than a tile of 16 keys, less, exactly one
+ONE, TWO = Splits(1), Splits(2, 2)
+SLOTS = 4 * 132  # programs at a time on an H200
 
-# name: shape, block size, number of splits, form
+# name: shape, block size, splits, form
 CASES = {
-    "one head": (Shape(1, 1, 8, 8), 4, 1, AttentionForm(0.4)),
-    "pairs, split": (Shape(2, 2, 64, 64), 16, 3, AttentionForm(0.2)),
-    "fours, a block for each token": (Shape(1, 4, 20, 20), 1, 2, AttentionForm(0.3)),
-    "values wider than keys": (Shape(2, 2, 20, 40), 4, 4, AttentionForm(0.3)),
-    "keys wider than values": (Shape(1, 2, 24, 16), 16, 1, AttentionForm(0.3)),
-    "window within a tile": (Shape(1, 2), 4, 1, AttentionForm(0.4, window=5)),
-    "window over tiles, split": (Shape(1, 2), 4, 2, AttentionForm(0.4, window=20)),
-    "window of one": (Shape(1, 2), 4, 2, AttentionForm(0.4, window=1)),
-    "softcap": (Shape(1, 2), 4, 2, AttentionForm(0.9, softcap=2.0)),
-    "sinks": (Shape(2, 2), 4, 1, AttentionForm(0.4, sinks=SINKS[:4])),
-    "sinks, split": (Shape(1, 7), 4, 3, AttentionForm(0.4, sinks=SINKS[:7])),
-    "all": (Shape(2, 7, 20, 24), 4, 2, AttentionForm(0.4, 18, 3.0, SINKS)),
+    "one head": (Shape(1, 1, 8, 8), 4, ONE, AttentionForm(0.4)),
+    "pairs, split": (Shape(2, 2, 64, 64), 16, Splits(3), AttentionForm(0.2)),
+    "fours, a block for each token": (Shape(1, 4, 20, 20), 1, TWO, AttentionForm(0.3)),
+    "values wider than keys": (Shape(2, 2, 20, 40), 4, Splits(4, 2), AttentionForm(0.3)),
+    "keys wider than values": (Shape(1, 2, 24, 16), 16, ONE, AttentionForm(0.3)),
+    "window within a tile": (Shape(1, 2), 4, ONE, AttentionForm(0.4, window=5)),
+    "window over tiles, split": (Shape(1, 2), 4, Splits(2), AttentionForm(0.4, window=20)),
+    "window of one": (Shape(1, 2), 4, TWO, AttentionForm(0.4, window=1)),
+    "softcap, a block for two tiles": (Shape(1, 2), 32, Splits(2), AttentionForm(0.9, softcap=2.0)),
+    "sinks, a block for one and a half": (Shape(2, 2), 24, ONE, AttentionForm(0.4, sinks=SINKS[:4])),
+    "sinks, split": (Shape(1, 7), 4, Splits(3), AttentionForm(0.4, sinks=SINKS[:7])),
+    "all": (Shape(2, 7, 20, 24), 4, Splits(2), AttentionForm(0.4, 18, 3.0, SINKS)),
 }
 
 
@@ -72,8 +75,8 @@ IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
 def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
     case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape, block_size, num_splits, form = CASES[case]
-    monkeypatch.setattr(triton_decode, "splits_for", lambda *_: num_splits)
+    shape, block_size, splits, form = CASES[case]
+    monkeypatch.setattr(triton_decode, "splits_for", lambda *_: splits)
     pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
     rehearsal = Rehearsal(pool, shape, on_device(form), dtype, block_size, 110, DEVICE)
     if IS_INTERPRETED:
@@ -85,17 +88,17 @@ def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
 def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape, block_size, num_splits, form = CASES[case]
-    monkeypatch.setattr(triton_decode, "splits_for", lambda *_: num_splits)
+    shape, block_size, splits, form = CASES[case]
+    monkeypatch.setattr(triton_decode, "splits_for", lambda *_: splits)
     pool = CapturedPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
     tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
 
 
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("splits", [ONE, TWO, Splits(3)], ids=str)
 @pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
 @pytest.mark.parametrize("window", [None, 1, 9])
 def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
-    num_splits: int, sinks: Tensor | None, window: int | None
+    splits: Splits, sinks: Tensor | None, window: int | None
 ) -> None:
     """A row over a block's end, one with nothing before it, one at a block's last cell, and padding."""
     generator = torch.Generator().manual_seed(1)
@@ -114,6 +117,9 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
         for numbers, old, new, own in zip(history, before, after, fed, strict=True):
             new[cells] = numbers
             old[cells[0][:-1], cells[1][:-1]] = numbers[:-1]
+            out_of_sight = places < seq_len - (window or seq_len)
+            for each in (old, new):
+                each[cells[0][out_of_sight], cells[1][out_of_sight]] = float("nan")
             own[row] = numbers[-1] if seq_len else 9.0
         if seq_len:
             expected[row] = attend_slowly(query[row : row + 1], history[0], history[1], form)[0]
@@ -122,7 +128,7 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
     out = torch.full((4, 2, 8), 7.0, device=DEVICE)
     inputs = (each.to(DEVICE) for each in (query, *fed))
     given = LayerPass(*inputs, cache, tables.to(DEVICE), on_device(form), out)
-    triton_decode.decode(given, rows, num_splits)
+    triton_decode.decode(given, rows, splits)
     for stored, right in zip((cache.keys, cache.values), after, strict=True):
         assert torch.equal(stored.cpu().view(torch.int32), right.view(torch.int32))
     assert float((out.cpu() - expected).abs().max()) < 1e-5
@@ -130,7 +136,7 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strides as a model makes them: heads before tokens, or all three from one product."""
-    pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton")
+    pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton_pdl")
     attend = pool.attend
 
     def attend_views(layer: int, *rows: Any) -> Tensor:
@@ -145,11 +151,29 @@ def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.
 
 def test_splits_fill_whole_waves() -> None:
     """24 rows of 8 key heads on 132 processors used to make 192 programs, a wave and a half."""
-    slots = 4 * 132
-    assert triton_splits.splits_for(1, 100, 1) == 1
-    assert triton_splits.splits_for(8, 64, slots) == 32
-    assert triton_splits.splits_for(8, 4000, slots) == 64
+    assert splits_for(1, 2048, 32, 1).num == 1
+    assert splits_for(8, 2048, 32, SLOTS).num == 32
+    assert splits_for(8, 128_000, 32, SLOTS).num == 64
     for num_rows in (3, 24, 40, 66, 100, 256):
-        num_programs = 8 * num_rows * triton_splits.splits_for(8 * num_rows, 64, slots)
-        waves = num_programs / slots
+        num_programs = 8 * num_rows * splits_for(8 * num_rows, 2048, 32, SLOTS).num
+        waves = num_programs / SLOTS
         assert waves / -(-waves // 1) > 0.7, f"{num_rows} rows: {waves:.2f} waves"
+
+
+@pytest.mark.parametrize("tile", [32, 64])
+def test_rows_of_1k_are_read_alike_whatever_the_width_of_their_tables(tile: int) -> None:
+    """64 rows used to be divided by 33 if their tables had room for 131,072 keys."""
+    for num_rows in (1, 8, 64, 256):
+        active = set()
+        for num_keys in (1024, 2048, 4096, 8192, 32_768, 131_072):
+            num_splits, min_tiles = splits_for(8 * num_rows, num_keys, tile, SLOTS)
+            assert 8 * num_rows * num_splits <= max(4 * SLOTS, 8 * num_rows)
+            share = max(math.ceil(1024 / num_splits / tile), min_tiles) * tile
+            active.add(math.ceil(1024 / share))
+        assert len(active) == 1, f"{num_rows} rows in {active} shares"
+
+
+def test_one_of_many_rows_that_is_long_does_not_finish_alone() -> None:
+    assert splits_for(512, 131_072, 32, SLOTS) == (4, 1024 // 32)
+    assert splits_for(512, 2048, 32, SLOTS).num == 1
+    assert splits_for(2048, 131_072, 32, SLOTS).num == 1  # so many rows balance each other

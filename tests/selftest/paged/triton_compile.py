@@ -67,6 +67,12 @@ class Compiled:
     shared_bytes: int
     programs: int  # at a time on one processor
     compile_s: float
+    copies: int = (
+        0  # of 16 bytes to shared memory, on NVIDIA, as are the following; in the whole kernel
+    )
+    small_copies: int = 0  # of 4 bytes
+    loop_instructions: int = 0  # in the longest loop
+    takes_turn: bool = False  # waits for the kernel before it, before it accesses memory
 
 
 class _NoDevice:
@@ -145,7 +151,29 @@ def _measured(
         facts.shared,
         on.programs(facts.shared, registers, facts.num_warps),
         round(compile_s, 1),
+        *(_looked_up(compiled.asm["ptx"], compiled.asm["sass"]) if is_cuda else ()),
     )
+
+
+def _looked_up(ptx: str, sass: str) -> tuple[int, int, int, bool]:
+    """Returns the last four facts of `Compiled`."""
+    copies = [len(re.findall(rf"cp\.async\.c.\.[^;]+, {size}, ", ptx)) for size in ("0x10", "0x4")]
+    access = re.search(r"griddepcontrol\.wait|(ld|st)\.global|cp\.async", ptx)
+    return copies[0], copies[1], _longest_loop(sass), access is not None and access[1] is None
+
+
+def _longest_loop(sass: str) -> int:
+    labels: dict[str, int] = {}
+    longest = num = 0
+    for line in sass.splitlines():
+        label = re.match(r"\s*(\w+):$", line)
+        if label:
+            labels[label[1]] = num
+        num += line.endswith(";")
+        branch = re.search(r"BRA\S* .*?(LBB\w+)", line)
+        if branch and branch[1] in labels:
+            longest = max(longest, num - labels[branch[1]])
+    return longest if longest > 1 else 0  # a branch to itself ends every kernel
 
 
 def _only(pattern: str, text: str) -> str:

@@ -1,6 +1,6 @@
 """The shapes for which the Triton kernels are compiled without a GPU: real models, and unusual ones.
 
-`python triton_shapes.py sm_90 ["llama-8b, bf16" ...]` prints a JSON line for each kernel.
+`python triton_shapes.py sm_90 [--pdl] ["llama-8b, bf16" ...]` prints a JSON line for each kernel.
 """
 # mypy: disable-error-code="import-not-found,import-untyped"
 
@@ -16,6 +16,7 @@ import torch
 from batchproof_engines.paged import triton_decode, triton_prefill
 from batchproof_engines.paged.attention import AttentionForm
 from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
+from batchproof_engines.paged.triton_splits import Splits
 from tests.selftest.paged.rehearsal import Shape
 from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
 
@@ -61,7 +62,7 @@ CASES = {
 }
 
 
-def launch_all(asked: Asked, dtype: torch.dtype) -> None:
+def launch_all(asked: Asked, dtype: torch.dtype, pdl: bool = False) -> None:
     """Launches decodes in one share and in several, a whole prompt and one of few tokens."""
     shape, form = asked.shape, asked.form(dtype)
     keys, values = (
@@ -85,21 +86,22 @@ def launch_all(asked: Asked, dtype: torch.dtype) -> None:
     for staged in (numbers, numbers[1:]):  # it may start at any eight bytes
         for num_splits in (1, 8):
             rows = DecodeRows(staged[:4], staged[4:8], 64)
-            triton_decode.decode(given, rows, num_splits)
+            triton_decode.decode(given, rows, Splits(num_splits), pdl)
         for num_tokens in (128, 3):
             prefills = PrefillRows(staged[:2], staged[2:4], staged[4:7], 64, staged[:num_tokens], None)
-            triton_prefill.prefill(given, prefills)
+            triton_prefill.prefill(given, prefills, pdl)
 
 
-def compiled(target: str, case: str) -> Iterator[Compiled]:
+def compiled(target: str, case: str, pdl: bool) -> Iterator[Compiled]:
     with compiling_for(PROCESSORS[target]) as found:
-        launch_all(*CASES[case])
+        launch_all(*CASES[case], pdl)
     return iter(found)
 
 
 def main(target: str, cases: list[str]) -> None:
-    for case in cases or CASES:
-        for each in compiled(target, case):
+    pdl = "--pdl" in cases
+    for case in [each for each in cases if each != "--pdl"] or CASES:
+        for each in compiled(target, case, pdl):
             print(json.dumps({"target": target, "case": case} | asdict(each)), flush=True)
 
 
