@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from batchproof.bench.ceilings import measure_ceilings
 from batchproof_engines.paged.kernels import LayerCache
-from tests.gpu.attention import BLOCK_SIZE, CROWDS, FEW, Crowd
+from tests.gpu.attention import BLOCK_SIZE, CROWDS, FEW, UNEVEN, Crowd
 from tests.gpu.ceilings import DTYPE, SERVED
 from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
@@ -49,10 +49,11 @@ def measure(device: torch.device, measures: Measures) -> None:
         measures.add("flashinfer", flashinfer.__version__)
     except Exception as error:  # some releases fail otherwise than by ImportError
         measures.add("flashinfer", f"not measured: {type(error).__name__}: {error}")
-    for crowd, shape in product(CROWDS if is_cuda else FEW, SERVED if is_cuda else ("tiny",)):
-        name = f"{shape} attention of others, {crowd[0]} x {crowd[1]}"
+    even = [each for each in CROWDS if each not in UNEVEN] if is_cuda else FEW[:1]
+    for sizes, shape in product(even, SERVED if is_cuda else ("tiny",)):
+        name = f"{shape} attention of others, {sizes}"
         with measures.piece(name):
-            _measure_crowd(name, Crowd(shape, *crowd, device), ways, ceiling, device, measures)
+            _measure_crowd(name, Crowd(shape, sizes, device), ways, ceiling, device, measures)
 
 
 def _measure_crowd(

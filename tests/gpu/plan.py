@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchproof.records.made import num_cores
-from tests.gpu.rungs import DRY, RUNGS, engine_with
+from tests.gpu.rungs import DRY, RUNGS, TESTS, engine_with
 
 PART_S = 540
 LOG = "gpu-log.txt"
@@ -19,6 +19,7 @@ MEASURES = "measures.jsonl"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
 ENGINE = "{engine}"  # in arguments: the rung of the ladder that has passed
+DEPENDENTS = "paged?backend=triton_pdl"
 UNPREPARED = "{unprepared engine}"  # the same, capturing steps when they are needed
 TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
 TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
@@ -95,14 +96,17 @@ class Setting:
         steps = (
             Step("versions", 50, tried, TOLD_BY_ITSELF, variables=self._interpreted),
             self._ladder,
-            Step("kernels", 100, kernels, r"^BAD|^\d+ cases|Error", variables=self._interpreted),
+            Step("kernels", 85, kernels, r"^BAD|^\d+ cases|Error", variables=self._interpreted),
             self._conformance("float32", 130, PROMISES, *on_demand, *table),
             self._conformance("bfloat16", 65, IN_16_BIT, *own, *models, "--dtype", "bfloat16"),
             self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
-            self._conformance("other engines", 60, "smoke or (parity and generated)", *others, *small),
+            self._conformance("other engines", 45, "smoke or (parity and generated)", *others, *small),
         )
         fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1", "--no-host")
-        return (*steps, Step("lifetimes", 60, fake, ".", r"^gpt2")) if self.is_dry else steps
+        if self.is_dry:
+            return *steps, Step("lifetimes", 60, fake, ".", r"^gpt2")
+        # What no default depends on comes last.
+        return *steps, self._conformance("dependents", 30, TESTS, "--engine", DEPENDENTS, *small)
 
     @property
     def _ladder(self) -> Step:

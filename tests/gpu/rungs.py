@@ -26,6 +26,7 @@ RUNGS: tuple[Options, ...] = (
 DRY: Options = {"backend": "blocks", "trace": "false", "compile": "eager"} | dict.fromkeys(
     ("graphs", "overlap", "prepare"), "true"
 )
+TESTS = "smoke or full_batch or newcomer_joins"  # few rows and many, prompts beside decodes
 SECTION = "ladder"  # of the measures; the engine follows
 
 

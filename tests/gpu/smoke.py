@@ -20,10 +20,9 @@ from batchproof.models.catalogue import load_model
 from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
 from tests.gpu.measures import Measures, asked
-from tests.gpu.rungs import SECTION
+from tests.gpu.rungs import SECTION, TESTS
 
 MODEL = "llama-hash"
-TESTS = "smoke or full_batch or newcomer_joins"  # few rows and many, prompts beside decodes
 
 
 def main() -> int:

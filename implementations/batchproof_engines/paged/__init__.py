@@ -176,4 +176,4 @@ def build_unprobed(
 
 
 def _kernels(options: PagedOptions) -> str:
-    return "tile" if options.batch_invariant else "triton" if options.backend == "triton" else "torch"
+    return "tile" if options.batch_invariant else options.backend if options.has_triton else "torch"

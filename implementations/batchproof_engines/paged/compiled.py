@@ -31,12 +31,14 @@ from batchproof_engines.paged.stand_ins import StandIns
 LARGE = 1e8  # weights, from which on a kernel less is worth longer compilation
 STRETCHES = 4, 3, 2, 1  # layers: each more saves less and takes as long to compile
 AROUND = "Norm", "RotaryEmbedding"  # ends of names
-SETTINGS = {"combo_kernels": True}  # of inductor: queries and keys are rotated by one kernel
+# Of inductor: queries and keys are rotated by one kernel; and kernels start as those before them end.
+SETTINGS, WITH_PDL = {"combo_kernels": True}, {"triton.enable_pdl": True}
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a layer, behind the hidden states
 Forward = Callable[..., Any]
+Compiler = Callable[..., Any]  # of a graph, given examples of its inputs
 
 # Kept as long as the model lives: engines are built often.
-_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, StandIns]] = WeakKeyDictionary()
+_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[object, StandIns]] = WeakKeyDictionary()
 
 
 class _Stretch:
@@ -62,8 +64,9 @@ class _Stretch:
         return self._run(self._layers, hidden, calls)
 
 
-def compiled_layers(model: PreTrainedModel, backend: str) -> StandIns:
-    """Returns a context in which the layers of a model run compiled.
+def compiled_layers(model: PreTrainedModel, backend: str, pdl: bool = False) -> StandIns:
+    """Returns a context in which the layers of a model run compiled, with `pdl` as programmatic
+    dependents.
 
     Raises `ConfigError` for a model without a uniform list of layers.
     """
@@ -74,13 +77,14 @@ def compiled_layers(model: PreTrainedModel, backend: str) -> StandIns:
             f"as long as num_hidden_layers; {type(model).__name__} has none"
         )
     known = _COMPILED.setdefault(model, {})
-    if backend not in known:
-        known[backend] = StandIns(_stand_ins(model, layers, backend))
-    return known[backend]
+    if (backend, pdl) not in known:
+        compile_quietly = _quiet(backend, pdl)
+        known[backend, pdl] = StandIns(_stand_ins(model, layers, compile_quietly))
+    return known[backend, pdl]
 
 
 def _stand_ins(
-    model: PreTrainedModel, layers: Sequence[nn.Module], backend: str
+    model: PreTrainedModel, layers: Sequence[nn.Module], backend: Compiler
 ) -> Iterator[tuple[nn.Module, Forward]]:
     for each in _around(model, layers):
         yield each, _compiled(type(each).forward, backend).__get__(each)
@@ -150,7 +154,7 @@ def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
     return ()
 
 
-def _compiled(forward: Any, backend: str) -> Forward:
+def _compiled(forward: Any, backend: Compiler) -> Forward:
     # Each model gets a code object of its own: the compiler limits recompilations by code object, and
     # those of another model must not count.
     own = FunctionType(
@@ -161,15 +165,15 @@ def _compiled(forward: Any, backend: str) -> Forward:
         forward.__closure__,
     )
     own.__kwdefaults__ = forward.__kwdefaults__
-    compiled: Forward = torch.compile(own, dynamic=True, backend=_quiet(backend))
+    compiled: Forward = torch.compile(own, dynamic=True, backend=backend)
     return compiled
 
 
-def _quiet(backend: str) -> Callable[..., Any]:
+def _quiet(backend: str, pdl: bool) -> Compiler:
     """Returns the backend of that name without its warnings: advice such as to allow TF32 does not
     apply."""
     compiler = torch._dynamo.lookup_backend(backend)
-    settings = import_module("torch._inductor.config").patch(SETTINGS)
+    settings = import_module("torch._inductor.config").patch(SETTINGS | (WITH_PDL if pdl else {}))
 
     def compile_quietly(graph: GraphModule, examples: Any, **options: Any) -> Any:
         with warnings.catch_warnings(), settings:

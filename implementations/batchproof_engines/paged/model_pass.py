@@ -16,7 +16,7 @@ from batchproof_engines.paged.attention import Attached, Backend, passing_to
 from batchproof_engines.paged.blocks import free_bytes
 from batchproof_engines.paged.compiled import compiled_layers
 from batchproof_engines.paged.fused_linears import FusedLinears
-from batchproof_engines.paged.options import INDUCTOR, PagedOptions
+from batchproof_engines.paged.options import INDUCTOR, TRITON_PDL, PagedOptions
 from batchproof_engines.paged.tile_products import LinearsByTiles, TileProducts
 from batchproof_engines.paged.torchscript import TracedForward
 
@@ -47,7 +47,8 @@ class ModelPass:
         self._layers: AbstractContextManager[None] = nullcontext()
         self._fused: FusedLinears | None = None
         if options.compile:
-            self._layers = compiled_layers(model, str(options.compile))
+            has_pdl = options.backend == TRITON_PDL
+            self._layers = compiled_layers(model, str(options.compile), has_pdl)
         if options.compile == INDUCTOR:  # others do not compute what is the same but once
             self._fused = FusedLinears(model, free_bytes(model.device))
         self._products: AbstractContextManager[None] = products or nullcontext()

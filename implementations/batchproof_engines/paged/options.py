@@ -12,8 +12,9 @@ from batchproof.errors import ConfigError
 from batchproof_engines.paged import native
 from batchproof_engines.paged.kernels import triton_works
 
+TRITON_PDL = "triton_pdl"  # kernels start while those before them end; on no GPU tried yet
 PLAIN_BACKENDS = ("eager", "aot_eager")  # compilers that optimise nothing, to bisect a fault
-BACKENDS = ("lanes", "blocks", "triton")
+BACKENDS = ("lanes", "blocks", "triton", TRITON_PDL)
 INDUCTOR = "inductor"
 TORCH, NATIVE = "torch", "native"
 LINEARS = ("auto", "plain", "onednn", NATIVE)
@@ -74,6 +75,10 @@ class PagedOptions:
                     f"{', '.join(backends)}"
                 )
 
+    @property
+    def has_triton(self) -> bool:
+        return self.backend in ("triton", TRITON_PDL)
+
     def resolved(self, device: torch.device) -> PagedOptions:
         """Returns the options with the device's defaults filled in.
 
@@ -111,8 +116,8 @@ class PagedOptions:
         is_in_lanes, is_packed = self.backend == "lanes", self.feed == PACKED
         if is_in_lanes and not is_cpu:
             yield "backend=lanes is for a CPU"
-        if self.backend == "triton" and not triton_works():
-            yield "backend=triton needs Triton and CUDA"
+        if self.has_triton and not triton_works():
+            yield f"backend={self.backend} needs Triton and CUDA"
         if self.trace and not is_cpu:
             yield "trace=true is for a CPU"
         if self.decodes == NATIVE and (not is_in_lanes or self.feed == SEPARATE):
@@ -131,7 +136,7 @@ class PagedOptions:
         in_blocks = [name for name in ("graphs", "prepare") if getattr(self, name)]
         if in_blocks and is_in_lanes:
             yield f"{in_blocks[0]}=true needs backend=blocks or triton"
-        if self.tune and not (self.prepare and self.backend == "triton"):
+        if self.tune and not (self.prepare and self.has_triton):
             yield "tune=true needs backend=triton and prepare=true"
 
     def _shortcomings(self, is_cpu: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.attention import BLOCK_SIZE, Crowd
+from tests.gpu.attention import BLOCK_SIZE, Crowd, Sizes
 from tests.gpu.attention_peers import (
     compare,
     flashinfer_attention,
@@ -41,7 +41,7 @@ class Paged:
 
 
 def test_the_attention_of_others_reads_the_cells_it_is_compared_on() -> None:
-    crowd = Crowd("tiny", 2, 40, torch.device("cpu"))
+    crowd = Crowd("tiny", Sizes(2, 40), torch.device("cpu"))
     (flash,) = torch_backends(is_cuda=False)
     for attend, cells in (
         torch_attention(flash, crowd),

@@ -41,7 +41,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from torch._dynamo.testing import CompileCounter  # with it comes what a second of imports takes
 
     counted = CompileCounter()
-    monkeypatch.setattr(compiled, "_quiet", lambda _name: counted)
+    monkeypatch.setattr(compiled, "_quiet", lambda *_: counted)
     torch._dynamo.reset()
     yield counted
     torch._dynamo.reset()
@@ -123,7 +123,7 @@ def test_what_the_compiler_or_a_capture_spoils_is_left_out_unless_it_was_asked_f
         raise RuntimeError("operation not permitted")
 
     by_default: dict[str, Any] = {"backend": "blocks", "trace": False, "graphs": True, "overlap": True}
-    monkeypatch.setattr(compiled, "_quiet", lambda _name: spoiling)
+    monkeypatch.setattr(compiled, "_quiet", lambda *_: spoiling)
     if damage == "waits in a capture":
         monkeypatch.setattr(runner, "call_again", waiting)
     with pytest.raises(UnsupportedModelError, match="cannot serve"):
