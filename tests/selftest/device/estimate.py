@@ -141,7 +141,7 @@ def main() -> None:
     command = command_line("python", "-m", "tests.selftest.device.estimate")
     arithmetic = fill(" ".join(ARITHMETIC.split()), 110)
     head = "# How near a decode step comes to the roofline of an H200: an estimate, not a measurement"
-    text = f"{head}\n\nMade by `{command}`.\n\n{fill(' '.join(ARITHMETIC.split()), 110)}\n\n{tables}\n"
+    text = f"{head}\n\nMade by `{command}`.\n\n{arithmetic}\n\n{tables}\n"
     print(text)
     if asked.write:
         asked.write.write_text(text)
