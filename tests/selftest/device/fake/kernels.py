@@ -110,6 +110,7 @@ def _inductor(ledger: Ledger) -> Iterator[None]:
         for change in (
             # What is compiled here must never be found in the cache of a real run.
             config.patch(force_disable_caches=True, compile_threads=1),
+            config.patch(joint_graph_constant_folding=False),  # folds on the device
             mock.patch.multiple(CudaInterface, **_interface(ledger)),
             mock.patch.object(torch._C, "_cuda_getCurrentRawStream", return_value=0, create=True),
             mock.patch.object(guards, "_empty_strided_cuda", empty_strided, create=True),
