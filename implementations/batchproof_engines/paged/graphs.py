@@ -10,7 +10,7 @@ tokens for that lane. Nothing in a captured step may hang on a value that the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +73,7 @@ class CapturedSteps:
         self._staging = Staging(last_tokens._ids.device)
         self._captured: dict[Layout, _Captured] = {}
         self._generation = pool.generation
+        self._places: list[int] = []  # of the model's weights
 
     def can_run(self, batch: RaggedBatch) -> bool:
         """Is there room for it?"""
@@ -138,10 +139,21 @@ class CapturedSteps:
             _filled(p, trash, batch.lanes[batch.sampled_rows]),
         ]
 
-    def _step_for(self, layout: Layout) -> _Captured:
-        if self._generation != self._pool.generation:  # its tensors are elsewhere now
+    def follow(self, weights: Iterable[Tensor]) -> None:
+        """Forgets all steps if the weights of the model lie elsewhere than when they were captured."""
+        places = [each.data_ptr() for each in weights]
+        if places != self._places:
+            self._forget_all()
+            self._places = places
+
+    def _forget_all(self) -> None:
+        if self._captured:
             self._captured.clear()
             self._forget()
+
+    def _step_for(self, layout: Layout) -> _Captured:
+        if self._generation != self._pool.generation:  # its tensors are elsewhere now
+            self._forget_all()
             self._generation = self._pool.generation
         if layout not in self._captured:
             self._captured[layout] = self._new_step(layout)

@@ -48,7 +48,7 @@ class ModelRunner:
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
     ) -> None:
-        self._device = model.device
+        self._model, self._device = model, model.device
         self._tunes = options.tune
         self._keeps_logits = config.return_logits
         self._backend = backend
@@ -74,6 +74,8 @@ class ModelRunner:
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
         self._pass.begin_run()
+        if self._graphs is not None:
+            self._graphs.follow(self._model.parameters())
 
     def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:  # noqa: ARG002
         """Behind how many of its first blocks, whose keys are known, a sequence can start: all."""
@@ -114,6 +116,7 @@ class ModelRunner:
             if self._tunes:
                 self._backend.tune(min(seq_len, TUNED_LEN))
             if self._graphs is not None:
+                self._graphs.follow(self._model.parameters())
                 self._graphs.prepare(seq_len)
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Iterator
@@ -81,6 +82,20 @@ def test_no_timed_call_captures_anything_or_moves_the_pool(axis: Axis, num_captu
             engine.generate(point.requests(cap, "0", NARROW["vocab_size"]))
         assert len(num_captures) == before > 0
         assert engine._backend.generation == generation
+
+
+def test_steps_are_captured_anew_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:
+    """A graph would go on reading where the old one lay."""
+    model = copy.deepcopy(MODEL)
+    options = PagedOptions(**AS_ON_CUDA).resolved(CPU)
+    engine = build_unprobed(model, EngineConfig(max_num_seqs=2, max_model_len=64), options)
+    asked, before = [Request("a", (1, 2, 3), 4)], len(num_captures)
+    model.lm_head.weight.data.neg_()
+    engine.generate(asked)
+    assert len(num_captures) == before, "in place"
+    model.lm_head.weight = torch.nn.Parameter(-model.lm_head.weight.detach())
+    engine.generate(asked)
+    assert len(num_captures) > before
 
 
 @pytest.mark.parametrize(
