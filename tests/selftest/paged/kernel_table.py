@@ -35,8 +35,7 @@ INTRODUCTION = """\
 Each kernel is compiled as it would be launched for these layers: `decode` with a row's keys in one
 share and in several (with `merge`), `prefill` of 128 tokens and of 3, `write` with it. A cell gives
 registers of a thread, KiB of shared memory of a program, and how many programs run at a time on one
-processor. It adds what spills, in bytes of a thread, if anything does. Times are the compiler's. The
-compiler for gfx942 takes 20 seconds a kernel, so it compiles a few layers only.
+processor. It adds what spills, in bytes of a thread, if anything does. Times are the compiler's.
 """
 COMPARISON = """\
 ## Before and after
@@ -51,13 +50,20 @@ How many there are, and of how many keys at least, for the rows of a step and th
 have room for (8 key heads of 128 dimensions, bfloat16, 132 processors). In brackets: if the choice
 counted with all those keys, as it used to.
 """
-FEW = {"gfx942": ("llama-8b, bf16", "llama-1b, bf16")}
-COMPARED = "registers", "spill_bytes", "programs", "copies", "small_copies", "loop_instructions"
+COMPARED = (
+    "registers",
+    "spill_bytes",
+    "shared_bytes",
+    "programs",
+    "copies",
+    "small_copies",
+    "loop_instructions",
+)
 DIVIDED = (1, 8, 64, 256), (1024, 2048, 4096, 32_768, 131_072)  # rows, keys that a table has room for
 
 
 def measured(target: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.selftest.paged.triton_shapes", target, *FEW.get(target, ())]
+    command = [sys.executable, "-m", "tests.selftest.paged.triton_shapes", target]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         rows = []
