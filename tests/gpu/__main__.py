@@ -49,7 +49,8 @@ def usable(out: Path) -> Path:
     """Returns the output folder, created if necessary. Raises `UsageError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / LOG).open("a").close()
+        for name in (LOG, MEASURES):
+            (out / name).open("a").close()
     except OSError as error:
         raise UsageError(f"OUT={str(out)!r} must be a folder to write to: {error.strerror}") from None
     return out

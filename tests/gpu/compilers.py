@@ -52,6 +52,7 @@ def failures(device: torch.device) -> Iterator[str]:
     if device.type == "cuda" or is_interpreted:
         tried["Triton"] = run_triton
     for name, run in tried.items():
+        print(f"trying: {name}", flush=True)  # what hangs is the last that is told
         try:
             run(device)
         except Exception as error:

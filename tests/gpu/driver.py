@@ -90,7 +90,7 @@ class Driver:
             if limit_s < min(LEAST_S, step.limit_s / 2):
                 self._leave_out(step, "no time left")
                 return
-            outcome = self._run(step.on(engine), engine, limit_s)
+            outcome = self._run(step.on(engine), step.engine_on(engine), limit_s)
             if step.is_ladder and not outcome.is_good:
                 self._rungs.remove(engine)
             elif not step.found or outcome.has_figures or outcome.state != "FAILED":
@@ -182,7 +182,9 @@ def _finished(command: Sequence[str], step: Step, output: int, limit_s: float) -
 
 def _end_with_parent() -> None:
     """Has Linux interrupt this process when the driver is killed: it would go on in its own session,
-    and hold the device."""
+    and hold the device. A process that is started in the background ignores interrupts, so they are
+    let in."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 from batchproof.bench.hardware import device_facts
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.made import command_line, provenance
+from tests.gpu.lines import readable
 
 SCHEMA = "batchproof.gpu/1"
 
@@ -32,8 +34,8 @@ class Measures:
         self._began = monotonic()
         self._for_s = for_s
         self.has_failed = False
-        kept = [line for line in _lines(path) if json.loads(line)["section"] != section]
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        kept = [line for line in readable(path) if line["section"] != section]
+        replace_text(path, "".join(f"{json.dumps(line)}\n" for line in kept))
         made = provenance(command_line("python", "-m", "tests.gpu"))
         self._write(schema=SCHEMA, made=made, device=device_facts(device))
 
@@ -60,10 +62,6 @@ class Measures:
     def _write(self, **content: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             print(json.dumps({"section": self._section, **content}, allow_nan=False), file=file)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def asked(description: str | None, *more: str) -> tuple[Namespace, torch.device]:

@@ -46,9 +46,14 @@ class Step:
     def has_rungs(self) -> bool:
         return ENGINE in self.arguments or UNPREPARED in self.arguments
 
-    def on(self, engine: str) -> Step:
+    def engine_on(self, rung: str) -> str:
+        """Returns the engine that the step gets on a rung; none if it needs none."""
+        is_unprepared = UNPREPARED in self.arguments
+        return engine_with(rung, {"prepare": "false"}) if is_unprepared else rung
+
+    def on(self, rung: str) -> Step:
         """Returns the step with the engine of a rung."""
-        named = {ENGINE: engine, UNPREPARED: engine_with(engine, {"prepare": "false"})}
+        named = dict.fromkeys((ENGINE, UNPREPARED), self.engine_on(rung))
         return replace(self, arguments=tuple(named.get(each, each) for each in self.arguments))
 
 

@@ -3,11 +3,11 @@ passes, so that a fault of one option does not cost it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from batchproof.records.made import provenance
+from tests.gpu.lines import readable
 
 Options = Mapping[str, str]
 
@@ -27,6 +27,7 @@ DRY: Options = {"backend": "blocks", "trace": "false", "compile": "eager"} | dic
     ("graphs", "overlap", "prepare"), "true"
 )
 TESTS = "smoke or full_batch or newcomer_joins"  # few rows and many, prompts beside decodes
+COMPARED = "commit", "machine", "versions"
 SECTION = "ladder"  # of the measures; the engine follows
 
 
@@ -42,11 +43,16 @@ def engine_with(engine: str, options: Options) -> str:
 
 
 def passed_before(measures: Path, rungs: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the rungs from the first on that has passed in an earlier call at this commit; none if
-    none has."""
-    text = measures.read_text(encoding="utf-8") if measures.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
-    commits = {line["section"]: line["made"]["commit"] for line in lines if "made" in line}
-    good = {line["engine"]: commits.get(line["section"]) for line in lines if line.get("has_passed")}
-    known = [each for each in rungs if each in good and good[each] == provenance()["commit"]]
+    """Returns the rungs from the first on that has passed in an earlier call of this commit, on this
+    machine and with these versions; none if none has."""
+    lines = readable(measures)
+    made = {line["section"]: line["made"] for line in lines if "made" in line}
+    now = provenance()
+    good = {
+        line.get("engine")
+        for line in lines
+        if line.get("has_passed")
+        and all(made.get(line["section"], {}).get(each) == now[each] for each in COMPARED)
+    }
+    known = [each for each in rungs if each in good]
     return rungs[rungs.index(known[0]) :] if known else ()

@@ -3,6 +3,7 @@ status 1 if something is missing that every later step needs, or the default eng
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ def packages() -> Iterator[tuple[str, object]]:
     yield "python", platform.python_version()
     for name in (*LEAST, *OTHERS):
         yield name, installed(name) or "not installed"
+    yield "wheels left out", os.environ.get("WHEELS_LEFT_OUT", "").strip() or "none"
 
 
 def machine(device: torch.device) -> Iterator[tuple[str, object]]:

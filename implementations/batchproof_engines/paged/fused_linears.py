@@ -73,10 +73,12 @@ class _Family:
 
     @property
     def is_whole(self) -> bool:
-        """Returns whether the layers are those of the model still, of the same dtype and device."""
+        """Returns whether the layers are those of the model still, plain, of the same dtype and
+        device."""
         kinds = {(each.weight.dtype, each.weight.device) for each in (*self.layers, self.parts[0])}
         there = [place.get(name) for place, name in self._places]
-        return len(kinds) == 1 and all(a is b for a, b in zip(there, self.layers, strict=True))
+        are_there = all(a is b for a, b in zip(there, self.layers, strict=True))
+        return are_there and len(kinds) == 1 and all(map(_is_plain, self.layers))
 
     def put(self, modules: Sequence[nn.Module]) -> None:
         """Puts modules in the layers' places."""

@@ -59,16 +59,18 @@ class Decode:
         """Takes the record of a shape."""
         config = SHAPES[counted["shape"]].config()
         layers, hidden, inner = config.num_hidden_layers, config.hidden_size, config.intermediate_size
-        assert counted["num_layers"] == layers, "an estimate needs the launches of all layers"
+        if counted["num_layers"] != layers:
+            raise ValueError(f"{counted['num_layers']} layers of {layers} are counted")
         launched = counted["steps"]["decode, captured"]["replayed"]
-        num_products = launched["mm"] - 1
-        assert num_products in (4 * layers, 7 * layers), "separate products, or fused ones"
+        num_products = launched["mm"] // layers
+        if num_products not in (4, 7):
+            raise ValueError(f"{num_products} products a layer, but must be 7, or 4 if they are fused")
         queries, keys = (
             num * config.head_dim for num in (config.num_attention_heads, config.num_key_value_heads)
         )
         apart = ((queries,), (keys,), (keys,), (inner,), (inner,))
         together = ((queries, keys, keys), (inner, inner))
-        common = together if num_products == 4 * layers else apart
+        common = together if num_products == 4 else apart
         products = (*((sum(each), hidden) for each in common), (hidden, queries), (hidden, inner))
         attending = sum(launched.get(name, 0) for name in OURS)
         num_small = sum(launched.values()) - launched["mm"] - attending
@@ -137,7 +139,15 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write it there as well")
     asked = parser.parse_args()
     cases = [*((each, USUAL) for each in asked.records), (asked.records[-1], HOPED)]
-    tables = "\n\n".join("\n".join(rows(*each)) for each in cases)
+    if asked.write and not asked.write.parent.is_dir():
+        parser.error(f"--write {asked.write}: there is no folder {asked.write.parent}")
+    try:
+        tables = "\n\n".join("\n".join(rows(*each)) for each in cases)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        parser.error(
+            f"a record must be what `tests.selftest.device.steps --json FILE` writes of the shapes "
+            f"{', '.join(SHAPES_SHOWN)} with all layers: {type(error).__name__}: {error}"
+        )
     command = command_line("python", "-m", "tests.selftest.device.estimate")
     arithmetic = fill(" ".join(ARITHMETIC.split()), 110)
     head = "# How near a decode step comes to the roofline of an H200: an estimate, not a measurement"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from dataclasses import asdict
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--layers is {asked.layers}, but must be at least 1")
     if asked.backend == "triton" and find_spec("triton") is None:
         parser.error("--backend triton needs Triton, which is not installed; choose blocks")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        parser.error("TRITON_INTERPRET is 1, but the kernels of a GPU are counted: unset it")
     if asked.json and not asked.json.parent.is_dir():
         parser.error(f"--json {asked.json}: there is no folder {asked.json.parent}")
     shapes = asked.shapes or COUNTED

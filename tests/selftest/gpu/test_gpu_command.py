@@ -22,7 +22,17 @@ from batchproof.places import ROOT
 from batchproof.run.registry import resolve_engine
 from tests.gpu import driver as driver_module
 from tests.gpu.driver import Driver, Outcome
-from tests.gpu.plan import CONFORMANCE, ENGINE, LOG, MEASURES, PART_S, Plan, Setting, Step
+from tests.gpu.plan import (
+    CONFORMANCE,
+    ENGINE,
+    LOG,
+    MEASURES,
+    PART_S,
+    UNPREPARED,
+    Plan,
+    Setting,
+    Step,
+)
 from tests.gpu.rungs import SECTION, passed_before
 
 PARTS = "correct, figures, ceilings"
@@ -164,15 +174,18 @@ def test_figures_are_made_on_the_first_rung_that_passes(tmp_path: Path) -> None:
     faulty = step("smoke", "assert sys.argv", ENGINE, is_ladder=True)
     other = step("kernels", "print('good')")
     figures = step("figures", TELLS, ENGINE, found="figure")
-    found = outcomes(tmp_path / LOG, [LADDER, LADDER, figures, other], RUNGS)
+    on_demand = step("float32", TELLS, UNPREPARED)
+    found = outcomes(tmp_path / LOG, [LADDER, LADDER, figures, on_demand, other], RUNGS)
     told = [(each.name, each.state, each.finding) for each in found]
     assert told == [
         ("smoke", "FAILED", "figure of paged"),
         ("smoke", "FAILED", "figure of paged?graphs=false"),
         ("smoke", "ok", "figure of paged?compile=false"),
         ("figures", "ok", "figure of paged?compile=false"),
+        ("float32", "ok", "figure of paged?compile=false&prepare=false"),
         ("kernels", "ok", "good"),
     ]
+    assert found[4].engine == "paged?compile=false&prepare=false"
     found = outcomes(tmp_path / LOG, [faulty, figures, other], RUNGS[:2])
     assert [each.state for each in found] == ["FAILED", "FAILED", "not run", "ok"]
     assert "Traceback" in (tmp_path / LOG).read_text()

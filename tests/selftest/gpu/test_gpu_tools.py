@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
 from tests.gpu.checks import Findings, check
 from tests.gpu.measures import Measures
+from tests.gpu.rungs import passed_before
 
 CPU = torch.device("cpu")
 Decode = Callable[..., None]
@@ -121,6 +123,29 @@ def test_a_compiler_that_does_not_work_is_one_sentence(
     why = "AttributeError: 'torch.device' object has no attribute 'broken'"
     assert list(compilers.failures(CPU)) == [f"inductor does not work: {lack}; {why}"]
     assert "Traceback" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_rung_has_passed_only_if_its_tests_have(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures = tmp_path / "measures.jsonl"
+    monkeypatch.setattr(smoke.pytest, "main", lambda *_: status)
+    monkeypatch.setattr(smoke, "_build_s", lambda *_: 0.1)
+    monkeypatch.setattr(sys, "argv", ["smoke", "cpu", str(measures), "paged"])
+    assert smoke.main() == status
+    assert passed_before(measures, ("paged",)) == (() if status else ("paged",))
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1, 2]\n", b"\xff\n", b"{}\n"], ids=str)
+def test_a_damaged_line_of_measures_costs_no_other(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "measures.jsonl"
+    Measures(path, "a", CPU, for_s=10).add("figure", "summary", figure=1)
+    path.write_bytes(path.read_bytes() + line)
+    assert passed_before(path, ("paged",)) == ()
+    Measures(path, "b", CPU, for_s=10)
+    kept = [json.loads(each) for each in path.read_text().splitlines()]
+    assert [each["section"] for each in kept] == ["a", "a", "b"]
 
 
 def test_an_engine_that_has_given_up_an_option_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:

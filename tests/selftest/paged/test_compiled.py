@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from batchproof.api import EngineConfig, Request
@@ -80,6 +81,40 @@ def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails_between
     handle.remove()
     again = engine.generate(ASKED)
     assert [each.token_ids for each in again] == [each.token_ids for each in answers]
+
+
+def test_each_layer_of_a_stretch_gets_its_own_arguments() -> None:
+    """A window, or an embedding of positions, may be those of one kind of layer."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor, factor: int, *, summand: int) -> torch.Tensor:
+            return hidden * factor + summand
+
+    def run(layers: Any, hidden: torch.Tensor, calls: Any) -> torch.Tensor:
+        found: torch.Tensor = compiled._run_stretch(layers, hidden, calls)
+        return found
+
+    first, second = (stand_in for _, stand_in in compiled._Stretch([Layer(), Layer()], run).stand_ins())
+    hidden = first(torch.ones(1), 2, summand=1)
+    assert second(hidden, 5, summand=3).item() == (1 * 2 + 1) * 5 + 3
+
+
+def test_layers_between_which_something_happens_are_compiled_one_by_one(model: PreTrainedModel) -> None:
+    layers = compiled.uniform_layers(model)
+    assert compiled._are_chained(model, layers)
+    layers[3].register_forward_pre_hook(lambda _layer, given: (given[0] + 1, *given[1:]))
+    assert not compiled._are_chained(model, layers)
+
+
+def test_products_of_other_rows_or_weights_are_computed_apart() -> None:
+    def three(rows: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> Any:
+        products = linear(rows, weight), linear(rows, weight), linear(other, weight)
+        return (*products, linear(rows, weight + 1))
+
+    traced = compiled._with_products_once(torch.fx.symbolic_trace(three))
+    assert len(traced.graph.find_nodes(op="call_function", target=linear)) == 3
+    given = torch.randn(2, 3), torch.randn(2, 3), torch.randn(4, 3)
+    assert all(map(torch.equal, traced(*given), three(*given)))
 
 
 @pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")

@@ -267,6 +267,16 @@ def test_padding_is_kept_small_where_it_costs_much(shape: str, prompts: list[int
     assert list(buckets.prompts) == prompts
 
 
+def test_all_layouts_that_a_step_can_take_are_prepared_the_largest_first() -> None:
+    """A capture while requests are served stops all; and the first one's memory is that of others."""
+    buckets = Buckets(decode_buckets(20), prompt_buckets(300))
+    made = buckets.layouts(4)
+    taken = {buckets.fitting(d, n, 4) for d in range(21) for n in range(301) if d + n}
+    assert taken == set(made)
+    sizes = [each.num_decodes + each.num_prompt_tokens for each in made]
+    assert sizes == sorted(sizes, reverse=True)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_a_cuda_graph_is_replayed_with_new_input_and_keeps_what_else_it_reads(
     monkeypatch: pytest.MonkeyPatch,
