@@ -94,7 +94,7 @@ def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
 
 
-@pytest.mark.parametrize("splits", [ONE, TWO, Splits(3)], ids=str)
+@pytest.mark.parametrize("splits", [ONE, Splits(2), Splits(3)], ids=str)
 @pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
 @pytest.mark.parametrize("window", [None, 1, 9])
 def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
