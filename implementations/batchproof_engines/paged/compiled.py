@@ -136,7 +136,7 @@ def _are_chained(model: PreTrainedModel, layers: Sequence[nn.Module]) -> bool:
 
 def is_large(model: PreTrainedModel) -> bool:
     """Returns whether a model runs long enough to be compiled for long."""
-    return sum(each.numel() for each in model.parameters()) >= LARGE
+    return model.num_parameters() >= LARGE
 
 
 def least_tokens(model: PreTrainedModel) -> int:

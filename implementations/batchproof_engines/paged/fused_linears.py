@@ -1,9 +1,9 @@
 """Linear layers that read the same rows, as one product.
 
 A product of few rows takes the time of reading its weights and a latency besides, which is paid once
-where queries, keys and values come from one weight, and so do a gated MLP's two halves. Each layer is
-replaced by its part of the common product, and `compiled` computes equal products but once. That layers
-are called with the same rows is guessed by their names; where they are not, nothing is wrong, but slow.
+where queries, keys and values come from one weight, and so do a gated MLP's two halves. For each layer
+stands its part of the common product, and `compiled` computes equal products but once. That layers are
+called with the same rows is guessed by their names; where they are not, nothing is wrong, but slow.
 
 The common weights are copies and take the memory of theirs again; the model is left alone. A step looks
 at the version and the place of each weight, which every change in place moves that torch knows of.
@@ -12,7 +12,7 @@ Where a run begins, all are copied anew, which takes a GPU less time than a prom
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from batchproof_engines.paged.packing import mark
+from batchproof_engines.paged.stand_ins import StandIns
 
 SIBLINGS = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 SHARE_OF_FREE_MEMORY = 0.25
@@ -47,24 +48,25 @@ class _Family:
     """Sibling layers and the copy of their weights."""
 
     def __init__(self, parent: nn.Module, names: Sequence[str]) -> None:
-        self._places = [(parent._modules, name) for name in names]
-        self.layers: list[nn.Linear] = [getattr(parent, name) for name in names]
-        weights = torch.cat([each.weight for each in self.layers])
+        self._layers: list[nn.Linear] = [getattr(parent, name) for name in names]
+        weights = torch.cat([each.weight for each in self._layers])
         bias = None
-        if self.layers[0].bias is not None:
-            bias = torch.cat([each.bias for each in self.layers])
-        self.parts: list[Part] = []
+        if self._layers[0].bias is not None:
+            bias = torch.cat([each.bias for each in self._layers])
+        self._parts: list[Part] = []
         self._copies: list[Tensor] = []  # views, in the order of the sources
         start = 0
-        for layer in self.layers:
+        for layer in self._layers:
             own = slice(start, start := start + layer.out_features)
-            self.parts.append(Part(weights, bias, own.start, own.stop))
+            self._parts.append(Part(weights, bias, own.start, own.stop))
             self._copies += [each[own] for each in (weights, bias) if each is not None]
         self._marks: list[tuple[int, int]] = []
 
     def follow(self, is_anew: bool) -> None:
         """Copies weights that have changed, or all, to where captured steps read them."""
-        sources = [each for layer in self.layers for each in layer.parameters(recurse=False)]
+        # A step asks, and `parameters()` would take it nearly three times as long.
+        kept = (layer._parameters.values() for layer in self._layers)
+        sources = [each for values in kept for each in values if each is not None]
         marks = [mark(each) for each in sources]
         if is_anew or marks != self._marks:
             for copy, source in zip(self._copies, sources, strict=True):
@@ -72,18 +74,14 @@ class _Family:
             self._marks = marks
 
     @property
-    def is_whole(self) -> bool:
-        """Returns whether the layers are those of the model still, plain, of the same dtype and
-        device."""
-        kinds = {(each.weight.dtype, each.weight.device) for each in (*self.layers, self.parts[0])}
-        there = [place.get(name) for place, name in self._places]
-        are_there = all(a is b for a, b in zip(there, self.layers, strict=True))
-        return are_there and len(kinds) == 1 and all(map(_is_plain, self.layers))
+    def fits(self) -> bool:
+        """Returns whether the layers are plain still, and of the copies' dtype and device."""
+        kinds = {(each.weight.dtype, each.weight.device) for each in (*self._layers, self._parts[0])}
+        return len(kinds) == 1 and all(map(_is_plain, self._layers))
 
-    def put(self, modules: Sequence[nn.Module]) -> None:
-        """Puts modules in the layers' places."""
-        for (place, name), module in zip(self._places, modules, strict=True):
-            place[name] = module
+    def stand_ins(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+        """Yields each layer with its part's forward pass."""
+        yield from zip(self._layers, (each.forward for each in self._parts), strict=True)
 
 
 # Engines are built often.
@@ -96,7 +94,7 @@ class FusedLinears(AbstractContextManager[None]):
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, free_bytes: int) -> None:
         """Fuses nothing if that took more than a share of `free_bytes`."""
-        if not all(each.is_whole for each in _FAMILIES.get(model, ())):
+        if not all(each.fits for each in _FAMILIES.get(model, ())):
             del _FAMILIES[model]
         if model not in _FAMILIES:
             found = [*_siblings(model)]
@@ -105,16 +103,14 @@ class FusedLinears(AbstractContextManager[None]):
             is_small = num_bytes <= SHARE_OF_FREE_MEMORY * free_bytes
             _FAMILIES[model] = [_Family(*each) for each in found] if is_small else []
         self._families = _FAMILIES[model]
-        self._replaced: list[_Family] = []
 
     def __enter__(self) -> None:
-        self._replaced = [each for each in self._families if each.is_whole]
-        for each in self._replaced:
-            each.put(each.parts)
+        fitting = (each for each in self._families if each.fits)
+        self._parts = StandIns(pair for each in fitting for pair in each.stand_ins())
+        self._parts.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        for each in self._replaced:
-            each.put(each.layers)
+        self._parts.__exit__()
 
     def follow(self, is_anew: bool) -> None:
         """Has the copies follow weights that were changed, even through `.data` if all are copied
@@ -135,11 +131,7 @@ def _siblings(model: PreTrainedModel) -> Iterator[tuple[nn.Module, Sequence[str]
 
 def _is_plain(module: nn.Module | None) -> bool:
     """Returns whether the module's forward pass is a product with a weight, and nothing else."""
-    return (
-        type(module) is nn.Linear
-        and "forward" not in module.__dict__
-        and not (module._forward_pre_hooks or module._forward_hooks)
-    )
+    return type(module) is nn.Linear and "forward" not in module.__dict__
 
 
 def _kind(module: nn.Module | None) -> tuple[object, ...]:

@@ -37,7 +37,7 @@ class Buckets:
     @classmethod
     def of(cls, model: PreTrainedModel, config: EngineConfig, least_tokens: int) -> Buckets:
         """`least_tokens` are in the smallest step."""
-        flops_per_token = 2 * sum(each.numel() for each in model.parameters())
+        flops_per_token = 2 * model.num_parameters()
         num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", 1)
         worth = max(WORTH_CAPTURING_FLOPS, num_layers * WORTH_CAPTURING_FLOPS_PER_LAYER)
         most = max(16, min(MOST_PROMPT_TOKENS, int(worth / flops_per_token)))
