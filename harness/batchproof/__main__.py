@@ -56,11 +56,11 @@ COMMANDS = {
     ),
     "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
     "invariance": Command(
-        "batchproof.campaign.invariance.invariance_command",
+        "batchproof_lab.invariance.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
     ),
     "triage": Command(
-        "batchproof.campaign.triage.triage_command",
+        "batchproof.triage.triage_command",
         "say of a running engine whether its answers are corrupt, rounded, or set otherwise",
     ),
     "replay": Command(
@@ -75,27 +75,27 @@ COMMANDS = {
     ),
     "demo": Command("batchproof.demo", "show static waves against continuous batching, step by step"),
     "faults": Command(
-        "batchproof.campaign.faults_command",
+        "batchproof_lab.faults_command",
         "run the suite on every planted fault and write the kill table",
         needs_checkout=True,
     ),
     "honest": Command(
-        "batchproof.campaign.honest_command",
+        "batchproof_lab.honest_command",
         "look for false alarms: honest engines on many workloads",
         needs_checkout=True,
     ),
     "merge": Command(
-        "batchproof.campaign.merge_command",
+        "batchproof_lab.merge_command",
         "make one result out of several that were made apart",
         needs_checkout=True,
     ),
     "mutants": Command(
-        "batchproof.campaign.mutation.mutants_command",
+        "batchproof_lab.mutation.mutants_command",
         "change an engine at one point, many times, and list the changes that no test sees",
         needs_checkout=True,
     ),
     "models": Command(
-        "batchproof.campaign.model_sweep.sweep_command",
+        "batchproof_lab.model_sweep.sweep_command",
         "find the causal LMs of transformers that an engine serves",
     ),
     "install": Command(

@@ -14,24 +14,24 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
 from batchproof_engines.model_support import refuse_unbatchable
-from batchproof_engines.paged import build_unprobed
-from batchproof_engines.paged import scheduler as paged
-from batchproof_engines.paged.block_manager import BlockManager
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.cached_runner import CachedRunner
-from batchproof_engines.paged.checkpoints import Checkpoints
-from batchproof_engines.paged.engine import PagedEngine
-from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
-from batchproof_engines.paged.lanes import LanePool
-from batchproof_engines.paged.options import PACKED, PagedOptions
-from batchproof_engines.paged.row_caches import RowCaches
-from batchproof_engines.paged.runner import ModelRunner
-from batchproof_engines.paged.speculation import Speculator
-from batchproof_engines.paged.tile_products import TileProducts
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, Sequence
 from batchproof_engines.sampler import Sampler
 from batchproof_engines.static import StaticEngine
+from batchproof_paged import build_unprobed
+from batchproof_paged import scheduler as paged
+from batchproof_paged.block_manager import BlockManager
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.checkpoints import Checkpoints
+from batchproof_paged.engine import PagedEngine
+from batchproof_paged.graphs import CapturedSteps, LastTokens
+from batchproof_paged.lanes import LanePool
+from batchproof_paged.options import PACKED, PagedOptions
+from batchproof_paged.row_caches import RowCaches
+from batchproof_paged.runner import ModelRunner
+from batchproof_paged.speculation import Speculator
+from batchproof_paged.tile_products import TileProducts
 
 # The owner of each component, and the class attribute by which it refers to the component.
 OWNERS: dict[type, tuple[type, str]] = {

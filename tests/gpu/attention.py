@@ -18,8 +18,8 @@ import torch
 
 from batchproof.bench.ceilings import measure_ceilings
 from batchproof.models.shapes import SHAPES
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import (
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.kernels import (
     DecodeRows,
     Kernels,
     LayerCache,
@@ -75,7 +75,7 @@ class Constants:
         if self == AS_CHOSEN:  # of any set; the others are Triton's
             yield
             return
-        module: Any = import_module("batchproof_engines.paged.triton_decode")
+        module: Any = import_module("batchproof_paged.triton_decode")
         tile_for, num_splits, factor = module.tile_for, self.num_splits, self.tile_factor
         with ExitStack() as stack:
             if factor > 1:

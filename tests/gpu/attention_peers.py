@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from batchproof.bench.ceilings import measure_ceilings
-from batchproof_engines.paged.kernels import LayerCache
+from batchproof_paged.kernels import LayerCache
 from tests.gpu.attention import BLOCK_SIZE, CROWDS, FEW, UNEVEN, Crowd
 from tests.gpu.ceilings import DTYPE, SERVED
 from tests.gpu.measures import Measures, measured

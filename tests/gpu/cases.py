@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import LayerCache
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.kernels import LayerCache
 from tests.selftest.paged.rehearsal import Shape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.bfloat16, torch.float16)

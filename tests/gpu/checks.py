@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged.kernels import (
+from batchproof_paged.kernels import (
     DecodeRows,
     Kernels,
     LayerPass,

@@ -20,7 +20,7 @@ from time import monotonic
 import torch
 
 from batchproof.places import ROOT
-from batchproof_engines.paged.kernels import load_kernels, triton_works
+from batchproof_paged.kernels import load_kernels, triton_works
 from tests.gpu.cases import make_case
 from tests.gpu.checks import IS_INTERPRETED, Findings, check
 from tests.gpu.driver import SKIPPED

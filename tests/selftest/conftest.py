@@ -17,12 +17,12 @@ import transformers
 from hypothesis import settings
 from packaging.version import Version
 
-from batchproof.campaign.shared_laboratory import SharedLaboratory
 from batchproof.models.catalogue import load_model
 from batchproof.oracle.oracle import Oracle
 from batchproof.oracle.precision import AS_SERVED, Precision
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import reference_factory
+from batchproof_lab.shared_laboratory import SharedLaboratory
 from tests.selftest.one_process import OneProcess
 
 ARGUMENTS = ["-ra", "-p", "batchproof.plugin", "-p", "no:cacheprovider", "--import-mode=importlib"]
@@ -137,4 +137,4 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Campaigns have no workers."""
-    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof_lab.work.WorkerPool", OneProcess)

@@ -9,12 +9,12 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from batchproof.campaign.found import Found
-from batchproof.campaign.work import Work
-from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli.choices import Shard
 from batchproof.cli.progress import Progress
 from batchproof.records.campaign import Question
+from batchproof_lab.found import Found
+from batchproof_lab.work import Work
+from batchproof_lab.worker_pool import LostTask
 
 QUESTION = Question("squares", {"numbers": (1, 2)}, "abc")
 

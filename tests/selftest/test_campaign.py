@@ -12,20 +12,6 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
-from batchproof.campaign.attempts import Attempt, Kill
-from batchproof.campaign.conformance_modules import conformance_functions
-from batchproof.campaign.found import Found
-from batchproof.campaign.honest_count import record_of
-from batchproof.campaign.honest_page import honest_page
-from batchproof.campaign.honest_plan import MODELS, HonestPlan
-from batchproof.campaign.honest_tasks import HonestOutcome
-from batchproof.campaign.kill_page import kill_page
-from batchproof.campaign.kill_table import KillTable
-from batchproof.campaign.kill_table_problems import problems
-from batchproof.campaign.right_alarms import name_of, settled
-from batchproof.campaign.suite_run import run_suite
-from batchproof.campaign.update import updated, whole_table
-from batchproof.campaign.worker_pool import LostTask
 from batchproof.cli.choices import Shard
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
@@ -35,6 +21,20 @@ from batchproof.records.honest import HONEST, HonestCounts
 from batchproof.records.kills import KILL_TABLE, KillTableRecord
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
+from batchproof_lab.attempts import Attempt, Kill
+from batchproof_lab.conformance_modules import conformance_functions
+from batchproof_lab.found import Found
+from batchproof_lab.honest_count import record_of
+from batchproof_lab.honest_page import honest_page
+from batchproof_lab.honest_plan import MODELS, HonestPlan
+from batchproof_lab.honest_tasks import HonestOutcome
+from batchproof_lab.kill_page import kill_page
+from batchproof_lab.kill_table import KillTable
+from batchproof_lab.kill_table_problems import problems
+from batchproof_lab.right_alarms import name_of, settled
+from batchproof_lab.suite_run import run_suite
+from batchproof_lab.update import updated, whole_table
+from batchproof_lab.worker_pool import LostTask
 from tests.selftest.conftest import LaboratoryFor
 from tests.selftest.one_process import OneProcess
 
@@ -129,7 +129,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return killed(attempt)
 
-    monkeypatch.setattr("batchproof.campaign.faults_command.make_attempt", stop)
+    monkeypatch.setattr("batchproof_lab.faults_command.make_attempt", stop)
     assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert not record.is_complete

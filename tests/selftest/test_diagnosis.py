@@ -18,7 +18,6 @@ from batchproof.api import (
     Request,
     TokenEvent,
 )
-from batchproof.campaign.suite_run import run_suite
 from batchproof.diagnosis import diagnose
 from batchproof.diagnosis.cell_table import CellTable, Sample, cell_table_of, plain_schedule
 from batchproof.diagnosis.counterfactual import honest_view, logits_of
@@ -33,16 +32,17 @@ from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, faults, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-from batchproof_engines.paged import build_unprobed
-from batchproof_engines.paged.block_manager import BlockManager
-from batchproof_engines.paged.engine import PagedEngine
-from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.paged.scheduler import Scheduler
-from batchproof_engines.paged.sequence import Sequence as PagedSequence
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged.scheduler import Sequence as RaggedSequence
 from batchproof_engines.substitution import engine_with
+from batchproof_lab.suite_run import run_suite
+from batchproof_paged import build_unprobed
+from batchproof_paged.block_manager import BlockManager
+from batchproof_paged.engine import PagedEngine
+from batchproof_paged.options import PagedOptions
+from batchproof_paged.scheduler import Scheduler
+from batchproof_paged.sequence import Sequence as PagedSequence
 from tests.selftest.conftest import LaboratoryFor
 
 LENGTHS = (9, 4, 14, 6)

@@ -10,9 +10,9 @@ import pytest
 
 from batchproof import api
 from batchproof.api import Capability
-from batchproof.campaign.suite_run import run_suite
 from batchproof.places import ROOT
 from batchproof.requirements.promises import Promise
+from batchproof_lab.suite_run import run_suite
 from docs._ext.outside_links import rewritten
 from docs.check_tutorial import TUTORIAL, Block, PageError, blocks, differs, write
 

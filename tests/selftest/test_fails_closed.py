@@ -10,10 +10,10 @@ import torch
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
-from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import OracleError
 from batchproof.models.catalogue import ModelUnderTest, load_model
 from batchproof.oracle.oracle import Oracle
+from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite
 
 SUITE = f"""{HEAD}

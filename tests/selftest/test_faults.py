@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.fingerprint import code_of, fingerprint
-from batchproof.campaign.shared_laboratory import SharedLaboratory
-from batchproof.campaign.suite_outcome import Effort
-from batchproof.campaign.suite_run import run_suite
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
 from batchproof.places import ROOT
 from batchproof.run.registry import faults
+from batchproof_lab.fingerprint import code_of, fingerprint
+from batchproof_lab.shared_laboratory import SharedLaboratory
+from batchproof_lab.suite_outcome import Effort
+from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 FAULTS = faults()

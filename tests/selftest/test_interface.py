@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign import suite_run
-from batchproof.campaign.suite_run import SuiteOutcome
+from batchproof_lab import suite_run
+from batchproof_lab.suite_run import SuiteOutcome
 from tests.selftest.conftest import RunSuite
 
 LIARS = {

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
 from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
-from batchproof.campaign.invariance.invariance_page import invariance_page
 from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
@@ -36,6 +35,7 @@ from batchproof.run.invariance.settings import NEIGHBOUR, Comparison, Contents
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
 from batchproof.run.trial import Trial
+from batchproof_lab.invariance.invariance_page import invariance_page
 
 RESULTS = ROOT / "results" / "invariance.json"
 ULP, LARGE = 2.0**-23, 1e-3  # added to logits; the second is far beyond kappa E, and changes no token

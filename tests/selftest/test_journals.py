@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.campaign.attempts import Attempt, Kill
-from batchproof.campaign.conformance_modules import conformance_functions
-from batchproof.campaign.found import Found
-from batchproof.campaign.honest_tasks import HonestOutcome, HonestTask
-from batchproof.campaign.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict
-from batchproof.campaign.work import pool_of
 from batchproof.errors import UsageError
 from batchproof.records.campaign import CAMPAIGN, Line, Question, Sitting
 from batchproof.records.honest import HonestCounts
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.run.registry import faults
+from batchproof_lab.attempts import Attempt, Kill
+from batchproof_lab.conformance_modules import conformance_functions
+from batchproof_lab.found import Found
+from batchproof_lab.honest_tasks import HonestOutcome, HonestTask
+from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict
+from batchproof_lab.work import pool_of
 from tests.selftest.squares import QUESTION, killed_at_first, squares
 
 SITTING = Sitting("id", "1/1", Provenance(Machine("one", 1), {"python": "3"}))
@@ -51,7 +51,7 @@ def served(task: ToyTask) -> ToyResult:
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that take no time."""
-    campaign = "batchproof.campaign"
+    campaign = "batchproof_lab"
     monkeypatch.setattr(f"{campaign}.honest_command.judge_honest", judged)
     monkeypatch.setattr(f"{campaign}.faults_command.make_attempt", killed)
     monkeypatch.setattr(f"{campaign}.model_sweep.sweep_command._judge", served)
@@ -173,9 +173,9 @@ def test_one_process_writes_a_journal(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delitem(sys.modules, "batchproof.campaign.ray_pool", raising=False)
+    monkeypatch.delitem(sys.modules, "batchproof_lab.ray_pool", raising=False)
     yield
-    sys.modules.pop("batchproof.campaign.ray_pool", None)
+    sys.modules.pop("batchproof_lab.ray_pool", None)
 
 
 @pytest.mark.usefixtures("no_ray")

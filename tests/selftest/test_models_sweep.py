@@ -16,14 +16,14 @@ from transformers import Gemma3TextConfig
 
 from batchproof.__main__ import main
 from batchproof.api import EngineConfig
-from batchproof.campaign.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
-from batchproof.campaign.model_sweep.sweep_page import models_page
-from batchproof.campaign.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
-from batchproof.campaign.model_sweep.toys import Toy, model_types, toys_of
 from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
 from batchproof.records.sweep import MODEL_SWEEP
-from batchproof_engines.paged import paged
+from batchproof_lab.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
+from batchproof_lab.model_sweep.sweep_page import models_page
+from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
+from batchproof_lab.model_sweep.toys import Toy, model_types, toys_of
+from batchproof_paged import paged
 from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
 from tests.selftest.one_process import OneProcess
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.campaign.conformance_modules import conformance_functions
-from batchproof.campaign.mutation.judged import judgements, open_survivors
-from batchproof.campaign.mutation.mutant_task import QUICK_TESTS, Baseline, MutantFate, MutantTask
-from batchproof.campaign.mutation.mutants_command import recorded
-from batchproof.campaign.mutation.mutants_page import mutants_page
-from batchproof.campaign.mutation.mutated_import import mutated
-from batchproof.campaign.mutation.operators import mutants_of
-from batchproof.campaign.mutation.reach import statements_noted
 from batchproof.places import ROOT
 from batchproof.records.mutants import MUTANTS
+from batchproof_lab.conformance_modules import conformance_functions
+from batchproof_lab.mutation.judged import judgements, open_survivors
+from batchproof_lab.mutation.mutant_task import QUICK_TESTS, Baseline, MutantFate, MutantTask
+from batchproof_lab.mutation.mutants_command import recorded
+from batchproof_lab.mutation.mutants_page import mutants_page
+from batchproof_lab.mutation.mutated_import import mutated
+from batchproof_lab.mutation.operators import mutants_of
+from batchproof_lab.mutation.reach import statements_noted
 from tests.selftest.one_process import OneProcess
 
 STATIC = ROOT / "implementations" / "batchproof_engines" / "static.py"
-COMMAND = "batchproof.campaign.mutation.mutants_command"
+COMMAND = "batchproof_lab.mutation.mutants_command"
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def _run(
         return MutantFate("tests/a.py::test", "P1", "wrong") if task.mutant.line % 2 else MutantFate()
 
     statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
-    monkeypatch.setattr("batchproof.campaign.mutation.drawing.WorkerPool", OneProcess)
-    monkeypatch.setattr("batchproof.campaign.work.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof_lab.mutation.drawing.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof_lab.work.WorkerPool", OneProcess)
     monkeypatch.setattr(
-        "batchproof.campaign.mutation.drawing.judge_baseline",
+        "batchproof_lab.mutation.drawing.judge_baseline",
         lambda _: Baseline((num_passed,), (), statements),
     )
     monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)

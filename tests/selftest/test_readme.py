@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_cases
 from batchproof.judgement.index import findings_table, index_table
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import BY_DEFAULT, faults, oddities
+from batchproof_lab.suite_run import run_suite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from batchproof.api import Completion, EngineConfig, Request, SamplingParams
-from batchproof.campaign.suite_run import Effort, run_suite
 from batchproof.checks.answers import check_structure
 from batchproof.checks.broken import BrokenPromise
 from batchproof.checks.refusals import require_words
 from batchproof.models.catalogue import load_model
 from batchproof.records.trial_record import Ledger
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
+from batchproof_lab.suite_run import Effort, run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 CPU, DTYPE = torch.device("cpu"), torch.float32

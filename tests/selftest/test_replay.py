@@ -17,8 +17,6 @@ import torch
 
 from batchproof.__main__ import main
 from batchproof.api import Completion, EngineConfig, FinishReason, Request
-from batchproof.campaign.shared_laboratory import SharedLaboratory, torch_restored
-from batchproof.campaign.suite_run import run_suite
 from batchproof.cases.files import load_file
 from batchproof.cases.runner import run_case
 from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
@@ -35,6 +33,8 @@ from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import FAULT_PREFIX, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
+from batchproof_lab.shared_laboratory import SharedLaboratory, torch_restored
+from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import LaboratoryFor
 
 MODEL = "gpt2-random"
@@ -145,7 +145,7 @@ def test_a_curated_case_is_replayed_as_it_stands(tmp_path: Path, lab: SharedLabo
 
 LIAR = """
 from dataclasses import replace
-from batchproof_engines.paged import paged
+from batchproof_paged import paged
 
 
 class Engine:

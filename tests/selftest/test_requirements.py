@@ -12,8 +12,6 @@ import pytest
 from hypothesis import settings
 
 from batchproof.__main__ import main
-from batchproof.campaign.shared_laboratory import torch_restored
-from batchproof.campaign.suite_outcome import Effort, Recorder, SuiteOutcome
 from batchproof.errors import UsageError
 from batchproof.judgement import requirements_command, verify_command
 from batchproof.judgement.badge_command import badge
@@ -30,6 +28,8 @@ from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import Requirements, set_of
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 from batchproof.run.laboratory import Laboratory
+from batchproof_lab.shared_laboratory import torch_restored
+from batchproof_lab.suite_outcome import Effort, Recorder, SuiteOutcome
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
 SUITE = f"""{HEAD}{LACKING}

@@ -78,15 +78,12 @@ WITHOUT_TORCH = (
         f"batchproof.models.{name}_oracle"
         for name in ("gpt2_hash", "llama_hash", "gpt2_long", "window_hash")
     ),
-    *(
-        f"batchproof_engines.paged.{name}"
-        for name in ("sequence", "block_manager", "scheduler", "trace")
-    ),
+    *(f"batchproof_paged.{name}" for name in ("sequence", "block_manager", "scheduler", "trace")),
     "batchproof_engines.ragged.scheduler",
 )
 IMPORTING = """
 import importlib, sys, types
-package = types.ModuleType("batchproof_engines.paged")  # its factory may import what it likes
+package = types.ModuleType("batchproof_paged")  # its factory may import what it likes
 package.__path__ = [sys.argv[1]]
 sys.modules[package.__name__] = package
 for name in sys.argv[2:]:
@@ -97,7 +94,7 @@ for name in sys.argv[2:]:
 
 
 def test_oracles_and_schedulers_import_no_torch() -> None:
-    folder = ROOT / "implementations" / "batchproof_engines" / "paged"
+    folder = ROOT / "implementations" / "batchproof_paged"
     command = [sys.executable, "-c", IMPORTING, str(folder), *WITHOUT_TORCH]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

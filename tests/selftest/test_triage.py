@@ -11,10 +11,6 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
-from batchproof.campaign.triage import configurations, noise, probes, scenes
-from batchproof.campaign.triage.blinded import blinded, eligible_faults
-from batchproof.campaign.triage.drawn import drawn_with
-from batchproof.campaign.triage.triage_page import confusion_page
 from batchproof.models import llama_hash_oracle
 from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
@@ -33,6 +29,10 @@ from batchproof.records.triage import (
     EngineTriage,
     Judged,
 )
+from batchproof.triage import configurations, noise, probes, scenes
+from batchproof.triage.blinded import blinded, eligible_faults
+from batchproof.triage.drawn import drawn_with
+from batchproof.triage.triage_page import confusion_page
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
 
 PAIR_MARGIN = 2.4

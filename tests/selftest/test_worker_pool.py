@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from batchproof.campaign.worker_pool import LostTask, WorkerPool
+from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 
 def test_workers_stay_from_run_to_run_and_tasks_may_depend_on_results() -> None:

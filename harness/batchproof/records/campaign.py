@@ -57,4 +57,4 @@ class Line:
     sitting: Sitting | None = None
 
 
-CAMPAIGN = JournalKind("batchproof.campaign/1", Question, Line)
+CAMPAIGN = JournalKind("batchproof_lab/1", Question, Line)

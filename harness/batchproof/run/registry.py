@@ -32,7 +32,7 @@ OWN = {
     REFERENCE: "batchproof_engines.reference:reference",
     "static": "batchproof_engines.static:static",
     "ragged": "batchproof_engines.ragged.engine:ragged",
-    "paged": "batchproof_engines.paged:paged",
+    "paged": "batchproof_paged:paged",
 }
 PEERS = {  # adapters to released engines: they run only when they are named
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
-from batchproof_engines.paged import build_unprobed
-from batchproof_engines.paged.feeding import REFUSALS
-from batchproof_engines.paged.options import PACKED, PagedOptions
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.reference import ReferenceEngine
 from batchproof_engines.static import StaticEngine
+from batchproof_paged import build_unprobed
+from batchproof_paged.feeding import REFUSALS
+from batchproof_paged.options import PACKED, PagedOptions
 
 
 def _paged(model: PreTrainedModel, config: EngineConfig) -> Engine:

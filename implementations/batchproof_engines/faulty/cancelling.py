@@ -20,10 +20,10 @@ from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.accounting import Miscounting
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged import engine as paged_engine
-from batchproof_engines.paged import scheduler as paged_scheduler
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_paged import engine as paged_engine
+from batchproof_paged import scheduler as paged_scheduler
 
 
 @planted(Promise.P13, Cause.CANCEL, "sgl-project/sglang#28374")

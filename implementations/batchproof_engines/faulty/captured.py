@@ -11,14 +11,14 @@ from batchproof.api import FinishReason
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.batch import Ints, RaggedBatch
-from batchproof_engines.paged.blocks import TRASH, BlockPool
-from batchproof_engines.paged.engine import Landed, PagedEngine
-from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
-from batchproof_engines.paged.kernels import StepRows
-from batchproof_engines.paged.layouts import Layout
-from batchproof_engines.paged.runner import Flight, ModelRunner
-from batchproof_engines.paged.sequence import PENDING
+from batchproof_paged.batch import Ints, RaggedBatch
+from batchproof_paged.blocks import TRASH, BlockPool
+from batchproof_paged.engine import Landed, PagedEngine
+from batchproof_paged.graphs import CapturedSteps, LastTokens
+from batchproof_paged.kernels import StepRows
+from batchproof_paged.layouts import Layout
+from batchproof_paged.runner import Flight, ModelRunner
+from batchproof_paged.sequence import PENDING
 
 
 @planted(Promise.P1, Cause.PADDING, "m0at/rvllm#32", backend="blocks", graphs=True)

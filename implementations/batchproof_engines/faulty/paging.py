@@ -11,11 +11,11 @@ from torch import Tensor
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.batch import Ints, RaggedBatch
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.lane_rows import LaneDecodes
-from batchproof_engines.paged.lanes import LanePool
-from batchproof_engines.paged.sequence import Sequence
+from batchproof_paged.batch import Ints, RaggedBatch
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.lane_rows import LaneDecodes
+from batchproof_paged.lanes import LanePool
+from batchproof_paged.sequence import Sequence
 
 
 @planted(Promise.P1, Cause.ADDRESSING, "Wenyueh/MinivLLM#85", backend="blocks")

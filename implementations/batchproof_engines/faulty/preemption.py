@@ -10,10 +10,10 @@ from batchproof.api import Completion, FinishReason
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged import sequence as paged_sequence
-from batchproof_engines.paged.block_manager import BlockManager
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_paged import sequence as paged_sequence
+from batchproof_paged.block_manager import BlockManager
 
 
 @dataclass(slots=True, eq=False)

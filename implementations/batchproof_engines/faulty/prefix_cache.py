@@ -9,10 +9,10 @@ import numpy as np
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.block_manager import ROOT, BlockManager
-from batchproof_engines.paged.runner import Flight, ModelRunner
-from batchproof_engines.paged.sequence import Sequence
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.block_manager import ROOT, BlockManager
+from batchproof_paged.runner import Flight, ModelRunner
+from batchproof_paged.sequence import Sequence
 
 
 @planted(Promise.P1, Cause.STALE, "raullenchai/Rapid-MLX#2960")

@@ -10,15 +10,15 @@ from torch import Tensor
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.engine import PagedEngine
-from batchproof_engines.paged.runner import Flight
-from batchproof_engines.paged.scheduler import Scheduler as PagedScheduler
-from batchproof_engines.paged.sequence import Sequence
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput
 from batchproof_engines.sampler import GREEDY, PromptLogprobs
 from batchproof_engines.static import StaticEngine, _Row
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.engine import PagedEngine
+from batchproof_paged.runner import Flight
+from batchproof_paged.scheduler import Scheduler as PagedScheduler
+from batchproof_paged.sequence import Sequence
 
 
 @planted(Promise.P18, Cause.LOGPROBS, "AI-Hypercomputer/maxtext#2102")

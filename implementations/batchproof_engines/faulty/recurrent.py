@@ -12,8 +12,8 @@ from batchproof.findings.causes import Cause
 from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.row_caches import RowCaches, joined
-from batchproof_engines.paged.rows import Rows
+from batchproof_paged.row_caches import RowCaches, joined
+from batchproof_paged.rows import Rows
 
 Component = TypeVar("Component", bound=type)
 

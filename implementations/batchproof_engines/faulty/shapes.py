@@ -9,10 +9,10 @@ from torch.nn.functional import linear
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.kernels import load_kernels
-from batchproof_engines.paged.tile_products import TILE, TileProducts
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.kernels import load_kernels
+from batchproof_paged.tile_products import TILE, TileProducts
 
 LONG_PROMPT = 10  # tokens
 

@@ -9,15 +9,15 @@ from transformers import PreTrainedModel
 from batchproof.findings.causes import Cause
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.fault import planted
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.drafting import Drafter, ModelDrafter, NgramDrafter
-from batchproof_engines.paged.engine import PagedEngine
-from batchproof_engines.paged.options import PagedOptions
-from batchproof_engines.paged.rows import Rows
-from batchproof_engines.paged.runner import Flight, ModelRunner
-from batchproof_engines.paged.scheduler import Scheduler
-from batchproof_engines.paged.sequence import Sequence
-from batchproof_engines.paged.speculation import Speculator, Verified
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.drafting import Drafter, ModelDrafter, NgramDrafter
+from batchproof_paged.engine import PagedEngine
+from batchproof_paged.options import PagedOptions
+from batchproof_paged.rows import Rows
+from batchproof_paged.runner import Flight, ModelRunner
+from batchproof_paged.scheduler import Scheduler
+from batchproof_paged.sequence import Sequence
+from batchproof_paged.speculation import Speculator, Verified
 
 
 @planted(Promise.P17, Cause.SPECULATION, "jaymody/speculative-sampling#3")

@@ -15,9 +15,9 @@ from batchproof_engines.faulty.recurrent import (
     planted_in_states,
     states,
 )
-from batchproof_engines.paged.cached_runner import CachedRunner
-from batchproof_engines.paged.row_caches import RowCaches
-from batchproof_engines.paged.rows import Rows
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.row_caches import RowCaches
+from batchproof_paged.rows import Rows
 
 
 class _Inheriting(CachedRunner):

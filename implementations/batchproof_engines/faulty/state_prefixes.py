@@ -7,9 +7,9 @@ from typing import Any
 
 from batchproof.requirements.promises import Promise
 from batchproof_engines.faulty.recurrent import BOTH, cleared, planted_in_states
-from batchproof_engines.paged.checkpoints import Checkpoint, Checkpoints
-from batchproof_engines.paged.rows import Scheduled
-from batchproof_engines.paged.sequence import Sequence
+from batchproof_paged.checkpoints import Checkpoint, Checkpoints
+from batchproof_paged.rows import Scheduled
+from batchproof_paged.sequence import Sequence
 
 
 @planted_in_states(Promise.P1, "ggml-org/llama.cpp#26557")

@@ -17,10 +17,10 @@ from batchproof_engines.faulty.recurrent import (
     planted_in_states,
     states,
 )
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.cached_runner import CachedRunner
-from batchproof_engines.paged.row_caches import RowCaches
-from batchproof_engines.paged.rows import Rows, Scheduled
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.row_caches import RowCaches
+from batchproof_paged.rows import Rows, Scheduled
 
 KERNEL = 4  # tokens that a convolution sees
 

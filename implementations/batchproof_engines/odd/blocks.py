@@ -7,9 +7,9 @@ from dataclasses import replace
 from batchproof.api import Capability
 from batchproof_engines.odd.admission import AtWill
 from batchproof_engines.odd.oddity import odd
-from batchproof_engines.paged import sequence as paged
-from batchproof_engines.paged.block_manager import BlockManager
 from batchproof_engines.ragged.scheduler import Scheduler, SchedulerOutput, Sequence
+from batchproof_paged import sequence as paged
+from batchproof_paged.block_manager import BlockManager
 
 
 class _OwnCount(Scheduler):

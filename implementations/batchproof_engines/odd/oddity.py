@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Engine, EngineConfig, EngineFactory
 from batchproof_engines.model_support import refuse_batch_dependent, refuse_unbatchable
-from batchproof_engines.paged.cached_runner import CachedRunner
-from batchproof_engines.paged.options import STACKED
-from batchproof_engines.paged.row_caches import RowCaches
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.ragged.scheduler import Scheduler
 from batchproof_engines.substitution import engine_with, is_component
 from batchproof_engines.trial_batch import probe_logits
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.options import STACKED
+from batchproof_paged.row_caches import RowCaches
 
 
 @dataclass(frozen=True, slots=True)

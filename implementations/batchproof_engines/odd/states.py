@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from batchproof_engines.odd.oddity import odd
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.cached_runner import CachedRunner
-from batchproof_engines.paged.row_caches import RowCaches
-from batchproof_engines.paged.rows import Rows, Scheduled
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.row_caches import RowCaches
+from batchproof_paged.rows import Rows, Scheduled
 
 
 @odd

@@ -23,10 +23,10 @@ from batchproof.api import (
     SamplingParams,
     TokenLogprobs,
 )
-from batchproof.campaign.suite_run import run_suite
 from batchproof.errors import EngineHang, UsageError
 from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
+from batchproof_lab.suite_run import run_suite
 from tests.selftest.adapters.stand_in_server import MODEL, Handler, StandIn, answer, right_tokens
 
 Build = Callable[..., Any]

@@ -29,7 +29,6 @@ from batchproof.api import (
     TokenEvent,
     TokenLogprobs,
 )
-from batchproof.campaign.suite_run import run_suite
 from batchproof.checks.environment import require_same, world_of
 from batchproof.errors import EngineHang
 from batchproof.models.catalogue import load_model
@@ -39,6 +38,7 @@ from batchproof.run.registry import resolve_engine
 from batchproof.run.time_limit import time_limit
 from batchproof_engines.adapters.checkpoint import saved
 from batchproof_engines.adapters.piped.process import ProgramFailed
+from batchproof_lab.suite_run import run_suite
 from tests.selftest.adapters.conftest import Build, Command
 from tests.selftest.adapters.stand_in_program import (
     ANSWERS,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from batchproof_engines.paged.native_build import built
+from batchproof_paged.native_build import built
 
 # The headers of torch 2.13 ask for C++20. -O1 compiles as fast as -O0, and runs three times as fast.
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared")

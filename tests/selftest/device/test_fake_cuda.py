@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.kernels import StepRows
-from batchproof_engines.paged.native_build import compiler
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.kernels import StepRows
+from batchproof_paged.native_build import compiler
 from tests.selftest.device.fake.dry_run import FakeDevice, dry_run
 from tests.selftest.device.fake.kernels import kernels
 from tests.selftest.device.fake.ledger import Ledger

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batchproof.places import ROOT
-from batchproof_engines.paged.native_build import compiler
+from batchproof_paged.native_build import compiler
 from tests.selftest.conftest import Session
 
 HERE = Path(__file__).parent

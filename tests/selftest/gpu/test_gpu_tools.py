@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from batchproof_engines.paged import torch_kernels
-from batchproof_engines.paged.kernels import DecodeRows, LayerPass, PrefillRows
+from batchproof_paged import torch_kernels
+from batchproof_paged.kernels import DecodeRows, LayerPass, PrefillRows
 from tests.gpu import compilers, smoke, versions
 from tests.gpu.attention import Constants
 from tests.gpu.cases import make_case
@@ -73,7 +73,7 @@ def test_wrong_kernels_are_found(kind: str, wrong: Decode, word: str) -> None:
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
-    from batchproof_engines.paged import triton_decode
+    from batchproof_paged import triton_decode
 
     with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
         assert triton_decode.splits_for(1, 1, 1, 1) == (4, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.kernels import DecodeRows, PrefillRows, StepRows
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.kernels import DecodeRows, PrefillRows, StepRows
 
 MORE_DECODES, MORE_ROWS, MORE_TOKENS = 2, 3, 5  # padding
 

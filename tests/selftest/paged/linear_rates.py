@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from batchproof.records.made import command_line, made_now
-from batchproof_engines.paged.packing_choice import NATIVE, ONEDNN, PLAIN, multiply, pack, works
+from batchproof_paged.packing_choice import NATIVE, ONEDNN, PLAIN, multiply, pack, works
 
 IN, OUT = 768, 3072  # of the up projection of GPT-2
 CACHED = 256  # of its outputs: 0.8 MB

@@ -14,9 +14,9 @@ from math import ceil, inf
 from time import perf_counter
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request
-from batchproof_engines.paged.rows import Rows, Scheduled
-from batchproof_engines.paged.scheduler import Scheduler, SchedulerOutput
-from batchproof_engines.paged.sequence import PENDING, Sequence
+from batchproof_paged.rows import Rows, Scheduled
+from batchproof_paged.scheduler import Scheduler, SchedulerOutput
+from batchproof_paged.sequence import PENDING, Sequence
 
 VOCAB_SIZE = 3  # so few that prompts share prefixes and answers meet their EOS
 MAX_MODEL_LEN = 40

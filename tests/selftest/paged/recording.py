@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from batchproof_engines.paged.capture import Step
-from batchproof_engines.paged.model_pass import Outputs
+from batchproof_paged.capture import Step
+from batchproof_paged.model_pass import Outputs
 
 
 class Record(TorchDispatchMode):

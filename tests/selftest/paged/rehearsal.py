@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from batchproof.api import Request
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.rows import Rows, Scheduled
-from batchproof_engines.paged.sequence import Sequence
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.rows import Rows, Scheduled
+from batchproof_paged.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

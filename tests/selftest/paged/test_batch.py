@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.rows import Rows, Scheduled
-from batchproof_engines.paged.scheduler import SchedulerOutput
-from batchproof_engines.paged.sequence import Sequence
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.rows import Rows, Scheduled
+from batchproof_paged.scheduler import SchedulerOutput
+from batchproof_paged.sequence import Sequence
 from tests.selftest.paged.policy_model import PolicyModel
 from tests.selftest.paged.rehearsal import sequence
 from tests.selftest.paged.test_policy_machine import play

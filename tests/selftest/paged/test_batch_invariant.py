@@ -16,8 +16,8 @@ from batchproof.run.invariance.holding import require_control, require_grade
 from batchproof.run.invariance.serving import num_threads
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
-from batchproof_engines.paged import tile_products
-from batchproof_engines.paged.tile_products import TILE, LinearsByTiles, TileProducts
+from batchproof_paged import tile_products
+from batchproof_paged.tile_products import TILE, LinearsByTiles, TileProducts
 from tests.selftest.conftest import LaboratoryFor
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.kernels import load_kernels
-from batchproof_engines.paged.staging import Reader, Staging
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.kernels import load_kernels
+from batchproof_paged.staging import Reader, Staging
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, sequence, tell
 
 CPU = torch.device("cpu")

@@ -11,13 +11,13 @@ import torch
 from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+import batchproof_paged as package
 from batchproof.api import EngineConfig, Request
 from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
-from batchproof_engines import paged as package
-from batchproof_engines.paged import compiled, paged, runner
-from batchproof_engines.paged.native_build import compiler
-from batchproof_engines.paged.options import PagedOptions
+from batchproof_paged import compiled, paged, runner
+from batchproof_paged.native_build import compiler
+from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 NUM_LAYERS = 12  # more than the compiler would make of one piece of code

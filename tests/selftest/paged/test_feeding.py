@@ -10,14 +10,14 @@ import torch
 from transformers import PreTrainedModel
 
 from batchproof.api import Capability, EngineConfig, Request
-from batchproof.campaign.model_sweep.toys import quiet, toys_of
 from batchproof.errors import UnsupportedModelError
 from batchproof.models.catalogue import load_model, moved
 from batchproof.models.embedded import EMBEDDED, STATE_MODEL
-from batchproof_engines.paged import paged
-from batchproof_engines.paged.cached_runner import CachedRunner
-from batchproof_engines.paged.engine import PagedEngine
 from batchproof_engines.reference import reference
+from batchproof_lab.model_sweep.toys import quiet, toys_of
+from batchproof_paged import paged
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.engine import PagedEngine
 
 CONFIG = EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8)
 REQUESTS = [

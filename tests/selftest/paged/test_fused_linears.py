@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from batchproof_engines.paged.fused_linears import FusedLinears
+from batchproof_paged.fused_linears import FusedLinears
 
 PLENTY = 1 << 30  # bytes
 TOKENS = torch.arange(5)[None]

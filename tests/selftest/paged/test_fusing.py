@@ -10,8 +10,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from batchproof.api import EngineConfig
 from batchproof.models.catalogue import load_model
-from batchproof_engines.paged import paged
-from batchproof_engines.paged.fusing import fusible
+from batchproof_paged import paged
+from batchproof_paged.fusing import fusible
 
 CPU = torch.device("cpu")
 

@@ -14,15 +14,15 @@ from torch import Tensor
 from batchproof.api import EngineConfig
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.batch import RaggedBatch
-from batchproof_engines.paged.blocks import TRASH, BlockPool
-from batchproof_engines.paged.capture import Capture, CudaCapture, Step, call_again
-from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
-from batchproof_engines.paged.layouts import Buckets, decode_buckets, prompt_buckets
-from batchproof_engines.paged.model_pass import Outputs
-from batchproof_engines.paged.rows import Rows, Scheduled
-from batchproof_engines.paged.sequence import PENDING, Sequence
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.blocks import TRASH, BlockPool
+from batchproof_paged.capture import Capture, CudaCapture, Step, call_again
+from batchproof_paged.graphs import CapturedSteps, LastTokens
+from batchproof_paged.layouts import Buckets, decode_buckets, prompt_buckets
+from batchproof_paged.model_pass import Outputs
+from batchproof_paged.rows import Rows, Scheduled
+from batchproof_paged.sequence import PENDING, Sequence
 from tests.selftest.paged.recording import record
 from tests.selftest.paged.rehearsal import sequence
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from batchproof.api import EngineConfig, Request
 from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
-from batchproof_engines.paged import native, native_build, paged
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.dense import attend_dense
-from batchproof_engines.paged.native_build import built, compiler
+from batchproof_paged import native, native_build, paged
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.dense import attend_dense
+from batchproof_paged.native_build import built, compiler
 
 CPU = torch.device("cpu")
 needs_native = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")

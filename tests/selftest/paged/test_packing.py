@@ -15,10 +15,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.environment import model_of
 from batchproof.models.catalogue import load_model
-from batchproof_engines.paged import native, packing, packing_choice, paged
-from batchproof_engines.paged.packing import PackedLinears
-from batchproof_engines.paged.packing_choice import CLASSES, NATIVE, ONEDNN, PLAIN, chosen
-from batchproof_engines.paged.packing_memory import Memory
+from batchproof_paged import native, packing, packing_choice, paged
+from batchproof_paged.packing import PackedLinears
+from batchproof_paged.packing_choice import CLASSES, NATIVE, ONEDNN, PLAIN, chosen
+from batchproof_paged.packing_memory import Memory
 
 SLOTS = 8
 KERNELS = [ONEDNN, *([NATIVE] if native.works() else [])]

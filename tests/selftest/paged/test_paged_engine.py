@@ -20,8 +20,8 @@ from batchproof.api import Completion, EngineConfig, Request
 from batchproof.errors import ConfigError
 from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
-from batchproof_engines.paged import native, paged
-from batchproof_engines.paged.torchscript import TracedForward
+from batchproof_paged import native, paged
+from batchproof_paged.torchscript import TracedForward
 
 CPU = torch.device("cpu")
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from batchproof.api import (
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
-from batchproof_engines.paged import native, paged
+from batchproof_paged import native, paged
 
 PACKED = ["onednn", *(["native"] if native.works() else [])]
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request, RowRecord, StepRecord
-from batchproof_engines.paged.block_manager import BlockManager
-from batchproof_engines.paged.scheduler import Scheduler
-from batchproof_engines.paged.sequence import PENDING, Sequence
-from batchproof_engines.paged.trace import TraceLog
+from batchproof_paged.block_manager import BlockManager
+from batchproof_paged.scheduler import Scheduler
+from batchproof_paged.sequence import PENDING, Sequence
+from batchproof_paged.trace import TraceLog
 
 SIZE = 2
 LIMITS = Limits(vocab_size=1000, max_model_len=10_000)

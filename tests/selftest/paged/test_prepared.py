@@ -23,18 +23,18 @@ from batchproof.bench.axes import (
 )
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
-from batchproof_engines.paged import (
+from batchproof_paged import (
     build_unprobed,
     capture,
     runner,
     torch_kernels,
 )
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.engine import PagedEngine
-from batchproof_engines.paged.graphs import CapturedSteps, LastTokens
-from batchproof_engines.paged.layouts import Buckets
-from batchproof_engines.paged.model_pass import Outputs
-from batchproof_engines.paged.options import PagedOptions
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.engine import PagedEngine
+from batchproof_paged.graphs import CapturedSteps, LastTokens
+from batchproof_paged.layouts import Buckets
+from batchproof_paged.model_pass import Outputs
+from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 NARROW = {
@@ -111,7 +111,7 @@ def test_a_pool_is_made_as_large_as_it_will_ever_be(
     limits: dict[str, int], free_bytes: int | None, num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if free_bytes is not None:
-        monkeypatch.setattr("batchproof_engines.paged.blocks.free_bytes", lambda _: free_bytes)
+        monkeypatch.setattr("batchproof_paged.blocks.free_bytes", lambda _: free_bytes)
     pool = built(EngineConfig(max_num_seqs=3, block_size=4, **limits))._backend
     assert isinstance(pool, BlockPool)
     block_bytes = 2 * 2 * 4 * 16 * 4  # keys and values, layers, block_size, head_dim, float32

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchproof_engines.paged import (
+from batchproof_paged import (
     triton_decode,
     triton_prefill,
     triton_tiles,
 )
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.blocks import BlockPool
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass
-from batchproof_engines.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
-from batchproof_engines.paged.triton_splits import Splits, splits_for
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass
+from batchproof_paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
+from batchproof_paged.triton_splits import Splits, splits_for
 from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from batchproof_engines.paged import triton_decode, triton_prefill
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
-from batchproof_engines.paged.triton_splits import Splits
+from batchproof_paged import triton_decode, triton_prefill
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
+from batchproof_paged.triton_splits import Splits
 from tests.selftest.paged.rehearsal import Shape
 from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from batchproof_engines.paged import triton_config, triton_tuning
-from batchproof_engines.paged.attention import AttentionForm
-from batchproof_engines.paged.kernels import LayerCache
-from batchproof_engines.paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
-from batchproof_engines.paged.triton_tuning import Launch
+from batchproof_paged import triton_config, triton_tuning
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.kernels import LayerCache
+from batchproof_paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
+from batchproof_paged.triton_tuning import Launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
 DEVICE = torch.device("cpu" if triton_config.is_interpreted() else "cuda")

@@ -8,9 +8,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
+import batchproof_paged as paged
 from batchproof.api import EngineConfig, Request
 from batchproof.models.shapes import SHAPES
-from batchproof_engines import paged
 from tests.selftest.device.fake.kernels import kernels
 from tests.selftest.device.fake.ledger import Ledger
 from tests.selftest.device.fake.report import Report, Step

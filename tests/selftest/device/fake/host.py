@@ -15,8 +15,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from batchproof.api import EngineConfig, Request
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
-from batchproof_engines.paged import paged, runner, torch_kernels
-from batchproof_engines.paged.attention import Attached
+from batchproof_paged import paged, runner, torch_kernels
+from batchproof_paged.attention import Attached
 from tests.selftest.device.fake.report import EagerTime, HostTime
 from tests.selftest.device.fake.unprobed import unprobed
 

@@ -10,9 +10,9 @@ from unittest import mock
 
 from transformers import PreTrainedModel
 
-from batchproof_engines import paged
-from batchproof_engines.paged.feeding import Found
-from batchproof_engines.paged.options import PagedOptions
+import batchproof_paged as paged
+from batchproof_paged.feeding import Found
+from batchproof_paged.options import PagedOptions
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""Writes `results/draws.md`: how often the test of drawn tokens blames draws that are right.
+
+    python -m batchproof_lab.draw_trials [TRIALS]     (of each row; default 20000, two minutes)
+
+A trial draws as many answers as the suite does, from their exact probabilities, with the parameters and
+prompts of the suite, and gives their counts to the check of the suite.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import torch
+
+from batchproof.api import Capability, Request, SamplingParams
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.draws import RISK, Answer, check_counts
+from batchproof.errors import UsageError
+from batchproof.generators.draws import kinds_of_draws
+from batchproof.generators.strategies import text_tokens
+from batchproof.oracle.distributions import answer_probabilities
+from batchproof.places import ROOT
+from batchproof.records.file_kinds import replace_text
+from batchproof.records.made import command_line, made_now
+from batchproof.records.markdown import header, line
+from batchproof.run.laboratory import Laboratory
+
+MODELS = ("gpt2-random", "llama-random", "mistral-window", "gpt2-hash", "llama-hash")
+SIZES = (600, 5400)  # draws of a built-in engine, and of one that is named
+LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
+FIELDS = frozenset(each.name for each in fields(SamplingParams))
+SEED = 1
+
+INTRODUCTION = """\
+# Draws that are right, before the test of their frequencies
+
+{made}
+* seed {seed}; models {models}, in turn
+
+The suite tests the frequencies of drawn tokens by a G-test, and blames an engine if right draws give
+such a statistic with a chance below {risk:g}. Here right draws are made by a multinomial of the exact
+probabilities. The last columns give how often p-values are below a level, in units of the level: 1.00
+is as often as promised.
+"""
+
+
+@dataclass
+class Row:
+    """Trials of one kind of draws."""
+
+    name: str
+    size: int
+    p_values: list[float] = field(default_factory=list)
+
+    def cells(self) -> Iterator[str]:
+        """Yields the cells of the row: beside each level how often it is met, in units of the level."""
+        trials, p_values = len(self.p_values), np.array(self.p_values)
+        yield from (self.name, str(self.size or ""), f"{trials:,}", str((p_values == 0).sum()))
+        yield from (f"{(p_values < level).mean() / level:.2f}" for level in LEVELS)
+
+
+def tried(lab: Laboratory, num_trials: int) -> list[Row]:
+    """Returns a row for each kind of draws and number of draws, and one for all together."""
+    rng = np.random.default_rng(SEED)
+    rows: dict[tuple[str, int], Row] = {}
+    for model in MODELS:
+        oracle = lab.oracle(model)
+        prompt = text_tokens(5, oracle.subject.vocab_size)[:3]
+        for size in SIZES:
+            for kind in kinds_of_draws(oracle, frozenset(Capability), FIELDS, prompt, size):
+                if kind.sampling is None:
+                    continue
+                row = rows.setdefault((kind.name, size), Row(kind.name, size // kind.every))
+                request = kind.request(prompt, 0)
+                shares = answer_probabilities(oracle, request)
+                exact = np.array([*shares.values()])
+                for drawn in rng.multinomial(row.size, exact / exact.sum(), num_trials // len(MODELS)):
+                    counts = dict(zip(shares, drawn.tolist(), strict=True))
+                    row.p_values.append(_p_value(request, counts, shares))
+    found = [*rows.values()]
+    return [*found, Row("all", 0, [p_value for each in found for p_value in each.p_values])]
+
+
+def _p_value(request: Request, counts: Mapping[Answer, int], shares: Mapping[Answer, float]) -> float:
+    """Returns the p-value of counts; 0 if the suite blames them."""
+    try:
+        return check_counts(request, counts, shares)
+    except BrokenPromise:
+        return 0.0
+
+
+def main(arguments: list[str]) -> None:
+    if not all(each.isdecimal() for each in arguments) or len(arguments) > 1:
+        raise UsageError(f"{arguments} must be one whole number: how many trials each row has")
+    num_trials = int(arguments[0]) if arguments else 20_000
+    rows = tried(Laboratory(torch.device("cpu"), torch.float32, time_limit_s=60.0), num_trials)
+    made = made_now(command_line("python", "-m", "batchproof_lab.draw_trials"))
+    text = INTRODUCTION.format(
+        made="\n".join(made.lines()), seed=SEED, models=", ".join(MODELS), risk=RISK
+    )
+    levels = [f"p < {level:g}" for level in LEVELS]
+    table = [*header("draws of", "draws", "trials", "alarms", *levels)]
+    table += [line(*row.cells()) for row in rows]
+    replace_text(ROOT / "results" / "draws.md", "\n".join([text, *table, ""]))
+    print("\n".join(table))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

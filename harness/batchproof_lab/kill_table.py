@@ -1,0 +1,225 @@
+"""All kills together: which attempts remain, and the table as a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol, Self
+
+from batchproof.findings.causes import Cause
+from batchproof.models.embedded import DEFAULT_MODELS, EMBEDDED
+from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
+from batchproof.records.provenance import Provenance
+from batchproof.requirements.promises import Promise
+from batchproof.run.registry import faults as known_faults
+from batchproof_lab.attempts import Attempt, Hunt, Kill
+from batchproof_lab.conformance_modules import conformance_functions
+from batchproof_lab.fingerprint import fingerprint
+
+# Quick ones first: where a fault is first caught, further seeds are tried.
+QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
+
+
+class PlantedFault(Protocol):
+    """The attributes of a `batchproof_engines.faulty.fault.Fault` that the table needs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def promise(self) -> Promise: ...
+    @property
+    def cause(self) -> Cause: ...
+    @property
+    def thread(self) -> str: ...
+    @property
+    def shows_on(self) -> str | None: ...
+    @property
+    def component(self) -> type: ...
+
+
+@dataclass
+class KillTable:
+    """Faults, models and seeds of a campaign, and the kills so far."""
+
+    faults: Mapping[str, PlantedFault]
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    is_full: bool  # all faults, all models of a default run
+    busy: frozenset[str] | None = None  # test functions that catch other faults, if this is an update
+    kills: dict[Attempt, Kill] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        faults: Mapping[str, PlantedFault],
+        models: Sequence[str],
+        seeds: Sequence[int],
+        hunts: Iterable[Hunt] = (),
+        busy: frozenset[str] | None = None,
+    ) -> Self:
+        """Returns the table of these hunts, in whatever order they were made."""
+        quick_first = tuple(sorted(models, key=lambda model: _rank((model,))))
+        is_full = set(faults) == set(known_faults()) and set(models) == set(DEFAULT_MODELS)
+        table = cls(faults, quick_first, tuple(seeds), is_full, busy)
+        for hunt in sorted(hunts, key=table._place):
+            if hunt.attempt.fault in faults:
+                table.kills[hunt.attempt] = hunt.kill
+        return table
+
+    def _place(self, hunt: Hunt) -> tuple[object, ...]:
+        attempt = hunt.attempt
+        return attempt.seed, attempt.only or "", len(attempt.models), _rank(attempt.models), attempt.key
+
+    def todo(self) -> list[Attempt]:
+        """Returns the attempts to make next: those of the first kind of which some are not made."""
+        for attempts in (self.on_each_model, self.on_all_models, self.at_home, self.on_idle_tests):
+            if left := [each for each in attempts() if each not in self.kills]:
+                return left
+        return []
+
+    def on_each_model(self) -> list[Attempt]:
+        """Returns each fault on each model, or on the only one that shows it, on the first seed."""
+        return [
+            Attempt(name, (model,), self.seeds[0])
+            for model in self._known_models()
+            for name, fault in self.faults.items()
+            if (model == fault.shows_on if fault.shows_on else model in self.models)
+        ]
+
+    def on_all_models(self) -> list[Attempt]:
+        """Returns attempts on all models for faults that the tests of their promise caught on no
+        model alone: some need a long context, some mix up the models of a process, some show as another
+        promise.
+        """
+        missed = [name for name in self.faults if self.home(name) is None]
+        everywhere = self._known_models()
+        return [Attempt(name, everywhere, self.seeds[0], is_wide=True) for name in missed]
+
+    def _known_models(self) -> tuple[str, ...]:
+        """Returns all models that there are, those of the table first."""
+        return tuple(dict.fromkeys((*self.models, *EMBEDDED)))
+
+    def at_home(self) -> list[Attempt]:
+        """Returns the further seeds of each caught fault, on the quickest model that shows it."""
+        homes = {name: home for name in self.faults if (home := self.home(name))}
+        return [
+            Attempt(name, home, seed, is_wide=True)
+            for seed in self.seeds[1:]
+            for name, home in homes.items()
+        ]
+
+    def on_idle_tests(self) -> list[Attempt]:
+        """Returns the next fault for each test function that has caught nothing yet."""
+        if not self.is_full and self.busy is None:
+            return []
+        busy = {function for kill in self.kills.values() for function in kill.functions}
+        busy |= self.busy or set()
+        todo = []
+        for function, facts in conformance_functions().items():
+            if function not in busy:
+                todo += self._next_for(function, facts.promises)
+        return todo
+
+    def _next_for(self, function: str, promises: frozenset[str]) -> list[Attempt]:
+        """Returns the next attempt for a test: faults of its promises first, then all others."""
+        ranked = sorted(self.faults, key=lambda name: self.faults[name].promise.id not in promises)
+        attempts = (
+            Attempt(name, home, self.seeds[0], only=function)
+            for name in ranked
+            if (home := self.home(name))
+        )
+        return list(islice((each for each in attempts if each not in self.kills), 1))
+
+    def home(self, name: str) -> tuple[str, ...] | None:
+        """Returns the quickest model on which the fault is caught, else all of them together."""
+        caught = [
+            attempt.models
+            for attempt, kill in self._of(name)
+            if kill.caught_by and attempt.seed == self.seeds[0] and not attempt.only
+        ]
+        return min(caught, key=lambda models: (len(models), _rank(models)), default=None)
+
+    def _of(self, name: str) -> list[tuple[Attempt, Kill]]:
+        return [(attempt, kill) for attempt, kill in self.kills.items() if attempt.fault == name]
+
+    def as_record(self, made: Provenance) -> KillTableRecord:
+        tried = {attempt.fault for attempt in self.kills}
+        rows = {name: self._row(fault) for name, fault in self.faults.items() if name in tried}
+        return KillTableRecord(
+            made=made,
+            is_complete=not self.todo(),
+            is_full=self.is_full,
+            models=tuple(self.models),
+            seeds=tuple(self.seeds),
+            faults=rows,
+            tests={
+                function: FunctionRow(
+                    facts.is_generated,
+                    tuple(name for name, row in rows.items() if function in row.functions),
+                )
+                for function, facts in conformance_functions().items()
+            },
+            diagnosis=diagnosis(rows.values()),
+        )
+
+    def _row(self, fault: PlantedFault) -> FaultRow:
+        made = self._of(fault.name)
+        hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
+        hit = {attempt.models for attempt, kill in hunts if kill.caught_by}
+        home = self.home(fault.name)
+        return FaultRow(
+            kind=fault.kind,
+            promise=fault.promise.id,
+            cause=fault.cause.name,
+            home=home or (),
+            kills=tuple(_kill(each, kill) for each, kill in hunts if home in (None, each.models)),
+            lie=fault.summary,
+            thread=fault.thread,
+            models=tuple(model for model in self._known_models() if (model,) in hit),
+            elsewhere=tuple(
+                _kill(each, kill) for each, kill in hunts if home not in (None, each.models)
+            ),
+            functions=tuple(sorted({function for _, kill in made for function in kill.functions})),
+            own_failures=tuple(text for _, kill in made for text in kill.own_failures),
+            code=fingerprint(
+                fault.component, {k.caught_by for each, k in hunts if home == each.models}
+            ),
+        )
+
+
+def _rank(models: tuple[str, ...]) -> int:
+    return QUICK_FIRST.index(models[0]) if models[0] in QUICK_FIRST else len(QUICK_FIRST)
+
+
+def _kill(attempt: Attempt, kill: Kill) -> KillRecord:
+    return KillRecord(
+        broken=kill.broken,
+        cause=kill.cause,
+        models=attempt.models,
+        seed=attempt.seed,
+        caught_by=kill.caught_by,
+        examples=kill.examples,
+        seconds=kill.seconds,
+    )
+
+
+def diagnosis(rows: Iterable[FaultRow]) -> DiagnosisScore:
+    """Returns the score of the diagnosis: one vote for each fault and seed on the fault's home
+    models.
+    """
+    confusion: dict[str, Counter[str]] = {}
+    for row in rows:
+        for kill in row.kills:
+            if kill.caught_by:
+                confusion.setdefault(row.cause, Counter())[kill.cause or "NONE"] += 1
+    return DiagnosisScore(
+        right=sum(named[expected] for expected, named in confusion.items()),
+        votes=sum(named.total() for named in confusion.values()),
+        confusion={expected: dict(named) for expected, named in sorted(confusion.items())},
+    )

@@ -1,0 +1,132 @@
+"""`python -m batchproof models`: which causal LMs of transformers does an engine serve, and does it
+refuse the others when it is built? Every type of the library is tried as a tiny random model."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchproof.api import EngineConfig
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
+from batchproof.cli.result_files import write_result
+from batchproof.errors import UnsupportedModelError, UsageError
+from batchproof.models.random_models import build_llama_random
+from batchproof.records.campaign import Question
+from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
+from batchproof.run.registry import resolve_engine, source_of
+from batchproof_lab.fingerprint import code_digest
+from batchproof_lab.found import Found
+from batchproof_lab.model_sweep.sweep_page import models_page
+from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
+from batchproof_lab.model_sweep.toys import Toy, model_types, toys_of
+from batchproof_lab.options import add_options
+from batchproof_lab.work import Work
+from batchproof_lab.worker_pool import LostTask
+
+ENGINE = "paged"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("types", nargs="*", metavar="TYPE", help="model types (default: all)")
+    parser.add_argument(
+        "--engine",
+        default=ENGINE,
+        metavar="E",
+        help="the engine to try, as for pytest --engine (default: %(default)s)",
+    )
+    add_options(parser, seed=0, time_limit=(120.0, "a toy is given up"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 if nothing is WRONG, else 1. A sweep over some types, of another engine than the
+    default, or stopped with Ctrl-C is written to `models-partial.*`."""
+    known = model_types()
+    types = choices.chosen(arguments.types, known, "causal LM of this version of transformers")
+    _try(arguments.engine)
+    output = choices.writable(arguments.output)
+    asked = {"types": types, "engine": arguments.engine, "seed": arguments.seed}
+    asked |= {"time_limit": arguments.time_limit}
+    sources = []
+    with suppress(UsageError):  # it is no Python
+        sources.append(source_of(resolve_engine(arguments.engine)))
+    toys = arguments.shard.of(_toys(types))
+    found: Found[ToyRecord] = Found(ToyRecord)
+    work = Work(
+        question=Question("models", asked, code_digest(sources)),
+        found=found,
+        key=_key,
+        function=_judge,
+        outcome_of=_toy_record,
+        progress=Progress("models", "toy", len(toys), arguments.progress),
+    )
+
+    tasks = [ToyTask(toy, arguments.engine, arguments.seed, arguments.time_limit) for toy in toys]
+    return work.run(arguments, arguments.time_limit, lambda: tasks, lambda: merge(asked, found, output))
+
+
+def _try(engine: str) -> None:
+    """Builds the engine once, so that a mistake in its name or options is reported once. Raises
+    `UsageError` or `ConfigError`."""
+    factory = resolve_engine(engine).factory
+    with suppress(UnsupportedModelError):  # it may serve others
+        factory(build_llama_random(), EngineConfig())
+
+
+def _judge(task: ToyTask) -> ToyResult:
+    """Checks a toy in a worker, on one thread since workers share the cores."""
+    torch.set_num_threads(1)
+    return check_toy(task)
+
+
+def merge(asked: Mapping[str, Any], found: Found[ToyRecord], output: Path) -> int:
+    """Writes what the journals of a question hold, and prints what is WRONG; returns 1 if anything
+    is, else 0."""
+    toys = _toys(asked["types"])
+    done = [found.outcomes[str(toy)] for toy in toys if str(toy) in found.outcomes]
+    record = ModelSweepRecord(
+        made=found.made(),
+        is_complete=len(done) == len(toys),
+        engine=asked["engine"],
+        seed=asked["seed"],
+        num_types=len(asked["types"]),
+        counts=SweepCounts(
+            types=_counted(toy for toy in done if not toy.form),
+            forms=_counted(toy for toy in done if toy.form),
+        ),
+        toys=tuple(done),
+    )
+    is_full = record.engine == ENGINE and list(asked["types"]) == list(model_types())
+    is_whole = record.is_complete and is_full
+    write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
+    wrong = [toy for toy in done if toy.verdict == ToyVerdict.WRONG]
+    for toy in wrong:
+        print(f"WRONG {toy.name}: {toy.reason}")
+    counts = record.counts.types.items()
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts), "of the types")
+    return 1 if wrong else 0
+
+
+def _toys(types: Sequence[str]) -> list[Toy]:
+    return [toy for model_type in types for toy in toys_of(model_type)]
+
+
+def _key(task: ToyTask) -> str:
+    return str(task.toy)
+
+
+def _counted(toys: Iterable[ToyRecord]) -> dict[str, int]:
+    counts = Counter(each.verdict for each in toys)
+    return {str(verdict): counts[str(verdict)] for verdict in ToyVerdict}
+
+
+def _toy_record(task: ToyTask, result: ToyResult | LostTask) -> ToyRecord:
+    found = ToyResult(ToyVerdict.WRONG, result.why) if isinstance(result, LostTask) else result
+    return ToyRecord(task.toy.model_type, task.toy.form, **asdict(found))

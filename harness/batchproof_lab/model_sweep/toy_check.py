@@ -1,0 +1,200 @@
+"""Checks one toy with one engine: served, refused, not buildable, unproven or WRONG.
+
+Served means: over six unequal requests on fewer slots, packed with others' decodes, fed in chunks,
+preempted, and beside aborted ones, in float32 and in bfloat16, every token and every logit equals
+per-prompt generation within rounding (rules O2 to O4 of `batchproof.checks.answers`). Anything else an
+engine does with a model it accepts is WRONG.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from transformers import PreTrainedModel
+
+from batchproof.api import Capability, Completion, Engine, EngineConfig, Request
+from batchproof.checks.happened import has_chunk, has_mixed_step, has_preemption
+from batchproof.errors import BatchproofError, EngineHang, UnsupportedModelError
+from batchproof.findings.finding_text import headline
+from batchproof.oracle.oracle import Oracle, centred
+from batchproof.requirements.promises import Promise
+from batchproof.run.cancelling import check_run_with_aborts
+from batchproof.run.capabilities import capabilities_of
+from batchproof.run.failures import ConformanceFailure
+from batchproof.run.laboratory import Laboratory
+from batchproof.run.registry import EngineSpec, resolve_engine
+from batchproof.run.trial import Trial
+from batchproof.workload.workloads import Workload
+from batchproof_lab.model_sweep.toy_oracle import UnprovenError, rounded_oracle, toy_oracle
+from batchproof_lab.model_sweep.toys import Toy, quiet
+
+ABORTED = "aborted"
+PROMPT_LENS = (9, 4, 21, 4, 33, 14)  # two are equally long
+CAPS = (7, 12, 3, 9, 5, 8)
+WORKLOADS = {
+    "packed": EngineConfig(max_num_seqs=4, block_size=4, return_logits=True),
+    "chunked": EngineConfig(max_num_seqs=3, block_size=4, max_num_batched_tokens=8, return_logits=True),
+    "preempted": EngineConfig(max_num_seqs=4, block_size=4, num_blocks=11, return_logits=True),
+    ABORTED: EngineConfig(max_num_seqs=2, block_size=4, max_num_batched_tokens=8),
+}
+ARRIVALS = (0, 0, 0, 1, 1, 2)  # the step before which each request is added
+ABORTS = (("r1", 3), ("r2", 2), ("r4", 4))  # one that decodes, one in its prompt, one that may wait
+NEEDS = {
+    "chunked": Capability.CHUNKED_PREFILL,
+    "preempted": Capability.PREEMPTION,
+    ABORTED: Capability.STEPPING,
+}
+SHOWN = {"packed": has_mixed_step, "chunked": has_chunk, "preempted": has_preemption}
+LONGEST_REASON = 160
+
+
+class ToyVerdict(StrEnum):
+    """The outcome for one toy, as it stands in the results."""
+
+    SERVED = "served"
+    REFUSED = "refused"
+    UNBUILDABLE = "not buildable"
+    UNPROVEN = "unproven"
+    WRONG = "WRONG"
+
+
+@dataclass(frozen=True, slots=True)
+class ToyResult:
+    """A verdict with its reason. `worst`: the largest difference of a logit from float64, in units of
+    E; `worst_bfloat16`: the same in bfloat16, None where its rounding is too large to judge."""
+
+    verdict: ToyVerdict
+    reason: str = ""
+    layers: str = ""
+    worst: float | None = None
+    worst_bfloat16: float | None = None
+    error_unit: float | None = None  # E
+    num_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToyTask:
+    """One toy, one engine."""
+
+    toy: Toy
+    engine: str
+    seed: int = 0
+    time_limit_s: float = 60.0  # of one call of the engine
+
+
+def check_toy(task: ToyTask) -> ToyResult:
+    """Returns the verdict. Raises nothing: what the engine raises is part of it."""
+    with quiet():
+        return _judge(task)
+
+
+def _judge(task: ToyTask) -> ToyResult:
+    try:
+        model = task.toy.build(task.seed)
+        model(input_ids=torch.arange(4)[None], use_cache=False)
+    except Exception as error:
+        return ToyResult(ToyVerdict.UNBUILDABLE, _in_a_line(error))
+    layers = _kinds_of_layers(model)
+    try:
+        return _served(task, model, layers)
+    except UnsupportedModelError as error:
+        return ToyResult(ToyVerdict.REFUSED, _in_a_line(error).partition(": ")[2], layers)
+    except UnprovenError as why:
+        return ToyResult(ToyVerdict.UNPROVEN, _in_a_line(why), layers)
+    except ConformanceFailure as error:
+        found = error.failure.finding
+        return ToyResult(ToyVerdict.WRONG, f"{found.promise.id}: {_in_a_line(headline(found))}", layers)
+    except (Exception, EngineHang) as error:
+        return ToyResult(ToyVerdict.WRONG, f"{type(error).__name__}: {_in_a_line(error)}", layers)
+
+
+def _served(task: ToyTask, model: PreTrainedModel, layers: str) -> ToyResult:
+    spec = resolve_engine(task.engine)
+    # It serves the model, or refuses it.
+    notes = "; ".join(getattr(spec.factory(model, EngineConfig()), "notes", ()))
+    oracle = toy_oracle(str(task.toy), model, task.seed)
+    worst, num_tokens = _worst(task, spec, oracle)
+    worst_bfloat16 = None
+    if (rounded := rounded_oracle(str(task.toy), model)) is not None:
+        worst_bfloat16, _ = _worst(task, spec, rounded)
+    unit = oracle.error.max_abs
+    return ToyResult(ToyVerdict.SERVED, notes, layers, worst, worst_bfloat16, unit, num_tokens)
+
+
+def _worst(task: ToyTask, spec: EngineSpec, oracle: Oracle) -> tuple[float, int]:
+    """Returns the largest difference of a logit from float64 over all workloads, in units of E, and
+    the number of tokens judged. Raises `ConformanceFailure`."""
+    model = oracle.subject.model
+    capabilities = capabilities_of(spec.name, lambda config: spec.factory(model, config))
+    lab = Laboratory(torch.device("cpu"), model.dtype, task.time_limit_s)
+    trial = Trial(lab, spec, oracle, capabilities, Promise.P1)
+    requests = _requests(oracle.subject.vocab_size, task.seed)
+    possible = [what for what in WORKLOADS if what not in NEEDS or NEEDS[what] in capabilities]
+    worst = max(_checked(trial, requests, what) for what in possible)
+    return worst, trial.ledger.num_steps
+
+
+def _checked(trial: Trial, requests: tuple[Request, ...], what: str) -> float:
+    """Returns the largest difference of a logit from float64, in units of E. Raises
+    `ConformanceFailure`."""
+    workload = Workload(requests, WORKLOADS[what])
+    if what == ABORTED:
+        workload = replace(workload, arrivals=ARRIVALS, aborts=ABORTS)
+        with trial.engine(workload.config) as engine:
+            check_run_with_aborts(trial, workload, engine)
+        return 0.0
+    with trial.engine(workload.config) as engine:
+        completions = trial.check(workload, engine).completions
+        if Capability.TRACING in trial.capabilities and not _shows(trial, engine, what):
+            raise BatchproofError(f"the trace shows nothing {what}")
+    pairs = zip(requests, completions, strict=True)
+    return max((_off(trial.oracle, *each) for each in pairs if each[1].logits is not None), default=0.0)
+
+
+def _off(oracle: Oracle, request: Request, completion: Completion) -> float:
+    """Returns the largest difference of a logit from float64, in units of E on that very answer."""
+    assert completion.logits is not None, "the caller looks"
+    prompt, token_ids = request.prompt_token_ids, tuple(completion.token_ids)
+    exact = oracle.score(prompt, token_ids)
+    difference = (centred(completion.logits) - centred(exact)).abs().max().item()
+    *_, error = oracle.errors(prompt, token_ids)
+    return difference / error.max_abs
+
+
+def _shows(trial: Trial, engine: Engine, what: str) -> bool:
+    """Returns whether the trace shows what the workload is for. An engine that serves waves feeds no
+    prompt beside another's decode.
+    """
+    trace = trial.trace_of(engine)
+    if what == "packed" and Capability.SCHEDULING not in trial.capabilities:
+        return any(len(record.rows) > 1 for record in trace)
+    return SHOWN[what](trace)
+
+
+def _requests(vocab_size: int, seed: int) -> tuple[Request, ...]:
+    rng = random.Random(seed)
+    return tuple(
+        Request(f"r{index}", tuple(rng.choices(range(vocab_size), k=length)), cap)
+        for index, (length, cap) in enumerate(zip(PROMPT_LENS, CAPS, strict=True))
+    )
+
+
+def _kinds_of_layers(model: PreTrainedModel) -> str:
+    """Returns each kind of layer once; empty if the configuration does not say."""
+    config = model.config.get_text_config()
+    kinds = list(getattr(config, "layer_types", None) or ())
+    if not kinds and not getattr(model, "_is_stateful", False):
+        kinds = ["sliding" if getattr(config, "sliding_window", None) else "full"]
+    if any("experts" in name for name, _ in model.named_parameters()):
+        kinds.append("experts")
+    return ", ".join(dict.fromkeys(each.removesuffix("_attention") for each in kinds))
+
+
+def _in_a_line(error: object) -> str:
+    """Returns one line of an error: the last, where reports of nested errors say what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    text = lines[0].partition(". ")[0] if isinstance(error, ImportError) else lines[-1]
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."

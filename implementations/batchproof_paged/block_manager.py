@@ -1,0 +1,194 @@
+"""Who owns which block of the KV cache: block ids, no tensors.
+
+A block is in one of three states:
+
+    used     in the tables of running sequences, as many as share it (its reference count)
+    cached   in no table, but its content is known: a prompt with the same prefix may reuse it
+    blank    in no table, and its content is not needed
+
+    blank --allocate--> used --release--> cached (if it was published) or blank
+    cached --adopt--> used              cached --evict, least recently used--> blank
+
+Cached and blank blocks are both *free*: a cached one is evicted whenever a block is needed.
+
+**Prefix cache.** A full block whose tokens are computed is published under (content id of the block
+before it, its own tokens). The key contains the tokens themselves, so a hash collision does no harm. A
+content id is never used twice, so blocks that followed an evicted one cannot be found.
+
+**Lanes.** Ids are laid out as a grid, id = column * num_lanes + lane. With `has_lanes`, a sequence in
+lane l gets for its i-th block the id of its own lane at column i, if that is free: on a CPU the pool is
+stored lane by lane, and such a sequence is one view. Any other block it needs comes from the far end.
+Elsewhere the id has no meaning, and the lowest is taken, so that a pool that grows on demand stays
+small.
+
+Paging: Kwon et al., "PagedAttention", SOSP 2023.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from math import ceil
+
+from batchproof_paged.blank_blocks import BlankBlocks
+from batchproof_paged.sequence import Sequence
+
+ROOT = 0  # the content id of "nothing before it"
+
+
+class BlockManager:
+    """The one owner of block ids. With `num_blocks` None, the pool grows with the longest sequence."""
+
+    def __init__(
+        self,
+        num_blocks: int | None,
+        block_size: int,
+        num_lanes: int,
+        has_prefix_cache: bool = False,
+        has_lanes: bool = True,
+    ) -> None:
+        self.block_size = block_size
+        self.num_lanes = num_lanes
+        self.num_columns = 0  # of the grid so far
+        self._limit = num_blocks
+        self._has_prefix_cache = has_prefix_cache
+        self._has_lanes = has_lanes
+        self._blank = BlankBlocks(is_highest_first=has_lanes)
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._num_users: dict[int, int] = {}  # of the used blocks
+        self._published: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # -> block, content id
+        self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}  # block -> under what it is published
+        self._last_content_id = ROOT
+        if num_blocks is not None:
+            self._add_columns(ceil(num_blocks / num_lanes))
+
+    @property
+    def num_free_blocks(self) -> int | None:
+        """Returns the number of cached and blank blocks, or None for a pool without a limit."""
+        return None if self._limit is None else self._limit - len(self._num_users)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Returns how many blocks hold so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:
+        """Returns whether there is room for the sequence's first `num_tokens` tokens if it reuses
+        `hits`."""
+        if self._limit is None:
+            return True
+        owned = len(sequence.block_table) + len(hits)
+        taken = sum(block not in self._num_users for block in hits)  # these still count as free
+        needed = self.num_blocks_for(num_tokens) - owned + taken
+        return needed <= self._limit - len(self._num_users)
+
+    def match(self, sequence: Sequence) -> tuple[int, ...]:
+        """Returns the published blocks with the longest prefix of the sequence, excluding its last
+        token.
+
+        At least one token must be computed, or there would be no logits to choose the next one from.
+        """
+        if not self._has_prefix_cache:
+            return ()
+        hits: list[int] = []
+        content_id, size = ROOT, self.block_size
+        for start in range(0, sequence.num_tokens - size, size):
+            key = (content_id, tuple(sequence.token_ids[start : start + size]))
+            if key not in self._published:
+                break
+            block, content_id = self._published[key]
+            hits.append(block)
+        return tuple(hits)
+
+    def adopt(self, sequence: Sequence, hits: tuple[int, ...]) -> None:
+        """Gives the blocks found by `match` to a sequence that has none yet."""
+        assert not sequence.block_table, f"{sequence.request_id} already owns blocks"
+        for block in hits:
+            self._cached.pop(block, None)
+            self._num_users[block] = self._num_users.get(block, 0) + 1
+        sequence.block_table = list(hits)
+        sequence.num_computed_tokens = sequence.num_cached_tokens = len(hits) * self.block_size
+        sequence.num_published_blocks = len(hits)
+        sequence.content_id = self._published[self._keys[hits[-1]]][1] if hits else ROOT
+
+    def allocate(self, sequence: Sequence, num_tokens: int) -> None:
+        """Gives the sequence the blocks it lacks for its first `num_tokens` tokens; `can_hold` has
+        agreed."""
+        for column in range(len(sequence.block_table), self.num_blocks_for(num_tokens)):
+            block = self._take(column, sequence.lane)
+            self._num_users[block] = 1
+            sequence.block_table.append(block)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Offers the sequence's full and computed blocks to other sequences."""
+        if not self._has_prefix_cache:
+            return
+        size = self.block_size
+        while (sequence.num_published_blocks + 1) * size <= sequence.num_computed_tokens:
+            start = sequence.num_published_blocks * size
+            block = sequence.block_table[sequence.num_published_blocks]
+            key = (sequence.content_id, tuple(sequence.token_ids[start : start + size]))
+            if key not in self._published:  # else another sequence has published the same content
+                self._last_content_id += 1
+                self._published[key] = block, self._last_content_id
+                self._keys[block] = key
+            sequence.content_id = self._published[key][1]
+            sequence.num_published_blocks += 1
+
+    def release(self, sequence: Sequence) -> list[int]:
+        """Takes back all blocks of a sequence and returns those that are blank now."""
+        blank = []
+        for block in reversed(sequence.block_table):  # so that the tail is evicted first
+            self._num_users[block] -= 1
+            if self._num_users[block]:
+                continue
+            del self._num_users[block]
+            if block in self._keys:
+                self._cached[block] = None
+            else:
+                blank.append(block)
+        self._blank.add(blank)
+        sequence.block_table = []
+        sequence.num_computed_tokens = sequence.num_published_blocks = 0
+        sequence.num_cached_tokens = 0
+        sequence.content_id = ROOT
+        return blank
+
+    def check_integrity(self, running: Iterable[Sequence]) -> None:
+        """Raises `AssertionError` unless every block is in exactly one state, consistently with the
+        tables."""
+        users = Counter(block for sequence in running for block in sequence.block_table)
+        assert users == self._num_users, f"tables hold {users}, but {self._num_users} are counted"
+        everywhere = [*self._blank, *self._cached, *self._num_users]
+        assert len(everywhere) == len(set(everywhere)), "a block is in two states"
+        total = self.num_columns * self.num_lanes if self._limit is None else self._limit
+        assert set(everywhere) == set(range(total)), f"of {total} blocks {len(everywhere)} are known"
+        assert set(self._cached) <= set(self._keys), "a cached block holds nothing known"
+        assert not set(self._blank) & set(self._keys), "a blank block is published"
+        by_key = {key: block for key, (block, _) in self._published.items()}
+        assert by_key == {key: block for block, key in self._keys.items()}, "index and keys differ"
+        for sequence in running:
+            held, known = len(sequence.block_table), sequence.num_computed_tokens
+            assert held * self.block_size >= known, f"{sequence.request_id} has tokens without a block"
+
+    def _take(self, column: int, lane: int) -> int:
+        """Returns a free block: its own lane's at that column, else any blank one, else the least
+        recently used."""
+        preferred = column * self.num_lanes + lane
+        if self._limit is None:
+            is_used_up = not self._blank and not self._cached
+            is_short = column >= self.num_columns if self._has_lanes else is_used_up
+            if is_short:
+                self._add_columns(max(column + 1, 2 * self.num_columns))
+        if self._has_lanes and preferred in self._blank:
+            self._blank.remove(preferred)
+            return preferred
+        if self._blank:
+            return self._blank.pop()
+        block, _ = self._cached.popitem(last=False)
+        del self._published[self._keys.pop(block)]
+        return block
+
+    def _add_columns(self, num_columns: int) -> None:
+        first, last = self.num_columns * self.num_lanes, num_columns * self.num_lanes
+        self.num_columns = num_columns
+        self._blank.add(range(first, min(last, self._limit or last)))

@@ -1,0 +1,198 @@
+"""Steps without the host's work: launched once, captured, and replayed.
+
+A captured step reads its input from a tensor that never moves. It has room for so many decode rows
+and so many prompt tokens, a `Layout`, of which there are few; a smaller step is filled up with padding,
+which belongs to the trash lane: it has no keys to read, writes to the trash block and chooses its
+tokens for that lane. Nothing in a captured step may hang on a value that the host knows.
+
+    [ decode rows, padding | prompt tokens of all prefill rows end to end, padding ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchproof_paged.batch import Ints, RaggedBatch
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.capture import Capture, Step
+from batchproof_paged.kernels import DecodeRows, PrefillRows, StepRows
+from batchproof_paged.layouts import Buckets, Layout
+from batchproof_paged.model_pass import Outputs
+from batchproof_paged.rows import Rows
+from batchproof_paged.staging import Staging
+
+Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), sampled places (S,)
+
+
+class LastTokens:
+    """The newest token of each lane, on the device: what the host has not read can be fed already."""
+
+    def __init__(self, num_lanes: int, device: torch.device) -> None:
+        self._ids = torch.zeros(num_lanes + 1, dtype=torch.int64, device=device)
+
+    def fill_in(self, token_ids: Tensor, lanes: Tensor) -> Tensor:
+        """`token_ids` (N,) with those that are `PENDING`, below 0, replaced by their lane's newest."""
+        return torch.where(token_ids < 0, self._ids[lanes], token_ids)
+
+    def put(self, lanes: Tensor, token_ids: Tensor) -> None:
+        self._ids[lanes] = token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    inputs: Tensor  # int64: what `_inputs` makes, end to end
+    rows: StepRows  # views of it, for the pool
+    run: Step
+
+
+class CapturedSteps:
+    """One captured step for each layout; made when it is first needed, or by `prepare`."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        forward: Forward,
+        last_tokens: LastTokens,
+        max_num_seqs: int,
+        buckets: Buckets,
+        capture: Capture,
+        forget: Callable[[], None],
+    ) -> None:
+        """`forget` is called when all that was captured is void."""
+        self._pool = pool
+        self._forward = forward
+        self._last_tokens = last_tokens
+        self._num_rows = max_num_seqs
+        self._buckets = buckets
+        self._capture, self._forget = capture, forget
+        self._staging = Staging(last_tokens._ids.device)
+        self._captured: dict[Layout, _Captured] = {}
+        self._generation = pool.generation
+        self._places: list[int] = []  # of the model's weights
+
+    def can_run(self, batch: RaggedBatch) -> bool:
+        """Is there room for it?"""
+        has_room = batch.num_prompt_tokens <= self._buckets.prompts[-1]
+        return len(batch.lanes) > 0 and has_room and not (batch.has_drafts or batch.scored_rows)
+
+    @torch.inference_mode()
+    def prepare(self, seq_len: int) -> None:
+        """Capture all layouts, the largest first, for rows of up to `seq_len` keys."""
+        for layout in self._buckets.layouts(self._pool.graph_columns(seq_len)):
+            self._step_for(layout)
+
+    @torch.inference_mode()
+    def run(self, batch: RaggedBatch) -> Outputs:
+        """The outputs of the batch's S sampled rows, on the device.
+
+        The next step overwrites them; what takes its turn on the stream before that may read them.
+        """
+        assert self.can_run(batch), "there is no room for it in a captured step"
+        self._pool.update_tables(batch)
+        num_columns = self._pool.graph_columns(int(batch.seq_lens.max()))
+        layout = self._buckets.fitting(batch.num_decodes, batch.num_prompt_tokens, num_columns)
+        captured = self._step_for(layout)
+        self._staging.send(*self._inputs(layout, batch), into=captured.inputs)
+        self._pool.begin_static(captured.rows)
+        outputs = captured.run()
+        num_sampled = len(batch.sampled_rows)
+        if not layout.num_prompt_tokens and num_sampled < len(batch.lanes):
+            # A prompt's chunk of one token, which is not sampled, passes for a decode.
+            (rows,) = self._staging.send(batch.sampled_rows)
+            return tuple(each[rows] for each in outputs)
+        if num_sampled == len(outputs[0]):
+            return outputs
+        return tuple(each[:num_sampled] for each in outputs)
+
+    def _inputs(self, layout: Layout, batch: RaggedBatch | None = None) -> list[Ints]:
+        """Token ids (D + N,), lanes and seq_lens of decodes (D,), and where there is room for prompts:
+        their positions and slots (N,), lanes and context_lens (P,) and starts (P + 1,), the sampled
+        places (S,) and their lanes (S,). P and S are `max_num_seqs`. Without a batch, padding alone."""
+        batch = batch or RaggedBatch.of(Rows.of(()))
+        d, n, p = layout.num_decodes, layout.num_prompt_tokens, self._num_rows
+        num, trash = batch.num_decodes, self._pool.trash_lane
+        ids = batch.token_ids
+        inputs = [
+            _filled(d, 0, ids[:num]),
+            _filled(n, 0, ids[num:]),
+            _filled(d, trash, batch.lanes[:num]),
+            _filled(d, 0, batch.seq_lens[:num]),
+        ]
+        if not n:
+            return inputs
+        moved = d - num  # the first prompt begins behind the padding
+        starts = batch.cu_seqlens_q[num:] + moved
+        places = batch.sampled_tokens + moved * (batch.sampled_rows >= num)
+        return [
+            *inputs,
+            _filled(n, 0, batch.position_ids[num:]),
+            _filled(n, 0, self._pool.slots_of(batch, num)),
+            _filled(p, trash, batch.lanes[num:]),
+            _filled(p, 0, batch.context_lens[num:]),
+            _filled(p + 1, starts[-1], starts),
+            _filled(p, 0, places),
+            _filled(p, trash, batch.lanes[batch.sampled_rows]),
+        ]
+
+    def follow(self, weights: Iterable[Tensor]) -> None:
+        """Forgets all steps if the weights of the model lie elsewhere than when they were captured."""
+        places = [each.data_ptr() for each in weights]
+        if places != self._places:
+            self._forget_all()
+            self._places = places
+
+    def _forget_all(self) -> None:
+        if self._captured:
+            self._captured.clear()
+            self._forget()
+
+    def _step_for(self, layout: Layout) -> _Captured:
+        if self._generation != self._pool.generation:  # its tensors are elsewhere now
+            self._forget_all()
+            self._generation = self._pool.generation
+        if layout not in self._captured:
+            self._captured[layout] = self._new_step(layout)
+        return self._captured[layout]
+
+    def _new_step(self, layout: Layout) -> _Captured:
+        # Captured while all rows are padding, so that no sequence notices the rehearsals.
+        arrays = self._inputs(layout)
+        inputs = torch.from_numpy(np.concatenate(arrays)).to(self._last_tokens._ids.device)
+        decode_ids, prompt_ids, lanes, seq_lens, *rest = inputs.split([len(each) for each in arrays])
+        decodes = DecodeRows(lanes, seq_lens, layout.num_columns) if layout.num_decodes else None
+        # No step may hold on to this object: an engine that is dropped gives its memory back at once.
+        last_tokens, forward = self._last_tokens, self._forward
+        if not layout.num_prompt_tokens:
+            last = torch.arange(layout.num_decodes, device=inputs.device)
+            prefills, sampled_lanes, prompt_positions = None, lanes, None
+        else:
+            prompt_positions, slots, rows, context_lens, starts, last, sampled_lanes = rest
+            prefills = PrefillRows(rows, context_lens, starts, layout.num_columns, slots, None)
+
+        def step() -> Outputs:
+            tokens = last_tokens.fill_in(decode_ids, lanes)
+            positions = (seq_lens - 1).clamp_(min=0)
+            if prompt_positions is not None:
+                tokens = torch.cat([tokens, prompt_ids])
+                positions = torch.cat([positions, prompt_positions])
+            outputs = forward(tokens[None], positions[None], last)
+            last_tokens.put(sampled_lanes, outputs[0])
+            return outputs
+
+        step_rows = StepRows(decodes, prefills)
+        self._pool.begin_static(step_rows)
+        return _Captured(inputs, step_rows, self._capture(step))
+
+
+def _filled(size: int, padding: int, values: Ints) -> Ints:
+    """(size,) `values`, then padding."""
+    if len(values) == size:
+        return values
+    filled = np.full(size, padding, dtype=np.int64)
+    filled[: len(values)] = values
+    return filled

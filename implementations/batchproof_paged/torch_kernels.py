@@ -1,0 +1,111 @@
+"""Attention over a pool of blocks with torch alone: correct on any device, but it copies all keys and
+values that are read. What a query may not see has no effect, to the bit, not even NaN."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from batchproof_paged.attention import AttentionForm
+from batchproof_paged.dense import attend_dense, visible_keys
+from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
+
+
+def decode(given: LayerPass, rows: DecodeRows) -> None:
+    """See `Kernels.decode`."""
+    tokens, block_size = slice(len(rows.lanes)), given.cache.keys.shape[1]
+    places = rows.seq_lens.clamp(min=1) - 1  # for a padding row, the trash block's first cell
+    blocks = given.tables[rows.lanes, places // block_size].long()
+    write(given, tokens, blocks * block_size + places % block_size)
+    _attend_singly(given, tokens, rows)
+
+
+def prefill(given: LayerPass, rows: PrefillRows) -> None:
+    """See `Kernels.prefill`."""
+    query, _, _, cache, tables, form, out = given
+    fed, block_size = slice(-len(rows.slots), None), cache.keys.shape[1]
+    write(given, fed, rows.slots)
+    if rows.spans is None:
+        _attend_singly(given, fed, _as_decodes(rows, len(query) - len(rows.slots), tables))
+        return
+    for span in rows.spans:
+        tokens = slice(span.start, span.start + span.query_len)
+        seq_len = span.context_len + span.query_len
+        blocks = tables[span.lane, : -(-seq_len // block_size)]
+        keys, values = (
+            _gathered(each, blocks[None])[:, :seq_len].transpose(1, 2)
+            for each in (cache.keys, cache.values)
+        )
+        queries = query[tokens].transpose(0, 1)[None]
+        is_causal = span.context_len == 0 and (form.window is None or seq_len <= form.window)
+        positions = range(span.context_len, seq_len), range(seq_len)
+        visible = None if is_causal else visible_keys(*positions, form.window, query.device)
+        attended = attend_dense(queries, keys, values, form, visible, is_causal)
+        out[tokens] = attended[0].transpose(0, 1)
+
+
+def _as_decodes(rows: PrefillRows, first: int, tables: Tensor) -> DecodeRows:
+    """Returns each fed token as a row of its own: slow, but needs no knowledge of the rows on the host.
+
+    Tokens that belong to no row become padding rows.
+    """
+    tokens = torch.arange(first, first + len(rows.slots), device=tables.device)
+    owners = torch.searchsorted(rows.starts, tokens, right=True) - 1
+    is_fed = tokens < rows.starts[-1]
+    owners = owners.clamp(max=len(rows.lanes) - 1)
+    seq_lens = rows.context_lens[owners] + tokens - rows.starts[owners] + 1
+    trash_lane = len(tables) - 1
+    return DecodeRows(
+        torch.where(is_fed, rows.lanes[owners], trash_lane),
+        torch.where(is_fed, seq_lens, 0),
+        rows.num_columns,
+    )
+
+
+def write(given: LayerPass, tokens: slice, slots: Tensor) -> None:
+    """Stores the keys and values of these tokens in their slots."""
+    given.cache.keys.flatten(0, 1)[slots] = given.key[tokens]
+    given.cache.values.flatten(0, 1)[slots] = given.value[tokens]
+
+
+def _attend_singly(given: LayerPass, tokens: slice, rows: DecodeRows) -> None:
+    """Attends for rows of one query each, those of `tokens`, whose keys are all in the cache."""
+    query, _, _, cache, tables, form, out = given
+    query, out, num_rows = query[tokens], out[tokens], len(rows.lanes)
+    blocks = tables[rows.lanes, : rows.num_columns]
+    keys, values = (_gathered(each, blocks).transpose(1, 2) for each in (cache.keys, cache.values))
+    visible = _visible_keys(rows, form.window, keys.shape[2])
+    # A weight of zero does not cancel a NaN that other sequences left there.
+    keys, values = (each.masked_fill_(~visible.mT, 0.0) for each in (keys, values))
+    queries = query[:, :, None]
+    if form.sinks is None:
+        # All queries have the same position, so the heads of a group may pass for queries of one head.
+        queries = queries.reshape(num_rows, keys.shape[1], -1, query.shape[2])
+    attended = attend_dense(queries, keys, values, form, visible, is_causal=False)
+    out[:] = attended.reshape(out.shape)
+
+
+def tune(cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int) -> None:
+    """Does nothing: there is nothing to choose."""
+
+
+def graph_columns(num_columns: int, width: int) -> int:
+    """Returns the next power of two, so that at most twice the necessary keys are read."""
+    return int(min(1 << (num_columns - 1).bit_length(), width))
+
+
+def _gathered(cells: Tensor, blocks: Tensor) -> Tensor:
+    """Gathers `cells` (capacity, block_size, heads, dim) by `blocks` (B, columns) -> (B, columns *
+    block_size, heads, dim)."""
+    return cells[blocks].flatten(1, 2)
+
+
+def _visible_keys(rows: DecodeRows, window: int | None, num_keys: int) -> Tensor:
+    """Returns which keys each row's query may see, (B, 1, 1, num_keys)."""
+    # A padding row sees the first cell of the trash block: a softmax over no keys would be NaN.
+    seq_lens = rows.seq_lens.clamp(min=1)[:, None]
+    places = torch.arange(num_keys, device=seq_lens.device)
+    visible = places < seq_lens
+    if window is not None:
+        visible &= places >= seq_lens - window
+    return visible[:, None, None]

@@ -1,0 +1,167 @@
+"""Triton: operations on a tile of keys and values, shared by decode and prefill.
+
+Scores are float32 whatever the dtype of keys and values, except float64 for float64. Running softmax:
+Milakov and Gimelshein, 2018.
+"""
+# mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
+
+from __future__ import annotations
+
+from math import gcd, log
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from batchproof_paged.kernels import LayerCache
+from batchproof_paged.triton_config import is_interpreted
+
+INTERPRETED = tl.constexpr(is_interpreted())
+LOG2_E = tl.constexpr(1 / log(2))
+MOST_ENTRIES = 4  # of a table for a tile: more take more instructions than one for each key
+
+
+@triton.jit
+def take_turn(pdl: tl.constexpr):
+    """Waits for the kernel before, and lets the next one start; does nothing unless launched `pdl`."""
+    # Comes before the first access to memory, of every program: then the end of this kernel implies the
+    # end of all before it, and the next one, which may be resident early, waits for this one's end. A
+    # kernel without a wait of its own (cuBLAS) is launched in the usual way, after the end of this one.
+    if pdl:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def read(
+    keys,
+    values,
+    table,
+    start,
+    end,
+    inside,
+    kv_head,
+    num_kv_heads: tl.constexpr,
+    qk_dim: tl.constexpr,
+    v_dim: tl.constexpr,
+    block_size: tl.constexpr,
+    padded_qk: tl.constexpr,
+    padded_v: tl.constexpr,
+    tile: tl.constexpr,
+    step: tl.constexpr,
+):
+    """Loads one sequence's keys (padded_qk, tile) and values (tile, padded_v) from position `start` on,
+    a multiple of `step`, which is before `end`.
+
+    They are 0 where not `inside` (tile,). Neither cells that are not nor the table behind `end` are
+    read.
+    """
+    offsets = tl.arange(0, tile)
+    if step == 1:
+        places = start + offsets
+        blocks = tl.load(table + places // block_size, mask=inside, other=0).to(tl.int64)
+        cells = blocks * block_size + places % block_size
+    else:
+        cells = tl.zeros([tile], tl.int64)
+        for nth in tl.static_range(tile // step):  # the compiler knows each key's, and selects nothing
+            place = tl.minimum(start + nth * step, end - 1)
+            block = tl.load(table + place // block_size).to(tl.int64)
+            cell = block * block_size
+            if block_size > step:
+                cell += place // step * step % block_size
+            cells = tl.where(offsets // step == nth, cell, cells)
+        cells += offsets % step
+    cells = cells * num_kv_heads + kv_head
+    dims = tl.arange(0, padded_qk)[:, None]
+    key = tl.load(
+        keys + cells[None, :] * qk_dim + dims, mask=inside[None, :] & (dims < qk_dim), other=0.0
+    )
+    dims = tl.arange(0, padded_v)[None, :]
+    value = tl.load(
+        values + cells[:, None] * v_dim + dims, mask=inside[:, None] & (dims < v_dim), other=0.0
+    )
+    return key, value
+
+
+@triton.jit
+def product(left, right, number: tl.constexpr):
+    """Returns left @ right with elements of type `number`."""
+    if INTERPRETED:  # it multiplies the bit patterns of bfloat16 (triton-lang/triton#11584)
+        left, right = left.to(number), right.to(number)
+    # "ieee": otherwise the tensor cores would round float32 to a mantissa of 10 bits.
+    return tl.dot(left, right, input_precision="ieee", out_dtype=number)
+
+
+@triton.jit
+def scored(query, key, visible, scaling: tl.constexpr, softcap: tl.constexpr, number: tl.constexpr):
+    """Returns scores (M, N) of type `number` for `query` (M, dim) and `key` (dim, N), -inf where not
+    visible."""
+    scores = scaled(product(query, key, number), scaling, softcap)
+    return tl.where(visible, scores, float("-inf"))
+
+
+@triton.jit
+def scaled(products, scaling: tl.constexpr, softcap: tl.constexpr):
+    """Returns scores to the base of 2: with a softcap, softcap * tanh(scaling * products / softcap)."""
+    if softcap is None:
+        scores = products * (scaling * LOG2_E)
+    else:
+        tanh = 2 / (1 + tl.exp2(products * (-2 * LOG2_E * scaling / softcap))) - 1
+        scores = tanh * (softcap * LOG2_E)
+    return scores
+
+
+@triton.jit
+def folded(scores, value, highest, total, mixed):
+    """Folds another tile into a running softmax.
+
+    Its state is the highest score (M,), the sum of 2**(score - highest) (M,), and the sum of those
+    times the values (M, v_dim).
+    """
+    new_highest = tl.maximum(highest, tl.max(scores, 1))
+    # For a query that has seen no key so far, any finite shift will do: 2**-inf is 0.
+    shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+    shares = tl.exp2(scores - shift[:, None])
+    fading = tl.exp2(highest - shift)
+    total = total * fading + tl.sum(shares, 1)
+    mixed = mixed * fading[:, None] + product(shares.to(value.dtype), value, mixed.dtype)
+    return new_highest, total, mixed
+
+
+@triton.jit
+def with_sink(sink, highest, total, mixed):
+    """Adds a logit without a value to the denominator of a running softmax."""
+    sink *= LOG2_E
+    new_highest = tl.maximum(highest, sink)
+    fading = tl.exp2(highest - new_highest)
+    return new_highest, total * fading + tl.exp2(sink - new_highest), mixed * fading[:, None]
+
+
+def with_unit_stride(rows: Tensor) -> Tensor:
+    """Returns (T, heads, dim) with contiguous heads, as the kernels require."""
+    return rows if rows.stride(2) == 1 else rows.contiguous()
+
+
+def padded(size: int) -> int:
+    """Returns a size that `tl.dot` accepts: the next power of two, at least 16."""
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+def tile_for(cache: LayerCache, padded_dims: int, tile_bytes: int) -> int:
+    """Returns how many keys to process at a time."""
+    fitting = max(16, tile_bytes // (padded_dims * cache.keys.element_size()))
+    return min(128, 1 << (fitting.bit_length() - 1))
+
+
+def step_for(tile: int, block_size: int) -> int:
+    """Returns how many neighbouring keys of a tile share a table entry that is loaded once; 1 where
+    entries would be too many. Tiles must begin at multiples of it."""
+    step = gcd(tile, block_size)
+    return step if tile // step <= MOST_ENTRIES else 1
+
+
+def number_for(cache: LayerCache) -> Any:
+    """Returns Triton's type of scores and sums."""
+    return tl.float64 if cache.keys.dtype is torch.float64 else tl.float32
