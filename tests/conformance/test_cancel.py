@@ -14,6 +14,7 @@ from batchproof.api import Capability, EngineConfig, Request, SteppingEngine
 from batchproof.checks.cancelling import require_no_token_after
 from batchproof.checks.happened import has_preemption
 from batchproof.generators.strategies import prompts, workloads
+from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.relations import blame
@@ -35,6 +36,7 @@ def check_cancelled(trial: Trial, workload: Workload, must_preempt: bool = False
                 trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @given(data=st.data())
 def test_a_request_may_be_cancelled_at_any_step(trial: Trial, data: st.DataObject) -> None:
     drawn = workloads(trial.oracle, trial.capabilities, min_requests=2, with_arrivals=True)

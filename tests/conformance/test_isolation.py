@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batchproof.api import Capability, EngineConfig, Request
 from batchproof.generators.scale import cut_prompt
 from batchproof.generators.strategies import prompts, workloads
+from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, require_same_bits
 from batchproof.run.trial import Trial
@@ -19,6 +20,7 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P5")
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.grade("S")
 @pytest.mark.three_models
 @given(data=st.data())
@@ -46,6 +48,7 @@ def _rewritten(request: Request, trial: Trial, data: st.DataObject) -> Request:
     return replace(request, prompt_token_ids=changed)
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.one_model
 @given(data=st.data())
 def test_neighbours_may_come_and_go(trial: Trial, data: st.DataObject) -> None:

@@ -10,6 +10,7 @@ from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk, has_preemption
 from batchproof.generators.scale import around, cut_prompt, longest_context
 from batchproof.generators.strategies import crowded, long_workloads, prompts, workloads
+from batchproof.models.embedded import STATE_MODEL
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
 
@@ -23,6 +24,7 @@ def test_smoke_an_engine_answers_three_prompts(trial: Trial) -> None:
     trial.check(Workload(tuple(requests), EngineConfig(max_num_seqs=2)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @given(data=st.data())
 def test_generated_workloads_keep_parity(trial: Trial, data: st.DataObject) -> None:
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
@@ -43,6 +45,7 @@ def test_layers_of_several_kinds_keep_parity(trial: Trial, data: st.DataObject) 
     trial.check(data.draw(long_workloads(trial.oracle, trial.has_logits)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.one_model
 @settings(max_examples=max(2, settings().max_examples // 4))
 @given(data=st.data())
@@ -97,6 +100,7 @@ def test_preemption_keeps_parity(trial: Trial, data: st.DataObject) -> None:
         trial.must_show("preemption", has_preemption(trial.trace_of(engine)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.one_model
 @pytest.mark.needs("chunked_prefill")
 @pytest.mark.shows("preemption")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from batchproof.api import EngineConfig, Request
 from batchproof.checks.happened import has_chunk
 from batchproof.generators.strategies import prompts, workloads
+from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -17,6 +18,7 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P7")
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.three_models
 @given(data=st.data())
 def test_an_answer_resumes_from_any_of_its_tokens(trial: Trial, data: st.DataObject) -> None:
@@ -37,6 +39,7 @@ def test_each_step_continues_where_the_cache_ends(trial: Trial, data: st.DataObj
     trial.check(data.draw(workloads(trial.oracle, trial.capabilities)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.needs("chunked_prefill", "tracing")
 @pytest.mark.one_model
 @given(data=st.data())

@@ -16,6 +16,7 @@ from batchproof.api import Capability, EngineConfig, Request
 from batchproof.checks.happened import has_prefix_hit, has_shared_block
 from batchproof.generators.crossing import block_prompts, shared_prefixes
 from batchproof.generators.strategies import prompts, text_tokens
+from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame
 from batchproof.run.trial import Trial
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.shows("prefix_caching")
 BEHIND = "behind a prefix that was taken over"
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.promise(id="P1")
 @given(data=st.data())
 def test_prompts_that_share_prefixes_keep_parity(trial: Trial, data: st.DataObject) -> None:
@@ -65,6 +67,7 @@ def test_neighbours_with_one_new_prefix_stay_apart(trial: Trial, data: st.DataOb
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.promise(id="P7")
 @pytest.mark.one_model
 @given(data=st.data())
@@ -95,6 +98,7 @@ def test_a_prompt_that_is_cached_to_its_end_goes_on_from_there(
         trial.must_show("prefix hit", has_prefix_hit(trial.trace_of(engine)))
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.promise(id="P8")
 @pytest.mark.shows("preemption")
 @pytest.mark.one_model

@@ -16,6 +16,7 @@ from batchproof.api import (
 )
 from batchproof.checks.happened import has_slot_reuse
 from batchproof.generators.strategies import prompts, workloads
+from batchproof.models.embedded import STATE_MODEL
 from batchproof.requirements.promises import Promise
 from batchproof.run.relations import blame, check_returned_logits, require_same_bits
 from batchproof.run.trial import Trial
@@ -24,6 +25,7 @@ from batchproof.workload.workloads import Workload
 pytestmark = pytest.mark.promise(id="P8")
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.grade("S")
 @pytest.mark.three_models
 @given(data=st.data())
@@ -49,6 +51,7 @@ def _fits(request: Request, workload: Workload) -> bool:
     return length <= min(capacity, config.max_num_batched_tokens, config.max_model_len or length)
 
 
+@pytest.mark.also_on(STATE_MODEL)
 @pytest.mark.one_model
 @given(data=st.data())
 def test_short_tenants_follow_long_ones_in_the_same_slot(trial: Trial, data: st.DataObject) -> None:

@@ -154,6 +154,37 @@ def test_an_alarm_that_comes_out_as_another_error_is_a_hang() -> None:
         disguising(lambda: time.sleep(9))
 
 
+@pytest.mark.parametrize("at", ["inside", "after"])
+def test_the_alarm_of_a_surrounding_limit_goes_off_on_time(at: str) -> None:
+    """A time limit once took the alarms of pytest-timeout and of outer time limits away."""
+
+    @time_limit.time_limit(0.1, "outer")
+    def surrounding() -> None:
+        with time_limit.time_limit(9, "inner"):
+            time.sleep(9 if at == "inside" else 0)
+        time.sleep(9)
+
+    began = time.monotonic()
+    with pytest.raises(EngineHang, match=r"outer did not return within 0\.1 s"):
+        surrounding()
+    assert time.monotonic() - began < 4
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_an_alarm_that_repeats_goes_on_repeating() -> None:
+    rings: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: rings.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        with pytest.raises(EngineHang, match="inner"), time_limit.time_limit(0.1, "inner"):
+            time.sleep(9)
+        assert len(rings) > 1
+        assert signal.getitimer(signal.ITIMER_REAL)[1] > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_an_interrupt_that_comes_out_as_another_error_is_one() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:

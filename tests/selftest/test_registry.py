@@ -14,7 +14,7 @@ from batchproof.errors import ConfigError, UsageError
 from batchproof.models import checkpoints
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.run.capabilities import capabilities_of, scheduling_delay_of
-from batchproof.run.registry import BUILT_IN, resolve_engine
+from batchproof.run.registry import BUILT_IN, parse_options, resolve_engine, source_of
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -33,6 +33,50 @@ def test_a_factory_is_found_in_a_module_and_in_a_file(tmp_path: Path) -> None:
     assert (
         resolve_engine("batchproof_engines.static:static").factory is resolve_engine("static").factory
     )
+
+
+def files(folder: Path, **sources: str) -> Path:
+    folder.mkdir()
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    return folder
+
+
+def test_two_engine_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    """The second once answered for both: its file was taken for the source of the first."""
+    specs = [
+        resolve_engine(f"{files(tmp_path / name, mine=MINE.format(name))}/mine.py:make")
+        for name in ("one", "two")
+    ]
+    assert [spec.factory("model", "config") for spec in specs] == ["one", "two"]  # type: ignore[arg-type,comparison-overlap]
+    assert [source_of(spec).parent.name for spec in specs] == ["one", "two"]
+
+
+MINE = "def make(model, config): return {!r}"
+EAGER = "import {0}\ndef make(model, config): return {0}.NAME"
+LATE = "def make(model, config):\n    import {0}\n    return {0}.NAME"
+
+
+@pytest.mark.parametrize(("first", "second"), [(EAGER, EAGER), (LATE, EAGER), (EAGER, LATE)])
+def test_no_engine_runs_the_helper_of_another(tmp_path: Path, first: str, second: str) -> None:
+    """The second of two engines, such as before and after a change, once ran the first's helper."""
+    helper = f"helper_{EAGER in (first,)}_{EAGER in (second,)}".lower()  # a name per process and case
+    sources = {"mine": first.format(helper), helper: "NAME = 'first'"}
+    before = resolve_engine(f"{files(tmp_path / 'before', **sources)}/mine.py:make")
+    if first == EAGER:
+        assert before.factory("model", "config") == "first"  # type: ignore[arg-type,comparison-overlap]
+    sources = {"mine": second.format(helper), helper: "NAME = 'second'"}
+    with pytest.raises((UsageError, ImportError), match=f"each hold a module '{helper}'"):
+        resolve_engine(f"{files(tmp_path / 'after', **sources)}/mine.py:make").factory(
+            "model", "config"
+        )  # type: ignore[arg-type]
+
+
+def test_the_value_of_an_option_is_a_json_scalar_or_a_text() -> None:
+    """YAML 1.1 once read `no` as false, 12:30 as 750 and 017 as 15."""
+    query = "a=no&b=12:30&c=017&d=true&e=1e6&f=null&g=http://x:1/v1&h=[1]&i=-2.5&j="
+    texts = {"a": "no", "b": "12:30", "c": "017", "g": "http://x:1/v1", "h": "[1]", "j": ""}
+    assert parse_options("x", query) == texts | {"d": True, "e": 1e6, "f": None, "i": -2.5}
 
 
 def test_all_behind_cmd_is_a_command_line() -> None:
@@ -58,7 +102,7 @@ def test_all_behind_cmd_is_a_command_line() -> None:
         ("batchproof_engines.static:PAD_TOKEN_ID", ["is a int", "factory(model, config)"]),
         ("ragged?depth=3", ["unknown option 'depth'", "takes none"]),
         ("ragged?depth", ["'depth' must read key=value"]),
-        ("ragged?depth=[", ["the value of 'depth', '[', is no YAML scalar"]),
+        ("ragged?depth=True", ["option 'depth' is 'True'; write 'true'"]),
         ("{tmp}/broken.py:factory", ["ZeroDivisionError"]),
         ("{tmp}/none.py:factory", ["cannot"]),
         ("{tmp}/none.py:option?size=1&size=2", ["'size' is given twice"]),

@@ -7,8 +7,8 @@ packages: each names its factories in the entry-point group `batchproof.engines`
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
+import json
 import re
 import shlex
 import sys
@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-import yaml
 
 from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
+from batchproof.run.engine_files import TwoHelpersError, engine_module
 from batchproof.validation.values import near
 
 PACKAGE = "batchproof_engines"
@@ -212,7 +210,9 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
         where = "" if Path(module_name).is_absolute() else f" in {str(Path.cwd())!r}"
         raise _wrong(text, f"there is no file {module_name!r}{where}")
     try:
-        module = _module_of(module_name) if is_file else importlib.import_module(module_name)
+        module = engine_module(Path(module_name)) if is_file else importlib.import_module(module_name)
+    except TwoHelpersError as error:
+        raise _wrong(text, str(error)) from None
     except (Exception, SystemExit) as error:
         what = f"{'running' if is_file else 'importing'} {module_name!r}"
         raise _wrong(text, f"{what} raised {type(error).__name__}: {error}") from error
@@ -234,26 +234,13 @@ def _load(text: str, target: str) -> Callable[..., Engine]:
     return factory
 
 
-def _module_of(file_name: str) -> ModuleType:
-    """Returns the module that a Python file makes."""
-    path = Path(file_name).resolve()
-    name = f"batchproof_engine_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None, f"{path} ends in .py"
-    assert spec.loader is not None, f"{path} ends in .py"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their own module up
-    sys.path.append(str(path.parent))  # so that it can import its neighbours
-    spec.loader.exec_module(module)
-    return module
-
-
 def _wrong(text: str, problem: str) -> UsageError:
     return UsageError(f"--engine {text!r}: {problem}")
 
 
 def parse_options(text: str, query: str) -> dict[str, Any]:
-    """Returns `a=1&b=true` as keyword arguments; values are YAML scalars. Raises `UsageError`."""
+    """Returns `a=1&b=true` as keyword arguments: a value that is a JSON scalar is that, any other is a
+    text. Raises `UsageError`."""
     options: dict[str, Any] = {}
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
@@ -261,17 +248,21 @@ def parse_options(text: str, query: str) -> dict[str, Any]:
             raise _wrong(text, f"option {part!r} must read key=value")
         if key in options:
             raise _wrong(text, f"option {key!r} is given twice")
-        try:
-            options[key] = _scalar(value)
-        except yaml.YAMLError as error:
-            raise _wrong(text, f"the value of {key!r}, {value!r}, is no YAML scalar") from error
+        if value in PYTHON_WORDS:
+            raise _wrong(text, f"option {key!r} is {value!r}; write {PYTHON_WORDS[value]!r}")
+        options[key] = _scalar(value)
     return options
 
 
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
 def _scalar(value: str) -> Any:
-    """Returns the YAML scalar; 1e6, which YAML 1.1 reads as a string, is a number."""
-    read = yaml.safe_load(value)
-    return float(value) if re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE) else read
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return value
+    return value if isinstance(read, list | dict) else read
 
 
 def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:

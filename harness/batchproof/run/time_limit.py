@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from batchproof.errors import EngineHang, Interrupt
 from batchproof.run.call_notes import notes
 
 GRACE_S = 5.0  # after the time limit, until an expendable process is ended
+SOON_S = 1e-6  # a timer of 0 s never goes off
 
 
 @contextmanager
@@ -82,13 +84,20 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
         return
 
     late = f"{what} did not return within {seconds:g} s"
-
-    def stop(_signum: int, _frame: FrameType | None) -> None:
-        raise EngineHang(late)
-
     began = time.monotonic()
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    outer = _OuterAlarm(began)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        left_s = began + seconds - time.monotonic()
+        if left_s <= 0 or not outer.is_due():
+            raise EngineHang(late)
+        outer.advance()
+        signal.setitimer(signal.ITIMER_REAL, outer.earlier(left_s))
+        if callable(outer.handler):
+            outer.handler(signum, frame)  # which may raise
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, outer.earlier(seconds))
     try:
         yield
     except Exception as error:
@@ -96,11 +105,43 @@ def _alarm(seconds: float, what: str) -> Iterator[None]:
             raise EngineHang(late) from error
         raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, previous)
+        outer.restore()
     took = time.monotonic() - began
     if took > seconds:
         raise EngineHang(
             f"{what} returned after {took:.1f} s, but should within {seconds:g} s: it swallowed the "
             f"exception that ends it, or took the alarm away"
         )
+
+
+class _OuterAlarm:
+    """The alarm of the process before ours, such as that of pytest-timeout or of an outer time limit.
+
+    It goes off when it is due, within our block or after it.
+    """
+
+    def __init__(self, now: float) -> None:
+        left_s, self.interval_s = signal.getitimer(signal.ITIMER_REAL)
+        self.handler = signal.getsignal(signal.SIGALRM)
+        self.due = now + left_s if left_s else math.inf
+
+    def is_due(self) -> bool:
+        """Whether its time has come, and Python code waits for it."""
+        return callable(self.handler) and self.due <= time.monotonic()
+
+    def advance(self) -> None:
+        """Sets its next time, which it has if it repeats."""
+        self.due = self.due + self.interval_s if self.interval_s else math.inf
+
+    def earlier(self, seconds: float) -> float:
+        """The seconds until this alarm or until `seconds` are over, whichever is less."""
+        left_s = self.due - time.monotonic() if callable(self.handler) else math.inf
+        return min(seconds, max(left_s, SOON_S))
+
+    def restore(self) -> None:
+        """Gives the timer back; an alarm that is overdue goes off at once."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, self.handler)
+        if self.due < math.inf:
+            left_s = max(self.due - time.monotonic(), SOON_S)
+            signal.setitimer(signal.ITIMER_REAL, left_s, self.interval_s)

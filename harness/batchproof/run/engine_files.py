@@ -1,0 +1,80 @@
+"""Imports engines from Python files, each of which may import its neighbours.
+
+A process holds one module of a name. Where the folders of two engine files both hold a helper of one
+name, the second engine would run the helper of the first: that import is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+_folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last
+
+
+class TwoHelpersError(ImportError):
+    """Two engine files each have a helper of the same name beside them."""
+
+
+def engine_module(path: Path) -> ModuleType:
+    """Runs the Python file as a module whose name no other file has, and returns it.
+
+    Raises `TwoHelpersError`, and what the file raises.
+    """
+    path = path.resolve()
+    name = f"batchproof_engine_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, f"{path} ends in .py"
+    assert spec.loader is not None, f"{path} ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up
+    _add_folder(path.parent)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _add_folder(folder: Path) -> None:
+    if folder in _folders:
+        return
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and "." not in name and (_holder(file) in _folders) and _holds(folder, name):
+            raise _two_helpers(name, [_holder(file), folder])
+    _folders.append(folder)
+    sys.path.append(str(folder))
+    if _AmbiguousHelpers not in sys.meta_path:
+        sys.meta_path.insert(0, _AmbiguousHelpers)
+
+
+class _AmbiguousHelpers:
+    """Refuses an import that would take its module from the folder of another engine's file."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, _target: object = None) -> ModuleSpec | None:
+        holders = [] if path or "." in name else [each for each in _folders if _holds(each, name)]
+        if len(holders) > 1:
+            others = [each for each in sys.path if Path(each).resolve() not in _folders]
+            if PathFinder.find_spec(name, others) is None:  # else that one comes first
+                raise _two_helpers(name, holders)
+        return None
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def _holder(file: str) -> Path:
+    path = Path(file).resolve()
+    return path.parents[1] if path.name == "__init__.py" else path.parent
+
+
+def _two_helpers(name: str, folders: list[Path]) -> TwoHelpersError:
+    return TwoHelpersError(
+        f"{' and '.join(map(str, folders))} each hold a module {name!r}, of which a process can import "
+        f"only one; rename one, or give an engine a process of its own: "
+        f"cmd:{sys.executable} -m batchproof host FILE.py:FACTORY"
+    )
