@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"ENGINE {unknown[0]!r} cannot be installed: {', '.join(libraries.LIBRARIES)}")
     for name in arguments.engines:
         library = libraries.LIBRARIES[name]
-        print(f"{name}: {library.title}, pinned in {library.requirements.name} ...")
+        print(f"{name}: {library.title}, pinned in {library.requirements} ...")
         try:
             print(f"{name}: installed in {libraries.install(name)}")
         except (subprocess.CalledProcessError, OSError) as error:

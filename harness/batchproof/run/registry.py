@@ -7,6 +7,7 @@ packages: each names its factories in the entry-point group `batchproof.engines`
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -32,14 +33,24 @@ OWN = {
     "ragged": "batchproof_engines.ragged.engine:ragged",
     "paged": "batchproof_paged:paged",
 }
+RELEASED = "batchproof_engines.adapters.released"  # a folder for each engine
+
+
+def _released_names() -> list[str]:
+    """Returns the folders that describe one. The package that holds them is not imported, since it
+    brings torch along."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None, f"{PACKAGE} is installed with this package"
+    assert spec.origin is not None, f"{PACKAGE} has a file"
+    folder = Path(spec.origin).parent / "adapters" / "released"
+    return sorted(path.parent.name for path in folder.glob("*/engine.toml"))
+
+
 PEERS = {  # adapters to released engines: they run only when they are named
     "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
     "generate-static": "batchproof_engines.adapters.generate_static:generate_static",
     "openai": "batchproof_engines.adapters.openai:openai",
-    "openvino": "batchproof_engines.adapters.released:openvino",
-    "ctranslate2": "batchproof_engines.adapters.released:ctranslate2",
-    "onnxruntime": "batchproof_engines.adapters.released:onnxruntime",
-    "transformers-serve": "batchproof_engines.adapters.released:transformers_serve",
+    **{name: f"{RELEASED}:{name}" for name in _released_names()},
 }
 IN_PROCESS = {*OWN, "transformers-cb", "generate-static"}
 BUILT_IN = OWN | PEERS

@@ -20,12 +20,11 @@ from batchproof.run.registry import resolve_engine
 from batchproof_engines.adapters.openai.client import EngineFailed
 from batchproof_engines.adapters.piped.engine import SteppingPipedEngine
 from batchproof_engines.adapters.piped.program import Program, Running
-from batchproof_engines.adapters.released import libraries
+from batchproof_engines.adapters.released import libraries, serving
 from batchproof_engines.adapters.released import server as servers
-from batchproof_engines.adapters.released.programs import serving
 from batchproof_engines.adapters.released.server import LocalServer
 
-PROGRAMS = Path(libraries.__file__).parent / "programs"
+PROGRAMS = Path(libraries.__file__).parent
 
 # A library whose engine answers with each token of the prompt plus one.
 ADDING = """
@@ -115,12 +114,12 @@ def test_what_pip_did_not_finish_is_not_installed(
     assert libraries.interpreter("openvino") is None
     assert main(["install", "openvino"]) == 0
     assert libraries.interpreter("openvino") == str(tmp_path / "openvino" / "bin" / "python")
-    assert made[0][-1].endswith("openvino.txt")
+    assert made[0][-1].endswith("openvino/requirements.txt")
 
 
 def test_an_unknown_engine_cannot_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "paged"]) == 2
-    assert "ENGINE 'paged' cannot be installed: openvino, ctranslate2" in capsys.readouterr().err
+    assert "ENGINE 'paged' cannot be installed: ctranslate2, onnxruntime" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("released", libraries.LIBRARIES.values(), ids=libraries.LIBRARIES)

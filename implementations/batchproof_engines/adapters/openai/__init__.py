@@ -80,7 +80,7 @@ def openai(
     * `api_key_env`: the environment variable that holds the key.
     * `release`: the server's name and version, for the title of a verdict.
     * `sampling`: which fields of `SamplingParams` the server takes: none, openai (those of the
-      interface), vllm, or a list of names. Stop sequences are applied here where EOS ids are;
+      interface), vllm, or names with commas between them. Stop sequences are applied here where EOS ids are;
       `min_tokens` needs a server that applies EOS ids.
     * `seeded`: a seed decides what is drawn. `logprobs`: the server gives those of tokens by their ids.
     * `listed`: false for a server whose `{base_url}/models` does not list `model`.
@@ -135,10 +135,11 @@ def require_choice(value: object, name: str, choices: Collection[str]) -> None:
 
 def _fields(sampling: object, eos: str, has_logprobs: bool) -> frozenset[str]:
     """Returns the fields of `SamplingParams` that requests may use. Raises `UsageError`."""
-    if isinstance(sampling, list):
-        for each in sampling:
+    names = str(sampling).split(",")
+    if len(names) > 1 or names[0] in SAMPLING["vllm"]:
+        for each in names:
             require_choice(each, "a field of sampling", SAMPLING["vllm"])
-        named = frozenset(map(str, sampling))
+        named = frozenset(names)
     else:
         require_choice(sampling, "sampling", SAMPLING)
         named = frozenset(SAMPLING[str(sampling)])
@@ -152,7 +153,6 @@ def _is_number(value: object) -> bool:
 
 
 def _json_object(extra: object) -> dict[str, Any]:
-    """Returns the object, which `--engine` has already parsed as YAML, of which JSON is a part."""
     try:
         found = json.loads(extra) if isinstance(extra, str) else extra
     except ValueError:

@@ -15,7 +15,7 @@ from batchproof.api import Completion, EngineConfig, EngineFactory, Request, Tok
 from batchproof.errors import UnsupportedModelError
 from batchproof.workload.sampling_values import sampling_params
 from batchproof_engines.adapters.piped import protocol
-from batchproof_engines.adapters.released.programs import serving
+from batchproof_engines.adapters.released import serving
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

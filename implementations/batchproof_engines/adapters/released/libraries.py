@@ -1,11 +1,17 @@
-"""The released libraries: which there are, where they are installed, and how they are installed."""
+"""The released libraries: a folder each, and the environment that it is installed in.
+
+`engine.toml` says what the library is called, its options and, if it is a server, how it is started;
+`requirements.txt` pins what is installed; `program.py` answers the pipe, unless it is a server.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 import venv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchproof.places import ENVIRONMENTS
@@ -14,40 +20,51 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """How the library is started as a server, and how it is asked."""
+
+    command: tuple[str, ...]  # {folder}, {port} and the names of flags are filled in
+    prompts: str
+    tokens: str
+    eos: str
+    stream: bool
+    flags: Mapping[str, int]  # with their defaults
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReleasedLibrary:
-    """A library; `title` is its name as its maker writes it."""
+    """A library, as its folder describes it."""
 
-    title: str
+    folder: Path
+    title: str  # as its maker writes it
     maker: str
-    program: Path | None  # None: the library is itself a server
-    requirements: Path
-    unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported here
+    options: Mapping[str, str] = field(default_factory=dict)  # with what they mean
+    package: str = ""  # whose version is that of a server
+    unwanted: tuple[str, ...] = ()  # dependencies that cannot be imported
+    server: ServerCommand | None = None
+
+    @property
+    def program(self) -> Path | None:
+        """The script that answers the pipe; None for a server."""
+        return None if self.server else self.folder / "program.py"
+
+    @property
+    def requirements(self) -> Path:
+        """The pinned requirements."""
+        return self.folder / "requirements.txt"
 
 
-LIBRARIES = {
-    "openvino": ReleasedLibrary(
-        "OpenVINO GenAI",
-        "Intel",
-        HERE / "programs" / "openvino_genai_cb.py",
-        HERE / "openvino.txt",
-        ("torchvision",),
-    ),
-    "ctranslate2": ReleasedLibrary(
-        "CTranslate2",
-        "OpenNMT",
-        HERE / "programs" / "ctranslate2_generator.py",
-        HERE / "ctranslate2.txt",
-    ),
-    "onnxruntime": ReleasedLibrary(
-        "ONNX Runtime GenAI",
-        "Microsoft",
-        HERE / "programs" / "onnxruntime_genai_engine.py",
-        HERE / "onnxruntime.txt",
-    ),
-    "transformers-serve": ReleasedLibrary(
-        "transformers serve", "Hugging Face", None, HERE / "transformers-serve.txt"
-    ),
-}
+def _library(file: Path) -> ReleasedLibrary:
+    values = tomllib.loads(file.read_text(encoding="utf-8"))
+    if (server := values.get("server")) is not None:
+        listed = {"command": tuple(server["command"]), "notes": tuple(server["notes"])}
+        values["server"] = ServerCommand(**server | listed)
+    values["unwanted"] = tuple(values.get("unwanted", ()))
+    return ReleasedLibrary(file.parent, **values)
+
+
+LIBRARIES = {path.parent.name: _library(path) for path in sorted(HERE.glob("*/engine.toml"))}
 
 
 def interpreter(name: str) -> str | None:
@@ -57,8 +74,7 @@ def interpreter(name: str) -> str | None:
 
 
 def install(name: str) -> Path:
-    """Creates the library's environment anew, with exactly the pinned requirements, and returns its
-    folder.
+    """Creates a new environment with exactly the pinned requirements, and returns its folder.
 
     Raises `CalledProcessError` if pip fails; pip's output is on the screen.
     """

@@ -11,6 +11,7 @@ has an EOS: a request that does not end at it continues as a new one, with the t
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime_genai as og
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 from serving import (
     Completion,
     Event,

@@ -9,6 +9,7 @@ that has ended leaves its sub-batch; no other takes its place.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
@@ -18,6 +19,8 @@ from typing import Any
 import ctranslate2
 import numpy as np
 from ctranslate2.converters import TransformersConverter
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 from serving import (
     Completion,
     Length,

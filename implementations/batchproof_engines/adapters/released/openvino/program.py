@@ -17,6 +17,7 @@ A model is converted by optimum's documented export: stateful, its weights in fl
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +27,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `serving` lies
 from serving import (
     Completion,
     Event,

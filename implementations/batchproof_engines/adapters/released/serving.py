@@ -1,4 +1,4 @@
-"""The far end of the pipe (`docs/piped_engines.md`), shared by the programs in this folder.
+"""The far end of the pipe (`docs/piped_engines.md`), shared by the programs of the released engines.
 
 These programs run in virtual environments of their own, without Batchproof: this module uses the
 standard library and `adapters/piped/protocol.py` only, on Python 3.10 or later. A program is
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 def _load_protocol() -> Any:
     """Loads the module by its path, because the package it belongs to cannot be imported here."""
-    path = Path(__file__).resolve().parents[2] / "piped" / "protocol.py"
+    path = Path(__file__).resolve().parents[1] / "piped" / "protocol.py"
     spec = spec_from_file_location("batchproof_protocol", path)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
