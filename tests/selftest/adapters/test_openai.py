@@ -413,7 +413,10 @@ def test_what_is_extra_goes_into_every_body(
         ("&extra=[1]", "extra is .*, but must be a JSON object"),
         ("&api_key_env=NO_SUCH_KEY", "api_key_env is 'NO_SUCH_KEY', but there is no such environment"),
         ("&sampling=mine", "sampling is 'mine', but must be one of none, openai, vllm"),
-        ("&sampling=top_p,heat", "a field of sampling is 'heat', but must be one of temperature, top_p"),
+        (
+            "&sampling=top_p,heat",
+            "a field of sampling is 'heat', but must be one of temperature, top_p",
+        ),
         ("&seeded=true", "seeded is true, which needs sampling with a seed"),
         ("&logprobs=true&tokens=words", "logprobs is true, which needs tokens that are read as ids"),
         ("&speed=9", "unknown option 'speed'"),

@@ -38,9 +38,7 @@ from batchproof.api import Engine, EngineConfig, Limits
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
 from batchproof_engines.adapters.openai.dialect import CLIENTS, SAMPLING, Dialect
-from batchproof_engines.adapters.openai.engine import OpenAIEngine
-from batchproof_engines.adapters.openai.request_filter import RequestFilter
-from batchproof_engines.adapters.openai.stepping import SteppingOpenAIEngine
+from batchproof_engines.adapters.openai.engine import OpenAIEngine, RequestFilter, SteppingOpenAIEngine
 
 PROMPTS = ("ids", "words")
 TOKENS = ("auto", "ids", "logprobs", "words")
@@ -80,8 +78,8 @@ def openai(
     * `api_key_env`: the environment variable that holds the key.
     * `release`: the server's name and version, for the title of a verdict.
     * `sampling`: which fields of `SamplingParams` the server takes: none, openai (those of the
-      interface), vllm, or names with commas between them. Stop sequences are applied here where EOS ids are;
-      `min_tokens` needs a server that applies EOS ids.
+      interface), vllm, or names with commas between them. Stop sequences are applied here where EOS
+      ids are; `min_tokens` needs a server that applies EOS ids.
     * `seeded`: a seed decides what is drawn. `logprobs`: the server gives those of tokens by their ids.
     * `listed`: false for a server whose `{base_url}/models` does not list `model`.
 

@@ -3,15 +3,131 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any
 
-from batchproof.api import Capability, Completion, Request
-from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Server
+from batchproof.api import (
+    Capability,
+    Completion,
+    FinishReason,
+    Limits,
+    Request,
+    SamplingParams,
+    TokenEvent,
+    TokenLogprobs,
+    duplicate_id,
+)
+from batchproof_engines.adapters.openai.answer_parser import AnswerParser, Token, UnreadableAnswer
+from batchproof_engines.adapters.openai.client import PATH, EngineFailed, Exchange, Refused, Server
 from batchproof_engines.adapters.openai.dialect import Dialect
-from batchproof_engines.adapters.openai.events import completion_of, token_events
-from batchproof_engines.adapters.openai.request_filter import RequestFilter
+from batchproof_engines.stopping import stops
+
+
+def token_events(
+    request: Request, exchange: Exchange, dialect: Dialect, *, at_once: bool = False
+) -> Iterator[TokenEvent]:
+    """Yields an event for each token; the last one has the finish reason.
+
+    The last token is in the last event, unless it was yielded before: a token is held back until the
+    next one arrives or, `at_once`, only if it may be the last. Raises `EngineFailed`, and `Cut` if the
+    connection was cut on this side.
+    """
+    request_id, asked = request.request_id, request.sampling or SamplingParams()
+    parser = AnswerParser(dialect.vocab_size, dialect.tokens, asked.logprobs)
+    held: TokenEvent | None = None
+    tokens: list[int] = []
+    is_ended_here = False
+    try:
+        for token, logprobs in _tokens(request, exchange, dialect, parser):
+            if held is not None:
+                yield held
+            held = TokenEvent(request_id, token, logprobs=logprobs)
+            tokens.append(token)
+            is_end = token in request.eos_token_ids or stops(request, tokens)
+            is_ended_here = is_end and dialect.eos == "client"
+            if is_ended_here:
+                break  # the rest is not needed
+            if at_once and not is_end and len(tokens) < request.max_new_tokens:
+                yield held
+                held = None
+    except Refused as refusal:
+        yield TokenEvent.refused(request_id, str(refusal))
+        return
+    except UnreadableAnswer as error:
+        raise exchange.failed(str(error)) from None
+    finally:
+        exchange.close()
+    reason = FinishReason.STOP if is_ended_here else parser.finish_reason
+    assert reason is not None, "the parser rejects an answer without a reason"
+    last = TokenEvent(request_id, None) if held is None else held
+    yield last._replace(finish_reason=reason)
+
+
+def completion_of(request: Request, events: Iterable[TokenEvent]) -> Completion:
+    """Returns the completion that consists of all events of a request."""
+    tokens: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    for event in events:
+        if event.token_id is not None:
+            tokens.append(event.token_id)
+        if event.logprobs is not None:
+            logprobs.append(event.logprobs)
+        if event.finish_reason is not None:
+            what = (request.request_id, tuple(tokens), event.finish_reason, event.error)
+            return Completion(*what, logprobs=tuple(logprobs) or None)
+    raise AssertionError("the last event has the reason")
+
+
+def _tokens(
+    request: Request, exchange: Exchange, dialect: Dialect, parser: AnswerParser
+) -> Iterator[Token]:
+    answers = exchange.read_events() if dialect.is_streamed else iter([exchange.read()])
+    for answer in answers:
+        yield from parser.feed(answer)
+    for token in parser.end(request):
+        yield token, None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilter:
+    """Refuses requests on behalf of the server.
+
+    `model` is what the model allows, which the server checks by itself. `config` also has
+    `max_model_len`, which the server does not know. `fields` are those of `SamplingParams` that it
+    takes; stop sequences, which it is never sent, are checked here. With `is_text`, prompts are words,
+    and a token outside the vocabulary has none.
+    """
+
+    model: Limits
+    config: Limits
+    fields: frozenset[str]
+    is_text: bool
+
+    def refusal(self, request: Request) -> str | None:
+        """Returns why the request is not sent, or None; a bad request is sent if that is possible."""
+        asked = request.sampling or SamplingParams()
+        vocabulary = range(self.model.vocab_size)
+        has_no_words = self.is_text and any(t not in vocabulary for t in request.prompt_token_ids)
+        is_unseen = has_no_words or () in asked.stop_token_sequences
+        is_judged_here = is_unseen or self.model.refusal(request) is None
+        return asked.beyond(self.fields) or (self.config.refusal(request) if is_judged_here else None)
+
+    def refusals(self, requests: Sequence[Request]) -> list[str | None]:
+        """Returns `refusal` for a whole call; of two good requests with one id, the later is
+        refused."""
+        live: set[str] = set()
+        reasons: list[str | None] = []
+        for request in requests:
+            is_good = self.config.refusal(request) is None
+            is_duplicate = is_good and request.request_id in live
+            reason = duplicate_id(request.request_id) if is_duplicate else self.refusal(request)
+            reasons.append(reason)
+            if is_good:
+                live.add(request.request_id)
+        return reasons
+
 
 NUM_NAMED = 8  # request ids in an error
 CUT_HERE = (
@@ -150,3 +266,113 @@ def _failure(
     )
     failure.completions = tuple(answers[i] for i in sorted(answers))
     return failure
+
+
+JOIN_LIMIT_S = 5.0  # for a thread whose connection was cut
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """A live request."""
+
+    request: Request
+    exchange: Exchange
+    thread: threading.Thread | None = None
+
+
+class SteppingOpenAIEngine(OpenAIEngine):
+    """Streams all added requests at once; `concurrency` applies to `generate` only."""
+
+    capabilities = OpenAIEngine.capabilities | {Capability.STEPPING}
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._streams: dict[str, _Stream] = {}
+        self._news: SimpleQueue[tuple[_Stream, TokenEvent | Exception]] = SimpleQueue()
+        self._undelivered: list[TokenEvent] = []  # of requests that were refused or aborted
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._streams or self._undelivered)
+
+    def add(self, request: Request) -> None:
+        """Sends the request, or schedules its refusal. Raises `ValueError` if its id is live."""
+        if request.request_id in self._streams:
+            raise ValueError(duplicate_id(request.request_id))
+        refusal = self._filter.refusal(request)
+        if refusal is not None:
+            self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
+            return
+        stream = _Stream(request, self._exchange(request))
+        stream.thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)
+        self._streams[request.request_id] = stream
+        stream.thread.start()
+
+    def step(self) -> list[TokenEvent]:
+        """Returns the events received so far; waits if there are none.
+
+        Raises `EngineFailed` after cutting all connections.
+        """
+        return self.step_within(None)
+
+    def step_within(self, seconds: float | None) -> list[TokenEvent]:
+        """As `step`, but waits at most so long: a client may have a request to add by then."""
+        events, self._undelivered = self._undelivered, []
+        try:
+            while self._streams and (news := self._next(not events, seconds)) is not None:
+                events += self._delivered(*news)
+        except BaseException:
+            self._server.on_failure()
+            self.close()
+            raise
+        return events
+
+    def abort(self, request_id: str) -> None:
+        """Cuts the request's connection; an unknown id has no effect."""
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            stream.exchange.cut()
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """As `OpenAIEngine.generate`; raises `RuntimeError` while added requests are unfinished."""
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
+        return super().generate(requests)
+
+    def close(self) -> None:
+        """Cuts all connections and waits for their threads."""
+        super().close()
+        streams, self._streams, self._undelivered = self._streams, {}, []
+        for stream in streams.values():
+            stream.exchange.cut()
+        for stream in streams.values():
+            if stream.thread is not None:
+                stream.thread.join(JOIN_LIMIT_S)
+
+    def _listen(self, stream: _Stream) -> None:
+        """Queues the events of a stream; runs on the stream's own thread."""
+        try:
+            for event in token_events(stream.request, stream.exchange, self._dialect, at_once=True):
+                self._news.put((stream, event))
+        except Exception as error:
+            self._news.put((stream, error))
+
+    def _next(
+        self, waits: bool, limit_s: float | None
+    ) -> tuple[_Stream, TokenEvent | Exception] | None:
+        try:
+            return self._news.get(block=waits, timeout=limit_s)
+        except Empty:
+            return None
+
+    def _delivered(self, stream: _Stream, news: TokenEvent | Exception) -> list[TokenEvent]:
+        """Returns the event, unless its request was aborted: the id may belong to another by now."""
+        request_id = stream.request.request_id
+        if self._streams.get(request_id) is not stream:
+            return []
+        if isinstance(news, Exception):
+            raise news
+        if news.finish_reason is not None:
+            del self._streams[request_id]
+        return [news]

@@ -8,7 +8,7 @@ engines. There are no logits and no trace.
     messages                between messages and the types of the contract, with strict checks
     engine                  engines that live in a program
     program                 a command line and its process: kept between engines, restarted on failure
-    process, stderr_tail    one question, one answer; the first failure kills the process
+    process     one question, one answer; the first failure kills the process
     shutdown                how a process ends
 
 One process serves many engines, because a process for each would take hours; the suite numbers them.

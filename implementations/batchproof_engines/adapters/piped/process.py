@@ -12,6 +12,7 @@ import json
 import math
 import os
 import selectors
+import signal
 import subprocess
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,8 +22,81 @@ from typing import Any, TypeVar
 
 from batchproof.errors import EngineHang
 from batchproof_engines.adapters.piped.messages import Answer, WrongAnswer, read_error
-from batchproof_engines.adapters.piped.shutdown import end, how_it_ended, kill_group
-from batchproof_engines.adapters.piped.stderr_tail import StderrTail
+
+KEPT_BYTES = 8192
+NUM_LINES = 8
+LINE_LEN = 200
+STDERR_READ_BYTES = 65_536
+
+
+class StderrTail:
+    """Keeps the end of what is read from the file descriptor `pipe`, which is made non-blocking."""
+
+    def __init__(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self.pipe = pipe
+        self.is_at_end = False
+        self._kept = b""
+
+    def read(self) -> bool:
+        """Reads what is available. Returns whether the stream has ended."""
+        while not self.is_at_end:
+            try:
+                came = os.read(self.pipe, STDERR_READ_BYTES)
+            except BlockingIOError:
+                break
+            self._kept = (self._kept + came)[-KEPT_BYTES:]
+            self.is_at_end = not came
+        return self.is_at_end
+
+    def __str__(self) -> str:
+        text = self._kept.decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()][-NUM_LINES:]
+        if not lines:
+            return "it wrote nothing to its stderr"
+        return "the last lines of its stderr:" + "".join(f"\n    {line[-LINE_LEN:]}" for line in lines)
+
+
+GRACE_S = 1.0  # for a program to end by itself
+
+
+def how_it_ended(popen: subprocess.Popen[bytes]) -> str:
+    """Returns how a program ended that has closed its stdout or exited, as a predicate for a
+    sentence."""
+    with suppress(subprocess.TimeoutExpired):
+        popen.wait(GRACE_S)
+    status = popen.returncode
+    if status is None:
+        return "closed its stdout"
+    return f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
+
+
+def kill_group(popen: subprocess.Popen[bytes]) -> None:
+    """Kills the program and everything it has started; it leads a process group."""
+    with suppress(ProcessLookupError, PermissionError):  # the latter if only zombies are left
+        os.killpg(popen.pid, signal.SIGKILL)
+
+
+def end(popen: subprocess.Popen[bytes]) -> None:
+    """Asks the program to end by closing its stdin, then kills what is left and releases all
+    resources."""
+    assert popen.stdin, "it is a pipe"
+    popen.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        popen.wait(GRACE_S)
+    kill_group(popen)
+    popen.wait()
+    for pipe in (popen.stdout, popen.stderr):
+        assert pipe, "it is a pipe"
+        pipe.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
 
 MAX_LINE_BYTES = 64 * 1024**2
 READ_BYTES = 1024**2

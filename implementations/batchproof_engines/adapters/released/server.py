@@ -16,7 +16,7 @@ from typing import IO
 
 from batchproof.errors import UsageError
 from batchproof_engines.adapters.openai.client import EngineFailed, Refused, Server
-from batchproof_engines.adapters.piped.shutdown import kill_group
+from batchproof_engines.adapters.piped.process import kill_group
 
 READY_LIMIT_S = 90.0
 POLL_S = 0.25
