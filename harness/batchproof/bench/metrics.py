@@ -3,12 +3,11 @@
     request_throughput      completed requests / wall_s
     output_throughput       output tokens / wall_s
     total_token_throughput  (prompt + output tokens) / wall_s
-    ttft    time to first token: from a request's arrival to its first token
+    ttft    time to first token: from the start of the round to a request's first token
     tpot    time per output token: (latency - ttft) / (num_output_tokens - 1); none for one token
     itl     inter-token latency: every gap between a request's tokens, pooled; tokens that arrive
             together are one arrival
-    e2el    end-to-end latency: from arrival to the last token
-    goodput requests per second that met every limit given
+    e2el    end-to-end latency: from the start of the round to the last token
 
 Throughputs are those of the median round; latencies pool all timed rounds. What an engine's interface
 does not show is None, never 0. Only rounds whose answers were checked are measured.
@@ -16,7 +15,7 @@ does not show is None, never 0. Only rounds whose answers were checked are measu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -50,16 +49,8 @@ class RequestTimes:
         tpot = (ms[-1] - ms[0]) / (len(ms) - 1) if len(ms) > 1 else None
         return cls(ms[0], tpot, ms[-1], gaps)
 
-    def meets(self, slo_ms: Mapping[str, float]) -> bool:
-        """Returns whether all limits are met. A latency that the request does not have meets its
-        limit."""
-        own = {name: getattr(self, name) for name in slo_ms}
-        return all(own[name] is None or own[name] <= slo_ms[name] for name in slo_ms)
 
-
-def measure(
-    rounds: Sequence[Round], requests: Sequence[Request], slo_ms: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, Any]:
     """Returns all figures of one engine on one workload, in vLLM's names: times in ms, rates per
     second."""
     wall_s = median(each.wall_s for each in rounds)
@@ -76,7 +67,7 @@ def measure(
     }
     for name, pooled in latencies(rounds).items():
         figures |= _summary(name, pooled)
-    return figures | _goodput(rounds, slo_ms or {})
+    return figures
 
 
 def latencies(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
@@ -85,11 +76,10 @@ def latencies(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
     times = _request_times(rounds)
     if times is None:
         return dict.fromkeys(LATENCIES)
-    is_streamed = all(each.is_streamed for each in rounds)
     return {
         "ttft": _sorted(each.ttft for each in times),
-        "tpot": _sorted(each.tpot for each in times) if is_streamed else None,
-        "itl": _sorted(gap for each in times for gap in each.itls) if is_streamed else None,
+        "tpot": _sorted(each.tpot for each in times),
+        "itl": _sorted(gap for each in times for gap in each.itls),
         "e2el": _sorted(each.e2el for each in times),
     }
 
@@ -122,14 +112,3 @@ def _summary(name: str, values: Sequence[float] | None) -> dict[str, float | Non
         return dict.fromkeys(keys)
     p50, p90, p99 = np.percentile(values, [50, 90, 99])
     return dict(zip(keys, map(float, (np.mean(values), p50, p90, p99)), strict=True))
-
-
-def _goodput(rounds: Sequence[Round], slo_ms: Mapping[str, float]) -> dict[str, float | None]:
-    times = _request_times(rounds)
-    if not slo_ms or times is None:
-        return {"request_goodput": None, "goodput_share": None}
-    num_good = sum(each.meets(slo_ms) for each in times)
-    return {
-        "request_goodput": num_good / sum(each.wall_s for each in rounds),
-        "goodput_share": num_good / len(times),
-    }

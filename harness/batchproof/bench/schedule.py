@@ -1,7 +1,7 @@
 """What the scheduler did with the slots: pure functions of a trace, without tensors or a clock.
 
-`fed` counts the token positions that the model computed, pads and idle rows included, as `forwards.py`
-observes them.
+`fed` counts the token positions that the model computed, pads and idle rows included, as a hook on
+the model observes them.
 """
 
 from __future__ import annotations

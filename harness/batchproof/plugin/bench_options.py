@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import pytest
 
-from batchproof.bench.axes import USUAL_BUDGET
-from batchproof.bench.load import FORM
 from batchproof.bench.spec_files import workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-from batchproof.plugin.numbers import number, seconds, whole
+from batchproof.plugin.numbers import seconds, whole
 
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
-SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
-FIXTURES = frozenset(("measured", "growth", "load_sweep"))  # a test that asks for one is a benchmark
+GROWTH_S = 15.0  # for all engines together
+THROUGHPUT, GROWTH = "throughput", "growth"
+FIXTURES = frozenset((THROUGHPUT, GROWTH))  # a test that asks for one is a benchmark
 SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
-OPTIONS = (
-    *("workload", *SIZES, "shape", "laps", "verify", "goodput", "load", "burstiness"),
-    *("growth-for", "threads", "pin", "results"),
-)
+OPTIONS = (*("workload", *SIZES, "shape", "laps", "verify", "growth-for", "threads", "pin", "results"),)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -44,12 +40,9 @@ def add_options(parser: pytest.Parser) -> None:
         "sample of 16); ids, lengths and finish reasons always are"
     )
     add("--verify", metavar="all|N", help=text)
-    text = f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50"
-    add("--goodput", action="append", nargs="+", metavar="KEY:MS", help=text)
-    _add_load(group)
     text = (
-        f"seconds to measure each axis of cost growth (default: {USUAL_BUDGET.axis_s:g}; 0, which "
-        "is none, where a workload is named)"
+        f"seconds to measure how the time of a step grows with its sequences (default: {GROWTH_S:g}; "
+        "0, which is not at all, where a workload is named)"
     )
     add("--growth-for", type=seconds("--growth-for"), metavar="S", help=text)
     text = "threads that each engine may compute with on a CPU (default: 1)"
@@ -58,14 +51,6 @@ def add_options(parser: pytest.Parser) -> None:
     add("--pin", metavar="CORES", help=text)
     text = "where to write the result file (default: a new one below results/benchmarks/)"
     add("--results", metavar="FILE", help=text)
-
-
-def _add_load(group: pytest.OptionGroup) -> None:
-    """The options of a load sweep."""
-    text = f"latency and throughput at rising load instead of throughput alone: {FORM}"
-    group.addoption("--load", metavar="LOADS", help=text)
-    text = "shape of the gamma distribution of the gaps between requests (default: 1, which is Poisson)"
-    group.addoption("--burstiness", type=number("--burstiness"), metavar="B", help=text)
 
 
 def _add_sizes(group: pytest.OptionGroup) -> None:
@@ -87,7 +72,7 @@ def _add_sizes(group: pytest.OptionGroup) -> None:
     add(
         "--slots", type=whole("--slots"), metavar="N", help="sequences in flight at once (max_num_seqs)"
     )
-    add("--seed", type=whole("--seed"), metavar="N", help="seed of prompts, caps and arrivals")
+    add("--seed", type=whole("--seed"), metavar="N", help="seed of prompts and caps")
 
 
 def require_none(config: pytest.Config) -> None:

@@ -36,7 +36,7 @@ class ReplayClock:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ThroughputRow:
     """One engine's row of a comparison."""
 
     row: Mapping[str, Any]
@@ -75,8 +75,7 @@ class Measured:
         }
         schedule = dict(self.row["schedule"])
         roofline = schedule.pop("roofline")
-        drawn = {"timeline", "composition"}
-        figures = {key: value for key, value in schedule.items() if key not in drawn}
+        figures = {k: v for k, v in schedule.items() if k not in {"timeline", "composition"}}
         share = {"roofline_share": roofline["share"] if roofline else None}
         ratios = {
             f"over_{entry['over']}": [entry["low"], entry["ratio"], entry["high"]]
@@ -87,8 +86,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class MeasuredGrowth:
-    """One engine's cost along one axis."""
+class GrowthEntry:
+    """How the time of one engine's step grows."""
 
     entry: Mapping[str, Any]
     replay: ReplayClock
@@ -102,23 +101,6 @@ class MeasuredGrowth:
         if not self.entry["points"]:
             pytest.skip(self.entry["words"])
         _replay(self.replay, [self.entry["points"][-1]["seconds"]], benchmark)
-        benchmark.extra_info.update(self.entry)
-
-
-@dataclass(frozen=True)
-class MeasuredLoad:
-    """One engine on one workload at rising load."""
-
-    entry: Mapping[str, Any]
-    replay: ReplayClock
-
-    def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Passes the rounds at the highest load to pytest-benchmark. Fails the test if there are none,
-        because an answer was wrong or a round took too long.
-        """
-        if not self.entry["points"]:
-            pytest.fail(f"{self.entry['verdict']}: {self.entry['reason']}", pytrace=False)
-        _replay(self.replay, self.entry["points"][-1]["wall_s"], benchmark)
         benchmark.extra_info.update(self.entry)
 
 
