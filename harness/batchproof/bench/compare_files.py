@@ -10,7 +10,7 @@ import argparse
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ class ComparisonKey:
         workload, model = comparison["workload"], comparison["model"]
         place = workload["name"], workload["hash"], model["name"], model["dtype"]
         return cls(*place, comparison["clock"])
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What a person calls it: two workloads of one name may differ."""
+        return self.workload, self.model, self.dtype
 
     def __str__(self) -> str:
         return f"{self.workload}, {self.model} {self.dtype}, {self.clock} time"
@@ -215,21 +220,16 @@ def _contents(file: ResultIndex) -> str:
 
 def _refuse_unlike(a: ResultIndex, b: ResultIndex) -> None:
     """Workloads of one name must be equal, unless the files share another one of that name."""
-    for place, comparison in a.comparisons.items():
-        ours, theirs = ([each for each in file.comparisons if _is_like(place, each)] for file in (a, b))
-        shared = {each.workload_hash for each in ours} & {each.workload_hash for each in theirs}
-        if theirs and not shared:
-            specs = comparison["workload"]["spec"], b.comparisons[theirs[0]]["workload"]["spec"]
-            unlike = ", ".join(_differences(*specs))
+    for place in a.comparisons:
+        ours, theirs = (
+            {each.workload_hash for each in file.comparisons if each.name == place.name}
+            for file in (a, b)
+        )
+        if theirs and ours.isdisjoint(theirs):
             raise UsageError(
-                f"the workload {place.workload!r} of {place.model} {place.dtype} is not the same: "
-                f"{unlike or 'the spec is the same, but gives other requests'}"
+                f"the workload {place.workload!r} of {place.model} {place.dtype} is not the same: its "
+                f"hash is {', '.join(ours)} in A, {', '.join(theirs)} in B"
             )
-
-
-def _is_like(one: ComparisonKey, other: ComparisonKey) -> bool:
-    """Whether both have the same workload name on the same model, whatever hash and clock."""
-    return replace(one, workload_hash="", clock="") == replace(other, workload_hash="", clock="")
 
 
 def _warnings(a: Result, b: Result) -> Iterator[str]:

@@ -67,7 +67,7 @@ def benchmark(source: Source, colours: Mapping[str, int]) -> Benchmark:
     return Benchmark(
         f"On {header['device']['name']}; ratios are made of {clock}, measured lap by lap.",
         ratio_dots(comparisons, colours),
-        tuple(_comparison(source, each, colours, each is shown) for each in comparisons),
+        tuple(_comparison(each, colours, each is shown) for each in comparisons),
         _growth(source.data["growth"], colours),
     )
 
@@ -78,9 +78,7 @@ def chosen(comparisons: Sequence[Data]) -> Data | None:
     return next(named, comparisons[0] if comparisons else None)
 
 
-def _comparison(
-    source: Source, comparison: Data, colours: Mapping[str, int], is_open: bool
-) -> Comparison:
+def _comparison(comparison: Data, colours: Mapping[str, int], is_open: bool) -> Comparison:
     rows, name = comparison["rows"], comparison["workload"]["name"]
     title = title_of(comparison)
     sides = facing(rows)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from batchproof.bench.ratios import paired_ratio
-from batchproof.bench.results import SCHEMA
+from batchproof.records.benchmark import BENCHMARK
 
 SLOTS = 8
 STEP_S = 0.01
@@ -40,22 +40,18 @@ def made(
         )
         for index, name in enumerate(workloads)
     ]
-    growths = [
-        growth(engine, axis) for engine in engines for axis in ("sequences", "context", "prompt")
-    ]
+    growths = [growth(engine) for engine in engines]
     result = {
-        "schema": SCHEMA,
+        "schema": BENCHMARK.schema,
         "header": header(clock=clock, dtype=dtype),
         "comparisons": comparisons,
         "growth": growths,
-        "load": [],
     }
     if is_complete:
         result["footer"] = {
             "finished": "2026-11-21 08:00 UTC",
             "num_comparisons": len(comparisons),
             "num_growth": len(growths),
-            "num_load": 0,
         }
     return result
 
@@ -108,9 +104,6 @@ def comparison(
         for index, engine in enumerate(engines)
     ]
     spec = {"num_requests": len(sizes), "slots": SLOTS, "seed": 0, "prompt_len": [8, 48]}
-    if name == "poisson":
-        spec["arrival_rate"] = 8.0
-        clock = "wall"
     steps = {each["engine"]: each["schedule"]["num_steps"] for each in rows}
     least = min(steps.values(), default=1)
     return {
@@ -126,6 +119,7 @@ def comparison(
             "max_speedup_over_static": {"by_steps": steps.get("static", least) / least, "by_rows": 2.6},
         },
         "model": {"name": "tiny", "dtype": dtype, "num_parameters": 5_200_000, "load_s": 0.1},
+        "clock": clock,
         "rows": rows,
         "ratios": [_ratio(each, rows[0], clock) for each in rows[1:]],
     }
@@ -169,57 +163,16 @@ def row(
     }
 
 
-def growth(engine: str = "ragged", axis: str = "sequences", exponent: float = 0.8) -> Result:
-    places = {"sequences": [1, 2, 4, 8, 16, 32, 64], "context": [64, 256, 1024, 4096]}
-    seconds = [(x, 0.002 * (1 + x**exponent / 8)) for x in places.get(axis, [16, 64, 256, 1024])]
+def growth(engine: str = "ragged", exponent: float = 0.8) -> Result:
+    points = [(x, 0.002 * (1 + x**exponent / 8)) for x in (1, 2, 4, 8, 16, 32, 64)]
     return {
         "engine": engine,
-        "axis": axis,
-        "unit": "s per prompt" if axis == "prompt" else "s per step",
-        "fixed": {"sequences": 4} if axis == "context" else {"context": 64},
-        "points": [{"x": x, "seconds": s, "low": 0.97 * s, "high": 1.04 * s} for x, s in seconds],
+        "axis": "sequences",
+        "unit": "s per step",
+        "fixed": {"context": 64},
+        "points": [{"x": x, "seconds": s, "low": 0.97 * s, "high": 1.04 * s} for x, s in points],
         "fit": {"exponent": exponent, "low": exponent - 0.1, "high": exponent + 0.1},
-        "words": f"{engine}: time grows as {axis}^{exponent:.1f}",
-    }
-
-
-def load(engine: str = "ragged", rates: Sequence[float] = (5, 10, 20, 40), knee: float = 20) -> Result:
-    """An engine that serves 30 requests per second, at rates below and above. At 40 the client is
-    saturated."""
-    point = {"client": {"own_share": 0.01}, "wall_s": [1.0], "workload_hash": "0" * 12}
-    points = []
-    for rate in rates:
-        is_lost = rate > 30
-        figures = {
-            f"{kind}_{name}_ms": (5.0 + 30 * (rate > 10)) * (1 + index)
-            for name in ("ttft", "tpot", "itl", "e2el")
-            for index, kind in enumerate(("median", "p90", "p99"))
-        }
-        figures |= {"offered_rate": rate, "achieved_rate": min(rate, 30.0), "lag_ms": 0.0}
-        figures |= {"output_throughput": 16.0 * min(rate, 30.0), "request_goodput": None}
-        points.append(
-            point
-            | {
-                "load": rate,
-                "saturation": "the load generator is saturated: too slow" if is_lost else None,
-                "metrics": None if is_lost else figures,
-                "keeps_up": not is_lost,
-                "spread": None if is_lost else {k: [v, v] for k, v in figures.items() if v is not None},
-            }
-        )
-    workload = comparison("uniform")["workload"]
-    return {
-        "workload": {key: workload[key] for key in ("name", "hash", "spec", "totals")},
-        "model": {"name": "tiny", "dtype": "float32"},
-        "engine": engine,
-        "verdict": "VALID",
-        "reason": None,
-        "kind": "rate",
-        "burstiness": 1.0,
-        "num_laps": 1,
-        "points": points,
-        "knee": knee,
-        "words": f"knee at rate {knee:g}",
+        "words": f"{engine}: time grows as sequences^{exponent:.1f}",
     }
 
 
@@ -322,8 +275,6 @@ def _metrics(sizes: Sequence[tuple[int, int]], seconds: float) -> Result:
         "output_tokens_per_process_s": num_output / seconds,
         "num_output_tokens": num_output,
         "num_prompt_tokens": num_prompt,
-        "request_goodput": None,
-        "goodput_share": None,
     } | latencies
 
 

@@ -31,10 +31,9 @@ from batchproof.api import (
 )
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
-from batchproof.bench.laps import Laps, renamed
 from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, Range
+from batchproof.bench.spec import BenchSpec, Laps, Range, renamed
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.plugin.bench_table import table
 from batchproof.requirements.promises import Promise
@@ -203,14 +202,6 @@ def test_a_sample_sees_wrong_tokens(compare: Compare) -> None:
     terms = replace(TERMS, sample_size=6)
     row = compare("fault:mask_ignores_sequence", spec=spec, terms=terms)["rows"][0]
     assert "not the best choice" in row["reason"]
-
-
-def test_requests_that_arrive_over_time_are_waited_for(compare: Compare) -> None:
-    spec = replace(SPEC, arrival_rate=200.0)
-    found = compare("ragged", spec=spec, terms=replace(TERMS, clock="wall"))
-    row = found["rows"][0]
-    assert row["verdict"] == "VALID"
-    assert row["schedule"]["roofline"] is None
 
 
 def test_laps_ask_other_tokens_of_the_same_lengths() -> None:

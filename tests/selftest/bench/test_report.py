@@ -97,8 +97,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     name = "_my<b>.mod:$x^2$&co"
     wrong = one_comparison(seed=1, verdict="INVALID", reason="r3: <one> token too few", metrics=None)
     results = [
-        samples.made(workloads=["bimodal"], engines=["static", name], speeds={})
-        | {"load": [samples.load("static"), samples.load(name)]},
+        samples.made(workloads=["bimodal"], engines=["static", name], speeds={}),
         wrong | {"growth": []},
         CONFORMANCE,
         *(json.loads((ROOT / f"results/{name}.json").read_text()) for name in ("faults", "honest")),
@@ -125,7 +124,7 @@ def test_the_page_is_well_formed_and_its_pictures_are(written: Written) -> None:
     ids = parsed.all("id")
     assert len(ids) == len(set(ids))
     pictures = re.findall(r"<svg.*?</svg>", written.html, re.DOTALL)
-    assert len(pictures) == 20
+    assert len(pictures) == 16
     for picture in pictures:
         root = ElementTree.fromstring(picture)
         assert root.get("role") == "img"
@@ -288,34 +287,15 @@ def test_faults_are_counted_by_class(tmp_path: Path) -> None:
     assert shown.verdicts[0].text.startswith("2 of 3 planted faults caught")
 
 
-def test_a_load_at_which_the_client_was_saturated_shows_no_figure(tmp_path: Path) -> None:
-    wrong = {"verdict": "INVALID", "reason": "planted", "points": [], "knee": None, "words": "INVALID"}
-    entries = [samples.load("ragged"), samples.load("static") | wrong]
-    (sweep,) = benchmark_of(tmp_path, samples.made() | {"load": entries}).loads
-    assert sweep.title == "uniform (000000000300) on tiny in float32, Poisson arrivals"
-    assert sweep.unwell == {"static": "INVALID: planted"}
-    assert sweep.lines == ("ragged: knee at rate 20",)
-    rows = {row.head: [cell.text for cell in row.cells] for row in sweep.figures.rows}
-    assert rows["rate 20 (knee)"][:4] == ["20.0", "20.0", "320", "35.0 / 70.0 / 105"]
-    assert set(rows["rate 40"][:-1]) == {"-"}
-    assert rows["static"] == []
-    for picture in sweep.pictures:
-        assert "ragged" in drawn(picture)
-        assert "knee 20" in drawn(picture)
-        assert "static" not in drawn(picture)
-    (alone,) = benchmark_of(tmp_path, samples.made() | {"load": entries[1:]}).loads
-    assert alone.pictures == ()
-
-
 def test_a_growth_entry_without_figures_is_listed_and_not_drawn(tmp_path: Path) -> None:
     result = samples.made(workloads=["bimodal"])
-    bad = samples.growth("ragged", "sequences") | {
+    bad = samples.growth("ragged") | {
         "verdict": "INVALID",
         "reason": "P1 is broken: planted",
         "points": [],
         "fit": None,
     }
-    result["growth"] = [samples.growth("static", "sequences"), bad]
+    result["growth"] = [samples.growth("static"), bad]
     growth = benchmark_of(tmp_path, result).growth
     assert growth is not None
     assert growth.unwell == {"ragged": "INVALID: P1 is broken: planted"}
@@ -327,9 +307,7 @@ def test_a_growth_entry_without_figures_is_listed_and_not_drawn(tmp_path: Path) 
 
 def test_pictures_stand_alone(written: Written) -> None:
     names = {path.stem for path in written.folder.iterdir()}
-    growth = {"growth-sequences", "growth-context", "growth-prompt"}
-    load = {"load-1-latency", "load-1-interactivity"}
-    assert names == {"ratios", "throughput", "slots"} | growth | load
+    assert names == {"ratios", "throughput", "slots", "growth-sequences"}
     for path in written.folder.iterdir():
         text = path.read_text(encoding="utf-8")
         root = ElementTree.fromstring(text)
@@ -396,7 +374,6 @@ def test_without_matplotlib_the_command_says_what_to_install(
 
 def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> None:
     result = samples.made(workloads=["bimodal", "uniform"])
-    result["load"] = [samples.load()]
     wide, wrong = (each["rows"][1] for each in result["comparisons"])
     wide["num_at_once"] = 2 * samples.SLOTS
     wrong.update(verdict="INVALID", reason="a token too few", metrics=None)
@@ -410,12 +387,7 @@ def test_a_benchmark_file_is_a_page_of_tables_with_a_picture(tmp_path: Path) -> 
     assert bimodal.endswith(f"| {2 * samples.SLOTS} | 31 % | more slots than asked |"), bimodal
     assert uniform.split(" | ")[1:] == ["INVALID", *["-"] * 6, "- |"]
     assert "* ragged: a token too few" in lines
-    assert any(line.startswith("* ragged: ") and "knee at rate 20" in line for line in lines)
-    assert "| **ragged** |" in page.read_text()
-    assert any(line.startswith("| rate 20 (knee) | 20.0 | 20.0 |") for line in lines)
-    for name in ("page.svg", "page-1-latency.svg", "page-1-interactivity.svg"):
-        assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
-        assert f"]({name})" in page.read_text()
+    assert ElementTree.parse(tmp_path / "page.svg").getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize("workloads", [["uniform"], ["uniform", "bimodal", "short_queue"]])

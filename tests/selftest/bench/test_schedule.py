@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request, RowRecord, StepRecord
 from batchproof.bench import schedule
-from batchproof.bench.forwards import record_forwards
 from batchproof.bench.schedule import Forward
+from batchproof.bench.timed_engine import record_forwards
 from batchproof.models.random_models import build_gpt2_random
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine

@@ -68,14 +68,14 @@ def benchmark_file(source: Source, standings: Standings) -> BenchmarkFile:
             source.path.name,
             f"{made.date[:10]}, {made.machine}{name}",
             origin(source),
-            tuple(_comparison(source, each, standings) for each in source.data["comparisons"]),
+            tuple(_comparison(each, standings) for each in source.data["comparisons"]),
             bool(source.data["growth"]),
         )
 
     return made_of(source, make)
 
 
-def _comparison(source: Source, comparison: Data, standings: Standings) -> Comparison:
+def _comparison(comparison: Data, standings: Standings) -> Comparison:
     clock, rows, title = comparison["clock"], comparison["rows"], title_of(comparison)
     figures = [f"{each} ({clock})" if each == THROUGHPUT else each for each in FIGURES]
     head = ("engine", "answers", "promises", *figures, f"over {rows[0]['engine']}" if rows else "")
