@@ -55,10 +55,6 @@ class BenchmarkRun:
             }
         )
 
-    def num_pieces(self, num_engines: int) -> int:
-        """How often `compare` calls `on_round`."""
-        return 2 * num_engines * (self._terms.num_laps + 1)
-
     def compare(
         self,
         spec: BenchSpec,

@@ -120,7 +120,7 @@ def measure_growth(
 
     A lap visits all points; engines take turns in reverse order in every second lap. Once `budget_s`
     seconds of wall-clock time are spent, no further point is begun. `on_step` is called with a label
-    before each of the `NUM_LAPS * len(points)` pieces of work of each engine, those left out included.
+    before each piece of work.
     """
     until, salt = perf_counter() + budget_s, secrets.token_hex(8)
     engines = [GrowthEngine(trial, call_limit_s) for trial in trials]
@@ -129,8 +129,8 @@ def measure_growth(
             is_affordable = perf_counter() < until
             right: list[Answered] = []  # equal answers of two engines are checked once
             for each in engines if lap % 2 == 0 else reversed(engines):
-                on_step(f"growth at {point.num_sequences} sequences: {each.name}")
                 if is_affordable:
+                    on_step(f"growth at {point.num_sequences} sequences: {each.name}")
                     each.run_lap(point, lap, f"{salt} {lap}", right)
     return [each.entry() for each in engines]
 

@@ -41,10 +41,7 @@ def compare_engines(
 ) -> dict[str, Any]:
     """Times all trials' engines on one workload and returns one entry of a result file's `comparisons`,
     without its model. All trials share one model.
-
-    `on_round` is called with a label before each of the `2 * len(trials) * (num_laps + 1)` pieces of
-    work.
-    """
+    `on_round` is called with a label before each piece of work."""
     laps = Laps(workload.requests, trials[0].subject.vocab_size)
     engines = _timed_engines(trials, workload, laps, terms, on_round)
     terms = replace(terms, clock=clock_for(engines, terms.clock))

@@ -15,8 +15,7 @@ does not show is None, never 0. Only rounds whose answers were checked are measu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -28,26 +27,6 @@ from batchproof.bench.drive import Round
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 NUM_QUANTILES = 101
-
-
-@dataclass(frozen=True, slots=True)
-class RequestTimes:
-    """One request's latencies in milliseconds; None where undefined."""
-
-    ttft: float | None
-    tpot: float | None
-    e2el: float | None
-    itls: tuple[float, ...]
-
-    @classmethod
-    def of(cls, token_times_s: Sequence[float]) -> RequestTimes:
-        """Returns the latencies for the seconds from arrival to each token."""
-        ms = [1000 * seconds for seconds in token_times_s]
-        if not ms:
-            return cls(None, None, None, ())
-        gaps = tuple(b - a for a, b in pairwise(sorted(set(ms))))
-        tpot = (ms[-1] - ms[0]) / (len(ms) - 1) if len(ms) > 1 else None
-        return cls(ms[0], tpot, ms[-1], gaps)
 
 
 def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, Any]:
@@ -65,50 +44,33 @@ def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, A
         "num_output_tokens": num_output,
         "num_prompt_tokens": num_prompt,
     }
-    for name, pooled in latencies(rounds).items():
-        figures |= _summary(name, pooled)
+    for name, pooled in _latencies_ms(rounds).items():
+        keys = [f"{kind}_{name}_ms" for kind in ("mean", "median", "p90", "p99")]
+        values = [np.mean(pooled), *np.percentile(pooled, [50, 90, 99])] if pooled else [None] * 4
+        figures |= zip(keys, [None if each is None else float(each) for each in values], strict=True)
     return figures
 
 
-def latencies(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """Returns each kind of latency in ms, pooled over all requests of all rounds, sorted; None where
-    the interface does not show it."""
-    times = _request_times(rounds)
-    if times is None:
-        return dict.fromkeys(LATENCIES)
-    return {
-        "ttft": _sorted(each.ttft for each in times),
-        "tpot": _sorted(each.tpot for each in times),
-        "itl": _sorted(gap for each in times for gap in each.itls),
-        "e2el": _sorted(each.e2el for each in times),
-    }
-
-
-def _sorted(values: Iterable[float | None]) -> list[float]:
-    return sorted(value for value in values if value is not None)
-
-
 def distributions(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """Returns at most 101 quantiles of each latency in ms, for pictures."""
-    return {f"{name}_ms": _quantiles(values or ()) for name, values in latencies(rounds).items()}
+    """At most 101 quantiles of each latency in ms, for pictures; None where there are none."""
+    return {f"{name}_ms": _quantiles(pooled) for name, pooled in _latencies_ms(rounds).items()}
 
 
-def _quantiles(values: Sequence[float]) -> list[float] | None:
+def _quantiles(values: list[float]) -> list[float] | None:
     if len(values) <= NUM_QUANTILES:
-        return list(values) or None
+        return values or None
     return [float(each) for each in np.quantile(values, np.linspace(0, 1, NUM_QUANTILES))]
 
 
-def _request_times(rounds: Sequence[Round]) -> list[RequestTimes] | None:
-    per_round = [each.token_times_s for each in rounds]
-    if any(times is None for times in per_round):
-        return None
-    return [RequestTimes.of(own) for times in per_round for own in times or ()]
-
-
-def _summary(name: str, values: Sequence[float] | None) -> dict[str, float | None]:
-    keys = (f"mean_{name}_ms", f"median_{name}_ms", f"p90_{name}_ms", f"p99_{name}_ms")
-    if not values:
-        return dict.fromkeys(keys)
-    p50, p90, p99 = np.percentile(values, [50, 90, 99])
-    return dict(zip(keys, map(float, (np.mean(values), p50, p90, p99)), strict=True))
+def _latencies_ms(rounds: Sequence[Round]) -> dict[str, list[float]]:
+    """Each kind of latency, pooled over all requests of all rounds, sorted."""
+    pooled: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    for token_times_s in (own for each in rounds for own in each.token_times_s or ()):
+        ms = [1000 * seconds for seconds in token_times_s]
+        if ms:
+            pooled["ttft"].append(ms[0])
+            pooled["e2el"].append(ms[-1])
+            pooled["itl"] += (b - a for a, b in pairwise(sorted(set(ms))))
+        if len(ms) > 1:
+            pooled["tpot"].append((ms[-1] - ms[0]) / (len(ms) - 1))
+    return {name: sorted(values) for name, values in pooled.items()}

@@ -71,18 +71,6 @@ class BenchSpec:
     def __post_init__(self) -> None:
         for field, least in (("num_requests", 1), ("slots", 1), ("seed", 0)):
             at_least(field, getattr(self, field), least)
-        self._check_ranges()
-        self._check_prefix()
-        longest = self.prompt_len.high
-        least = max(self.slots, longest)
-        rule = (
-            f"at least {least}, for a step has to hold a token of each of the {self.slots} slots, and "
-            f"the whole longest prompt ({longest}), since not every engine cuts prompts"
-        )
-        budget = self.max_num_batched_tokens
-        require(budget >= least, "max_num_batched_tokens", budget, rule)
-
-    def _check_ranges(self) -> None:
         rule = "a range LOW..HIGH with 1 <= LOW <= HIGH"
         for field, each in (("prompt_len", self.prompt_len), *(("cap", each) for _, each in self.cap)):
             require(1 <= each.low <= each.high, field, each, rule)
@@ -91,11 +79,13 @@ class BenchSpec:
             shown = ", ".join(f"{share:g}" for share in shares) or "none"
             complaint = f"has the shares {shown}, but they must be above 0 and add up to 1"
             raise InvalidValueError("cap", complaint)
+        if self.shared_prefix is not None:
+            self._check_prefix(self.shared_prefix)
+        least, budget = max(self.slots, self.prompt_len.high), self.max_num_batched_tokens
+        rule = f"at least {least}, for a step holds a token of each slot, and the longest prompt whole"
+        require(budget >= least, "max_num_batched_tokens", budget, rule)
 
-    def _check_prefix(self) -> None:
-        prefix = self.shared_prefix
-        if prefix is None:
-            return
+    def _check_prefix(self, prefix: SharedPrefix) -> None:
         length, num_groups = prefix.length, prefix.num_groups
         shown = f"{length} tokens in {num_groups} groups"
         rule = "at least 1 token in at least 1 group; leave it out for none"
@@ -157,23 +147,19 @@ class BenchSpec:
         )
 
     def _sample_cap(self, rng: random.Random) -> int:
-        part = self.cap[-1][1]
-        if len(self.cap) > 1:  # a single range makes no draw: `ragged` depends on it
-            draw = rng.random()
-            for share, each in self.cap[:-1]:
-                draw -= share
-                if draw < 0:
-                    part = each
-                    break
-        return part.sample(rng)
+        draw = rng.random() if len(self.cap) > 1 else 0.0  # `ragged` depends on it
+        for share, each in self.cap[:-1]:
+            draw -= share
+            if draw < 0:
+                return each.sample(rng)
+        return self.cap[-1][1].sample(rng)
 
     def _check_fit(self, requests: tuple[Request, ...], context_len: int) -> None:
         largest = max(requests, key=_num_tokens)
         if _num_tokens(largest) > context_len:
-            num_prompt_tokens, cap = len(largest.prompt_token_ids), largest.max_new_tokens
             raise UsageError(
-                f"the largest request of workload {self.name!r} has {num_prompt_tokens} prompt tokens "
-                f"and a cap of {cap}, in all {num_prompt_tokens + cap}, but the model's context holds "
+                f"the largest request of workload {self.name!r} has {len(largest.prompt_token_ids)} "
+                f"prompt tokens and a cap of {largest.max_new_tokens}, but the model's context holds "
                 f"{context_len}; choose another workload or model, or lower --prompt-len or --cap"
             )
 

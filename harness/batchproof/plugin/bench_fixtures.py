@@ -58,7 +58,7 @@ class ThroughputRow:
         benchmark.extra_info.update(self._extra_info())
 
     def _extra_info(self) -> dict[str, Any]:
-        """Returns the figures flat, in vLLM's names, with what they were measured on."""
+        """The figures flat, in vLLM's names, with what they were measured on."""
         workload, model = self.comparison["workload"], self.comparison["model"]
         about = {
             "engine": self.row["engine"],
@@ -68,21 +68,8 @@ class ThroughputRow:
             "model": model["name"],
             "dtype": model["dtype"],
             "clock": self.comparison["clock"],
-            "interface": self.row["interface"],
-            "load_s": model["load_s"],
-            "build_s": self.row["build_s"],
-            "first_round_s": self.row["first_round_s"],
         }
-        schedule = dict(self.row["schedule"])
-        roofline = schedule.pop("roofline")
-        figures = {k: v for k, v in schedule.items() if k not in {"timeline", "composition"}}
-        share = {"roofline_share": roofline["share"] if roofline else None}
-        ratios = {
-            f"over_{entry['over']}": [entry["low"], entry["ratio"], entry["high"]]
-            for entry in self.comparison["ratios"]
-            if entry["engine"] == self.row["engine"]
-        }
-        return about | dict(self.row["metrics"]) | figures | share | ratios
+        return about | dict(self.row["metrics"])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from batchproof.bench import growth
 from batchproof.bench.benchmark_run import BenchmarkRun
 from batchproof.bench.spec import BenchSpec
 from batchproof.plugin.bench_options import GROWTH, THROUGHPUT
@@ -41,20 +40,14 @@ class BenchCell:
         """The key of the engines that run interleaved."""
         return self.label, self.model_name
 
-    def num_pieces(self, run: BenchmarkRun, num_engines: int) -> int:
-        """How often `measure` calls `on_piece`."""
-        if self.workload is None:
-            return num_engines * growth.NUM_LAPS * len(growth.POINTS)
-        return run.num_pieces(num_engines)
-
     def measure(
-        self, run: BenchmarkRun, engines: Sequence[EngineSpec], on_piece: Callable[[str], None]
+        self, run: BenchmarkRun, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
     ) -> Mapping[str, Any]:
         """Measures the engines of the group. Returns the comparison, for growth a mapping with `rows`
         alone; a row is of one engine."""
         if self.workload is None:
-            return {"rows": run.grow(self.model_name, engines, on_piece)}
-        return run.compare(self.workload, self.model_name, engines, on_piece)
+            return {"rows": run.grow(self.model_name, engines, on_step)}
+        return run.compare(self.workload, self.model_name, engines, on_step)
 
 
 def bench_cells(fixture: str, options: BenchSelection, selection: Selection) -> Iterator[BenchCell]:

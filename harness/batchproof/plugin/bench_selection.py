@@ -19,6 +19,7 @@ from batchproof.validation.values import at_least, one_of, require, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 MOST_CORES = 4096  # of one machine
+SIZES = ("num_requests", "prompt_len", "cap", "slots", "seed")  # of a workload, by their flags
 TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 
 
@@ -41,14 +42,7 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
     limit_s = get("--engine-time-limit")
     names = get("--workload") or ()
     specs = [
-        override(
-            spec,
-            num_requests=get("--num-requests"),
-            prompt_len=get("--prompt-len"),
-            cap=get("--cap"),
-            slots=get("--slots"),
-            seed=get("--seed"),
-        )
+        override(spec, **{size: get(f"--{size.replace('_', '-')}") for size in SIZES})
         for spec in select_specs(names, on_cpu=device_type != "cuda")
     ]
     num_threads = _num_threads(get("--threads"), device_type)
@@ -89,10 +83,8 @@ def _growth_seconds(given: float | None, names_workload: bool) -> float:
 
 
 def _sample_size(text: str | None) -> int | None:
-    """Returns how many requests to check in each round, or None for as many as is cheap.
-
-    `all` becomes a number that no round reaches. With 0 the rows state that nothing was checked.
-    """
+    """How many requests to check in each round, or None for as many as is cheap. `all` becomes a number
+    that no round reaches. With 0 the rows state that nothing was checked."""
     if text is None:
         return None
     if text == "all":

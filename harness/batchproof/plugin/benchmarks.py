@@ -96,8 +96,8 @@ class Benchmarks:
             pytest.skip(lack)
         if cell.group not in self._found:
             able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
-            with self._open() as run, self._bar(cell.num_pieces(run, len(able))) as on_piece:
-                self._found[cell.group] = cell.measure(run, able, on_piece)
+            with self._open() as run, self._bar() as on_step:
+                self._found[cell.group] = cell.measure(run, able, on_step)
         rows: list[Row] = self._found[cell.group]["rows"]
         return next(each for each in rows if each["engine"] == cell.engine.name)
 
@@ -128,10 +128,10 @@ class Benchmarks:
             yield self._run
 
     @contextmanager
-    def _bar(self, total: int) -> Iterator[Callable[[str], None]]:
+    def _bar(self) -> Iterator[Callable[[str], None]]:
         """Shows the current piece of work on a terminal, unless -q was given."""
         is_quiet = self._config.getoption("verbose") < 0
-        with tqdm(total=total, leave=False, disable=True if is_quiet else None) as bar:
+        with tqdm(leave=False, disable=True if is_quiet else None) as bar:
 
             def begin(what: str) -> None:
                 bar.set_description_str(what, refresh=False)

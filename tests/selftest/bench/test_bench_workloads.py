@@ -135,7 +135,7 @@ def test_a_request_beyond_the_context_is_refused_by_name() -> None:
     with pytest.raises(UsageError) as caught:
         replace(SPEC, prompt_len=Range(9, 9), cap=((1.0, Range(4, 4)),)).realise(100, 12)
     assert str(caught.value).startswith(
-        "the largest request of workload 'small' has 9 prompt tokens and a cap of 4, in all 13, but "
+        "the largest request of workload 'small' has 9 prompt tokens and a cap of 4, but "
         "the model's context holds 12"
     )
 
