@@ -23,8 +23,8 @@ FIXTURES = frozenset((THROUGHPUT, GROWTH))  # a test that asks for one is a benc
 _HELP = {  # option -> its metavar and text
     "workload": (
         "NAME",
-        f"repeatable: {', '.join(workload_names())} (default: all of these), or a YAML file like theirs "
-        "in cases/benchmarks, or a folder of such files",
+        f"repeatable: {', '.join(workload_names())} (default: all of these), or a YAML file like "
+        "theirs in cases/benchmarks, or a folder of such files",
     ),
     "num-requests": ("N", "number of requests, instead of the workload's own"),
     "prompt-len": ("LO:HI", "prompt lengths in tokens, uniform"),

@@ -20,8 +20,8 @@ from batchproof.drawing.timeline_svg import LEFT, timeline_picture
 from batchproof.report import words
 from batchproof.report.campaigns import Faults
 from batchproof.report.conformance_tables import Conformance
-from batchproof.report.file_origins import INCOMPLETE
-from batchproof.report.inputs import sources
+from batchproof.report.file_origins import INCOMPLETE, Fact, origin
+from batchproof.report.inputs import Kind, Source, sources
 from batchproof.report.page import page
 from batchproof.report.table_values import Chip, Table
 from batchproof.report.timelines import timeline
@@ -418,3 +418,12 @@ def test_a_page_of_tables_that_cannot_be_made_is_told(
     files = [str(samples.saved(tmp_path / f"{index}.json", made)) for index in range(count)]
     assert main(["report", *files, f"--markdown={tmp_path / name}"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_page_shows_the_clocks_where_they_are_known() -> None:
+    result = samples.made()
+    source = Source(Path("gpu.json"), Kind.BENCHMARK, result)
+    assert not any("clocks" in fact.name for fact in origin(source).facts)
+    result["header"]["device"]["clocks"] = {"clocks.sm": "1755 MHz", "power.limit": "700.00 W"}
+    clocks = Fact("clocks, when the run began", "clocks.sm 1755 MHz, power.limit 700.00 W")
+    assert clocks in origin(source).facts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,50 +91,24 @@ def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path, place: 
         ResultFile(target).write(samples.header())
 
 
-def _without(key: str) -> Callable[[Result], object]:
-    return lambda result: result.pop(key)
-
-
-DAMAGES: dict[str, tuple[Callable[[Result], object], str]] = {
-    "no header": (_without("header"), "it has no 'header'"),
-    "no growth": (_without("growth"), "it has no 'growth'"),
-    "header is null": (lambda result: result.update(header=None), "header is null, not an object"),
-    "comparisons is an object": (
-        lambda result: result.update(comparisons={}),
-        "comparisons is an object, not a list",
-    ),
-    "no hash": (
-        lambda result: result["comparisons"][1]["workload"].pop("hash"),
-        "comparisons[1].workload has no 'hash'",
-    ),
-    "a time is a text": (
-        lambda result: result["comparisons"][0]["rows"][1]["rounds"][2].update(wall_s="1.0"),
-        "comparisons[0].rows[1].rounds[2].wall_s is '1.0', not a number",
-    ),
-    "a time is true": (
-        lambda result: result["comparisons"][0]["rows"][0]["rounds"][0].update(process_s=True),
-        "rounds[0].process_s is true, not a number",
-    ),
-    "metrics are a list": (
-        lambda result: result["comparisons"][0]["rows"][0].update(metrics=[]),
-        "rows[0].metrics is a list, not an object or null",
-    ),
-    "an unknown clock": (
-        lambda result: result["header"].update(clock="moon"),
-        "header.clock is 'moon', not one of process, wall",
-    ),
-    "an unknown verdict": (
-        lambda result: result["comparisons"][0]["rows"][0].update(verdict="FINE"),
-        "verdict is 'FINE', not one of INVALID, UNVERIFIED, VALID",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_said_with_its_place(path: Path, name: str) -> None:
-    damage, words = DAMAGES[name]
-    result = samples.made()
-    damage(result)
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        ((), {"header": None}, "header"),
+        (("comparisons", 1, "workload"), {"hash": None}, "comparisons[1].workload.hash"),
+        (("comparisons", 0), {"clock": "moon"}, "comparisons[0].clock is 'moon'"),
+        (("comparisons", 0, "rows", 1, "rounds", 2), {"wall_s": "1.0"}, "rounds[2].wall_s is '1.0'"),
+        (("comparisons", 0, "rows", 0, "rounds", 0), {"process_s": True}, "rounds[0].process_s"),
+        (("comparisons", 0, "rows", 0), {"verdict": "FINE"}, "verdict is 'FINE', not one of INVALID"),
+    ],
+)
+def test_damage_is_said_with_its_place(
+    path: Path, place: tuple[str | int, ...], value: Result, words: str
+) -> None:
+    result = part = samples.made()
+    for key in place:
+        part = part[key]  # type: ignore[index]
+    part.update(value)
     with pytest.raises(UsageError, match=re.escape(words)) as caught:
         load(samples.saved(path, result))
     assert str(path) in str(caught.value)
@@ -145,15 +118,9 @@ def test_damage_is_said_with_its_place(path: Path, name: str) -> None:
     ("content", "words"),
     [
         (b"", "is no result file: it is not JSON"),
-        (b'{"schema": "batchproof.benchm', "is no result file: it is not JSON"),
-        (b"\xff\xfe", "is no result file: it is not JSON"),
         (b'{"schema": NaN}', "NaN is no JSON"),
-        (b"[" * 100_000, "is no result file: it is not JSON"),
-        (b"[]", "is no result file: it holds a list, not an object"),
-        (b"null", "is no result file: it holds null, not an object"),
         (b"{}", f"its schema is None, not '{BENCHMARK.schema}'"),
         (b'{"schema": "batchproof.conformance/1"}', "its schema is 'batchproof.conformance/1', not"),
-        (b'{"schema": "batchproof.benchmark/0"}', "its schema is 'batchproof.benchmark/0', not"),
         (b'{"schema": "batchproof.benchmark/4"}', "this version of Batchproof reads up to"),
         (b'{"schema": "batchproof.benchmark/3"}', "it has no 'header'"),
         (b'{"schema": "batchproof.benchmark/2"}', "its schema is 'batchproof.benchmark/2', not"),
@@ -164,13 +131,6 @@ def test_what_is_no_result_file_is_a_usage_error(path: Path, content: bytes, wor
     with pytest.raises(UsageError, match=re.escape(words)) as caught:
         load(path)
     assert str(path) in str(caught.value)
-
-
-def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no result file '.*nothing\.json'"):
-        load(tmp_path / "nothing.json")
-    with pytest.raises(UsageError, match="is a directory, but must be a result file"):
-        load(tmp_path)
 
 
 def test_further_keys_are_welcome(path: Path) -> None:
