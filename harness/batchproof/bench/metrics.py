@@ -26,7 +26,6 @@ from batchproof.api import Request
 from batchproof.bench.drive import Round
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-NUM_QUANTILES = 101
 
 
 def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, Any]:
@@ -49,17 +48,6 @@ def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, A
         values = [np.mean(pooled), *np.percentile(pooled, [50, 90, 99])] if pooled else [None] * 4
         figures |= zip(keys, [None if each is None else float(each) for each in values], strict=True)
     return figures
-
-
-def distributions(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """At most 101 quantiles of each latency in ms, for pictures; None where there are none."""
-    return {f"{name}_ms": _quantiles(pooled) for name, pooled in _latencies_ms(rounds).items()}
-
-
-def _quantiles(values: list[float]) -> list[float] | None:
-    if len(values) <= NUM_QUANTILES:
-        return values or None
-    return [float(each) for each in np.quantile(values, np.linspace(0, 1, NUM_QUANTILES))]
 
 
 def _latencies_ms(rounds: Sequence[Round]) -> dict[str, list[float]]:

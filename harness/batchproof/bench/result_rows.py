@@ -9,7 +9,7 @@ from typing import Any
 
 from batchproof.bench import schedule
 from batchproof.bench.drive import Round
-from batchproof.bench.metrics import distributions, measure
+from batchproof.bench.metrics import measure
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.roofline import Ceilings, ModelCosts, least_time
 from batchproof.bench.spec import BenchWorkload
@@ -45,7 +45,6 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "cores": median(r.process_s / r.wall_s for r in rounds) if rounds and has_figures else None,
         "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
         "metrics": measure(rounds, requests) if has_figures else None,
-        "distributions": distributions(rounds) if has_figures else None,
         "schedule": _schedule(timed, workload, terms) if has_figures else None,
     }
 
@@ -69,15 +68,9 @@ def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict
     output_lens = [len(completion.token_ids) for completion in timed.rounds[0].completions]
     trace, seen = first.trace, first.seen
     forwards = () if seen.unseen else seen.forwards
-    prompt_lens = {r.request_id: len(r.prompt_token_ids) for r in requests}
     found = schedule.figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
     found["peak_memory_bytes"] = first.peak_memory_bytes
     found["roofline"] = _roofline(timed, terms)
-    try:
-        found["timeline"] = schedule.timeline(trace, forwards, num_slots, requests)
-        found["composition"] = schedule.composition(trace, num_slots, prompt_lens)
-    except (KeyError, ValueError):  # a contradictory trace is a matter of the conformance tests
-        found |= {"timeline": None, "composition": None}
     return found
 
 

@@ -1,13 +1,11 @@
 """Result files as a benchmark could have written them, without running one.
 
-The schedules are played through, so that steps, stays, padding and composition agree with each other;
-the times are drawn from a seed. `made()` is a whole result; `row()`, `comparison()` and `growth()` are
+Times are sampled from a seed. `made()` is a whole result; `row()`, `comparison()` and `growth()` are
 its parts, for a test that needs something odd; `saved()` writes a result as it is.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -137,7 +135,7 @@ def row(
 ) -> Result:
     """`weather`: how much longer than alone each round takes; one number a round."""
     noise = random.Random(f"{engine} {seed}")
-    schedule = _schedule(sizes, has_waves=engine == "static")
+    schedule = _schedule(sizes)
     seconds = [STEP_S * schedule["num_steps"] * each * noise.uniform(0.99, 1.01) for each in weather]
     median = sorted(seconds)[len(seconds) // 2]
     num_completions = len(sizes) * len(seconds)
@@ -156,9 +154,6 @@ def row(
         "first_round_s": 1.4 * median,
         "rounds": [{"wall_s": 1.01 * each, "process_s": each} for each in seconds],
         "metrics": None if verdict == "INVALID" else _metrics(sizes, median),
-        "distributions": {
-            f"{name}_ms": _spread(scale, noise) for name, scale in _latencies(median).items()
-        },
         "schedule": schedule,
     }
 
@@ -202,63 +197,19 @@ def _ratio(one: Result, over: Result, clock: str) -> Result:
     }
 
 
-def _schedule(sizes: Sequence[tuple[int, int]], *, has_waves: bool) -> Result:
-    """Prefill in one step, then a decode step for each further token."""
-    stays, barriers = _waves(sizes) if has_waves else (_refilled(sizes), [])
-    num_steps = max(each["start"] + 1 + each["decodes"] for each in stays)
-    composition = [_composition(step, stays) for step in range(num_steps)]
+def _schedule(sizes: Sequence[tuple[int, int]]) -> Result:
     num_needed = sum(prompt + cap - 1 for prompt, cap in sizes)
-    num_fed = sum(each["prefill"][0][1] + each["decodes"] for each in stays)
-    num_busy = sum(1 + each["decodes"] for each in stays)
+    num_steps = sum(cap for _, cap in sizes) // SLOTS + 1
     return {
         "num_steps": num_steps,
-        "mean_batch": num_busy / num_steps,
-        "occupancy": num_busy / num_steps / SLOTS,
-        "num_fed_tokens": num_fed,
+        "mean_batch": 0.8 * SLOTS,
+        "occupancy": 0.8,
+        "num_fed_tokens": 2 * num_needed,
         "num_needed_tokens": num_needed,
-        "padding_waste": 1 - num_needed / num_fed,
+        "padding_waste": 0.5,
         "peak_memory_bytes": None,
         "roofline": {"share": 0.31, "least_s": 0.3, "bytes": 1e9, "flop": 1e9, "bound": "memory"},
-        "timeline": {"num_slots": SLOTS, "num_steps": num_steps, "stays": stays, "barriers": barriers},
-        "composition": composition,
     }
-
-
-def _waves(sizes: Sequence[tuple[int, int]]) -> tuple[list[Result], list[int]]:
-    """A wave starts when the one before has ended; its prompts are padded to the longest."""
-    stays, barriers, start = [], [], 0
-    for first in range(0, len(sizes), SLOTS):
-        wave = sizes[first : first + SLOTS]
-        longest = max(prompt for prompt, _ in wave)
-        for slot, (prompt, cap) in enumerate(wave):
-            stays.append(_stay(slot, first + slot, start, [prompt, longest], cap))
-        start += max(cap for _, cap in wave)
-        barriers.append(start)
-    return stays, barriers[:-1]
-
-
-def _refilled(sizes: Sequence[tuple[int, int]]) -> list[Result]:
-    """A slot takes the next request as soon as it is free."""
-    free = [(0, slot) for slot in range(SLOTS)]
-    stays = []
-    for request, (prompt, cap) in enumerate(sizes):
-        start, slot = heapq.heappop(free)
-        heapq.heappush(free, (start + cap, slot))
-        stays.append(_stay(slot, request, start, [prompt, prompt], cap))
-    return stays
-
-
-def _stay(slot: int, request: int, start: int, prefill: list[int], cap: int) -> Result:
-    return {"slot": slot, "request": request, "start": start, "prefill": [prefill], "decodes": cap - 1}
-
-
-def _composition(step: int, stays: Sequence[Result]) -> list[int]:
-    """[prefill tokens, decode rows, idle rows, waiting requests]"""
-    prefill = sum(each["prefill"][0][1] for each in stays if each["start"] == step)
-    num_prefills = sum(each["start"] == step for each in stays)
-    decodes = sum(each["start"] < step <= each["start"] + each["decodes"] for each in stays)
-    waiting = sum(each["start"] > step for each in stays)
-    return [prefill, decodes, SLOTS - decodes - num_prefills, waiting]
 
 
 def _metrics(sizes: Sequence[tuple[int, int]], seconds: float) -> Result:
@@ -281,7 +232,3 @@ def _metrics(sizes: Sequence[tuple[int, int]], seconds: float) -> Result:
 def _latencies(seconds: float) -> dict[str, float]:
     """Typical ones, in ms."""
     return {"ttft": 300 * seconds, "tpot": 1000 * STEP_S, "itl": 1000 * STEP_S, "e2el": 600 * seconds}
-
-
-def _spread(scale: float, noise: random.Random) -> list[float]:
-    return sorted(scale * noise.lognormvariate(0, 0.4) for _ in range(101))

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from batchproof.bench.hardware import device_facts
+from batchproof.report.file_origins import Fact, origin
+from batchproof.report.inputs import Kind, Source
+from tests.selftest.bench.samples import made
 
 TWO_GPUS = """\
 GPU-1111, 580.65.06, 345 MHz, 1980 MHz, 2619 MHz, 76.12 W, 700.00 W
@@ -43,9 +46,18 @@ def test_clocks_and_power_are_those_of_the_device_and_not_of_its_neighbour(
 
 
 @pytest.mark.parametrize("said", [None, "", "No devices were found\n"])
-def test_without_an_answer_of_nvidia_smi_the_clocks_are_absent(
+def test_where_nobody_tells_the_clocks_are_absent(
     said: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = facts(monkeypatch, tmp_path, said)
     assert found["clocks"] is None
     assert found["driver"].startswith("driver unknown, CUDA")
+
+
+def test_the_page_shows_the_clocks_where_they_are_known() -> None:
+    result = made()
+    source = Source(Path("gpu.json"), Kind.BENCHMARK, result)
+    assert not any("clocks" in fact.name for fact in origin(source).facts)
+    result["header"]["device"]["clocks"] = {"clocks.sm": "1755 MHz", "power.limit": "700.00 W"}
+    clocks = Fact("clocks, when the run began", "clocks.sm 1755 MHz, power.limit 700.00 W")
+    assert clocks in origin(source).facts
