@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,7 +25,7 @@ class PeakMemory:
 
     def __init__(self, device: torch.device) -> None:
         self._type = device.type
-        self._before: dict[int | str, int] = {}  # GPU or process -> its bytes at the start
+        self._before: dict[int, int] = {}  # GPU or process -> its bytes at the start
 
     def start(self, touch: Callable[[], object] = lambda: None) -> None:
         """Begins. `touch` uses what all engines share (weights, buffers of libraries), so that the
@@ -39,7 +40,7 @@ class PeakMemory:
                 torch.cuda.reset_peak_memory_stats(gpu)
                 self._before[gpu] = torch.cuda.memory_allocated(gpu)
         elif self._type == "cpu":
-            pids = [pid for pid in ("self", *descendants()) if _reset_peak(pid)]
+            pids = [pid for pid in (os.getpid(), *descendants()) if _reset_peak(pid)]
             self._before = {pid: _resident_bytes(pid, "VmRSS") for pid in pids}
 
     def stop(self) -> int | None:
@@ -47,13 +48,13 @@ class PeakMemory:
         if self._type == "cuda":
             gpus = range(torch.cuda.device_count())
             return sum(map(torch.cuda.max_memory_allocated, gpus)) - sum(self._before.values())
-        if "self" not in self._before:
+        if os.getpid() not in self._before:
             return None
-        peaks = {pid: _resident_bytes(pid, "VmHWM") for pid in ("self", *descendants())}
+        peaks = {pid: _resident_bytes(pid, "VmHWM") for pid in (os.getpid(), *descendants())}
         return sum(max(0, peak - self._before.get(pid, 0)) for pid, peak in peaks.items())
 
 
-def _reset_peak(pid: int | str) -> bool:
+def _reset_peak(pid: int) -> bool:
     try:
         (PROC / str(pid) / "clear_refs").write_text(RESET_PEAK)
     except OSError:
@@ -61,5 +62,5 @@ def _reset_peak(pid: int | str) -> bool:
     return True
 
 
-def _resident_bytes(pid: int | str, key: str) -> int:
+def _resident_bytes(pid: int, key: str) -> int:
     return bytes_in(PROC / str(pid) / "status", key) or 0

@@ -62,9 +62,9 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
     for name, (metavar, text) in _HELP.items():
         flag = f"--{name}"
-        more: dict[str, Any] = {"N": {"type": whole(flag)}, "S": {"type": seconds(flag)}}.get(
-            metavar, {}
-        )
+        more: dict[str, Any] = {}
+        if metavar in ("N", "S"):
+            more["type"] = whole(flag) if metavar == "N" else seconds(flag)
         if name in ("workload", "shape"):
             more["action"] = "append"
         group.addoption(flag, metavar=metavar, help=text, **more)

@@ -1,6 +1,6 @@
 """The parts of a benchmark result that readers rely on; a file holds more.
 
-Metrics, schedules, distributions and fits are figures by name, which tables and pictures print as
+Metrics, schedules and fits are figures by name, which tables and pictures print as
 they are. `batchproof.bench.reading.load` returns the whole document, checked against these records.
 """
 
