@@ -1,15 +1,15 @@
-"""How an engine's cost grows with sequences in flight, context and prompt."""
+"""How the time of an engine's decode step grows with the sequences in it."""
 
 from __future__ import annotations
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from batchproof.plugin.measured import MeasuredGrowth
+from batchproof.plugin.bench_fixtures import GrowthEntry
 
 
 # An engine without figures fails the test; that nothing was timed is no second defect.
 @pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")
-def test_cost_growth(growth: MeasuredGrowth, benchmark: BenchmarkFixture) -> None:
+def test_cost_growth(growth: GrowthEntry, benchmark: BenchmarkFixture) -> None:
     """The time that pytest-benchmark keeps is that of the largest point; all are in the result file."""
     growth.report_to(benchmark)

@@ -1,29 +1,28 @@
-"""A benchmark run: comparisons, cost growth and load, written to one file as they are measured."""
+"""A benchmark run: comparisons and cost growth, written to one file as they are measured."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from batchproof.bench import growth
-from batchproof.bench.axes import Axis
+from batchproof.bench.growth import measure_growth
 from batchproof.bench.hardware import device_facts
-from batchproof.bench.interleaved import compare_engines, workload_facts
-from batchproof.bench.load import Load
-from batchproof.bench.load_sweep import empty_entry, sweep_load
+from batchproof.bench.interleaved import compare_engines
 from batchproof.bench.processes import adopt_orphans
-from batchproof.bench.reading import VALID
+from batchproof.bench.reading import Document, is_complete
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.results import ResultFile
 from batchproof.bench.roofline import measure_ceilings
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
+from batchproof.records.benchmark import BENCHMARK
+from batchproof.records.file_kinds import replace_text
 from batchproof.records.made import provenance, pytest_line
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
@@ -37,7 +36,7 @@ class BenchmarkRun:
     """Measures the ceilings when it is made; `finish` writes the footer of the file."""
 
     def __init__(self, lab: Laboratory, terms: Terms, growth_s: float, path: Path) -> None:
-        """`growth_s`: wall-clock seconds for each axis of cost growth."""
+        """`growth_s`: wall-clock seconds for cost growth."""
         adopt_orphans()
         self.path = path
         self._lab = lab
@@ -52,18 +51,9 @@ class BenchmarkRun:
                 "device": device_facts(lab.device),
                 "clock": terms.clock,
                 "num_laps": terms.num_laps,
-                "slo_ms": dict(terms.slo_ms or {}),
                 "ceilings": {dtype: asdict(ceilings)},
             }
         )
-
-    def num_pieces(self, num_engines: int, load: Load | None = None) -> int:
-        """Returns how often `compare` calls `on_round`, or `sweep` if a load is given."""
-        num_laps = self._terms.num_laps
-        if load is None:
-            return 2 * num_engines * (num_laps + 1)
-        at_once = 0 if load.values else self.num_pieces(num_engines)
-        return 2 * num_engines * (num_laps * load.num_points + 1) + at_once
 
     def compare(
         self,
@@ -78,75 +68,90 @@ class BenchmarkRun:
         subject = self._lab.subject(model_name)
         load_s = perf_counter() - began
         workload = spec.realise(subject.vocab_size, subject.context_len)
-        # With arrivals over time an engine also waits, which process time does not show.
-        terms = self._terms if workload.arrivals.is_at_once else replace(self._terms, clock="wall")
-        trials = [self._trial(engine, model_name) for engine in engines]
+        found = compare_engines(self._trials(engines, model_name), workload, self._terms, on_round)
         model = {
             "name": subject.name,
             "dtype": subject.dtype_name,
             "num_parameters": subject.model.num_parameters(),
             "load_s": load_s,
         }
-        found = compare_engines(trials, workload, terms, on_round)
         comparison = {"workload": found.pop("workload"), "model": model} | found
-        self._file.add_comparison(comparison)
+        self._file.add("comparisons", comparison)
         return comparison
 
-    def _trial(self, engine: EngineSpec, model_name: str) -> Trial:
-        oracle = self._lab.oracle(model_name)
-        capabilities = self._lab.capabilities(engine, oracle.subject)
-        return Trial(self._lab, engine, oracle, capabilities, Promise.P1)
-
     def grow(
-        self, axis: Axis, model_name: str, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
+        self, model_name: str, engines: Sequence[EngineSpec], on_step: Callable[[str], None]
     ) -> list[dict[str, Any]]:
-        """Measures how the cost of each engine grows along one axis; writes and returns the entries."""
-        trials = [self._trial(engine, model_name) for engine in engines]
+        """Measures how the time of each engine's step grows; writes and returns the entries."""
+        trials = self._trials(engines, model_name)
+        found = measure_growth(trials, self._growth_s, self._terms.time_limit_s, on_step)
         subject = self._lab.subject(model_name)
-        measured = [growth.GrowthEngine.of(trial) for trial in trials]
-        budget = growth.GrowthBudget(axis_s=self._growth_s, call_limit_s=self._terms.time_limit_s)
-        found = growth.measure_growth(subject, measured, [axis], budget, on_step)
         entries = [{"model": subject.name, "dtype": subject.dtype_name} | entry for entry in found]
         for entry in entries:
-            self._file.add_growth(entry)
+            self._file.add("growth", entry)
         return entries
 
-    def sweep(
-        self,
-        spec: BenchSpec,
-        load: Load,
-        model_name: str,
-        engines: Sequence[EngineSpec],
-        on_round: Callable[[str], None],
-    ) -> list[dict[str, Any]]:
-        """Measures engines that can be stepped at rising load; writes and returns an entry for each.
-
-        A load without values is made of the request throughput of the fastest lap of a VALID engine
-        with all requests at once, from a comparison that is written as well: a slow minute of the
-        machine must not leave the highest load below what an engine can do. Raises as `compare` does.
-        """
-        rows = [] if load.values else self.compare(spec, model_name, engines, on_round)["rows"]
-        laps_s = [each["wall_s"] for r in rows if r["verdict"] == VALID for each in r["rounds"]]
-        subject = self._lab.subject(model_name)
-        sizes = subject.vocab_size, subject.context_len
-        if rows and not laps_s:
-            entries = [empty_entry(r["engine"], r["verdict"], r["reason"], load) for r in rows]
-        else:
-            load = load.at(spec.num_requests / min(laps_s, default=1.0))
-            workloads = [each.realise(*sizes) for each in load.specs(spec)]
-            trials = [self._trial(engine, model_name) for engine in engines]
-            terms = replace(self._terms, clock="wall")  # an engine also waits for requests
-            entries = sweep_load(trials, load, workloads, terms, on_round)
-        facts = workload_facts(spec.realise(*sizes))
-        model = {"name": subject.name, "dtype": subject.dtype_name}
-        entries = [{"workload": facts, "model": model} | entry for entry in entries]
-        for entry in entries:
-            self._file.add_load(entry)
-        return entries
+    def _trials(self, engines: Sequence[EngineSpec], model_name: str) -> list[Trial]:
+        oracle = self._lab.oracle(model_name)
+        return [
+            Trial(self._lab, each, oracle, self._lab.capabilities(each, oracle.subject), Promise.P1)
+            for each in engines
+        ]
 
     def finish(self) -> None:
         """Marks the file as complete."""
         self._file.finish()
+
+
+class ResultFile:
+    """A result file that grows: raw rounds and the figures made of them, as one JSON object.
+
+    The file is rewritten as a whole after each addition, through a temporary file that replaces it, so
+    it is valid JSON at any moment. Only `finish` adds the footer: without it the run was stopped.
+    Nothing is written before `write`: a run that fails to start leaves an older file as it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._result: Document = {"schema": BENCHMARK.schema}
+
+    def write(self, header: Mapping[str, object]) -> None:
+        """Writes the file without entries. Raises `UsageError` if it cannot be written."""
+        self._result |= {"header": dict(header), "comparisons": [], "growth": []}
+        self._save()
+
+    def add(self, part: str, entry: Mapping[str, object]) -> None:
+        """Appends to `comparisons` or `growth` and writes the file. Raises `ValueError` for NaN or
+        infinity."""
+        assert part in self._result, "`write` comes before the first addition"
+        assert not is_complete(self._result), "nothing is added after `finish`"
+        content = json.loads(json.dumps(entry, allow_nan=False))  # a copy: later changes do not count
+        self._result[part].append(content)
+        self._save()
+
+    def finish(self) -> None:
+        """Adds the footer; a second call changes nothing."""
+        assert "header" in self._result, "`write` comes before `finish`"
+        if is_complete(self._result):
+            return
+        self._result["footer"] = {
+            "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "num_comparisons": len(self._result["comparisons"]),
+            "num_growth": len(self._result["growth"]),
+        }
+        self._save()
+
+    def _save(self) -> None:
+        """Replaces the file in one step."""
+        parts = ",\n".join(f'"{key}": {_lines(value)}' for key, value in self._result.items())
+        replace_text(self._path, f"{{\n{parts}\n}}\n")
+
+
+def _lines(value: object) -> str:
+    """Returns JSON with one line for each entry of a list, so that a diff shows what changed."""
+    if not isinstance(value, list):
+        return json.dumps(value, allow_nan=False)
+    return "[" + ",".join(f"\n{json.dumps(each, allow_nan=False)}" for each in value) + "]"
 
 
 def result_path(asked: str | None, device_type: str) -> Path:

@@ -8,26 +8,143 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
-import shutil
 import sys
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from batchproof.bench.matched_rows import (
-    ComparisonKey,
-    ResultIndex,
-    RowKey,
-    RowPair,
-    index_result,
-    matched,
-    named,
-    warnings_about,
-)
-from batchproof.bench.ratios import Ratio
-from batchproof.bench.reading import load
+from batchproof.bench.ratios import Ratio, unpaired_ratio
+from batchproof.bench.reading import INVALID, VALID, is_complete, load
+from batchproof.errors import UsageError
+
+DEVICE = ("type", "name", "driver", "threads")
+MACHINE = ("cpu", "cores")
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonKey:
+    """What two comparisons must have in common to be compared."""
+
+    workload: str
+    workload_hash: str
+    model: str
+    dtype: str
+    clock: str
+
+    @classmethod
+    def of(cls, comparison: Result) -> ComparisonKey:
+        """The key of an entry of `comparisons`."""
+        workload, model = comparison["workload"], comparison["model"]
+        place = workload["name"], workload["hash"], model["name"], model["dtype"]
+        return cls(*place, comparison["clock"])
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What a person calls it: two workloads of one name may differ."""
+        return self.workload, self.model, self.dtype
+
+    def __str__(self) -> str:
+        return f"{self.workload}, {self.model} {self.dtype}, {self.clock} time"
+
+
+@dataclass(frozen=True, slots=True)
+class RowKey:
+    """What two rows must have in common to be compared."""
+
+    place: ComparisonKey
+    engine: str
+    interface: str
+
+    @property
+    def label(self) -> str:
+        """The engine, and its interface unless that is stepping."""
+        return self.engine if self.interface == "stepping" else f"{self.engine} ({self.interface})"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.label}"
+
+
+@dataclass(frozen=True)
+class RowPair:
+    """The same row before (in A) and after (in B). `limit`: the share of throughput that may be
+    lost; None: any."""
+
+    key: RowKey
+    before: Result
+    after: Result
+    limit: float | None
+
+    @cached_property
+    def obstacle(self) -> str | None:
+        """Why the rows are not compared; None if they are."""
+        for letter, row in (("A", self.before), ("B", self.after)):
+            if row["verdict"] != VALID:
+                reason = " ".join((row.get("reason") or "no reason is given").split())
+                return f"{row['verdict']} in {letter}: {reason}"
+            if not self._times(row) or min(self._times(row)) <= 0:
+                return f"{letter} has no {self.key.place.clock} times of it"
+        return None
+
+    @cached_property
+    def ratio(self) -> Ratio:
+        """The throughput of B over that of A. The workload is the same, so the ratio of times gives
+        it."""
+        return unpaired_ratio(self._times(self.before), self._times(self.after))
+
+    def _times(self, row: Result) -> list[float]:
+        return [each[f"{self.key.place.clock}_s"] for each in row["rounds"]]
+
+    @property
+    def has_become_invalid(self) -> bool:
+        """Whether the row is VALID in A and INVALID in B."""
+        return self.before["verdict"] == VALID and self.after["verdict"] == INVALID
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether B lost more than the limit. The ratio decides; its interval only says how certain it
+        is."""
+        return self.limit is not None and not self.obstacle and self.ratio.ratio < 1 - self.limit
+
+    def __str__(self) -> str:
+        if self.obstacle is not None:
+            return f"{'FAILED' if self.has_become_invalid else 'not compared'}, {self.obstacle}"
+        ratio = self.ratio
+        change = f"{'slower' if ratio.ratio < 1 else 'faster'} by {abs(ratio.ratio - 1):.1%}"
+        if self.is_too_slow:
+            doubt = "" if ratio.is_different else ", though its interval does not exclude 1"
+            return f"{ratio.figures()}  FAILED, {change}{doubt}"
+        return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultIndex:
+    """The comparisons and rows of one file by their keys; of equal keys the later one counts."""
+
+    comparisons: Mapping[ComparisonKey, Result]
+    rows: Mapping[RowKey, Result]
+
+    @classmethod
+    def of(cls, result: Result) -> ResultIndex:
+        """The index of a result."""
+        places = {ComparisonKey.of(each): each for each in result["comparisons"]}
+        rows = {
+            RowKey(place, row["engine"], row["interface"]): row
+            for place, comparison in places.items()
+            for row in comparison["rows"]
+        }
+        return cls(places, rows)
+
+    def ratio(self, place: ComparisonKey, engine: str, over: str) -> Ratio | None:
+        """The ratio of two engines, inverted if the file has it the other way round."""
+        for each in self.comparisons[place]["ratios"]:
+            if (each["engine"], each["over"]) == (engine, over):
+                return Ratio.of(each)
+            if (each["over"], each["engine"]) == (engine, over):
+                return Ratio.of(each).inverse
+        return None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,86 +176,104 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the comparison and returns the exit code. Raises `UsageError` for files that cannot be
     compared."""
     results = load(arguments.before), load(arguments.after)
-    a, b = (index_result(each) for each in results)
-    pairs = matched(a, b)
-    for warning in warnings_about(*results):
+    a, b = (ResultIndex.of(each) for each in results)
+    pairs = _matched_rows(a, b, arguments.fail_over)
+    for warning in _warnings(*results):
         print(f"warning: {warning}", file=sys.stderr)
-    lines = [
-        *_heading("A", arguments.before, results[0]),
-        *_heading("B", arguments.after, results[1]),
-        "",
-        "Throughput of B over A, with 95 % intervals; above 1, B is faster",
-        *_sections(pairs, a, b, arguments.fail_over),
-        *_only_in("A", [key for key in a.rows if key not in b.rows]),
-        *_only_in("B", [key for key in b.rows if key not in a.rows]),
-        "",
-        *_summary(pairs, arguments.fail_over),
-    ]
-    gone = _gone(a, b) if arguments.fail_over is not None else []
-    lines += [f"FAILED: {each} is in A, and B has its workload without it" for each in named(gone)]
-    print("\n".join(lines))
-    return 1 if gone or any(_is_failure(each, arguments.fail_over) for each in pairs) else 0
+    for letter, path, result in zip("AB", (arguments.before, arguments.after), results, strict=True):
+        made = result["header"]["made"]
+        print(f"{letter}  {path}")
+        print(f"   {made.get('date', 'undated')}, commit {made.get('commit', 'unknown')}")
+    print("\nThroughput of B over A, with 95 % intervals; above 1, B is faster")
+    for line in (*_sections(pairs, a, b), *_unmatched("A", a, b), *_unmatched("B", b, a), ""):
+        print(line)
+    # An engine of A whose comparison B repeats without it: no gate may pass that.
+    places = {key.place for key in b.rows} if arguments.fail_over is not None else set()
+    missing = [key for key in a.rows if key not in b.rows and key.place in places]
+    for line in _summary(pairs, missing, arguments.fail_over):
+        print(line)
+    failed = any(each.has_become_invalid or each.is_too_slow for each in pairs)
+    return 1 if missing or failed else 0
 
 
-def _gone(a: ResultIndex, b: ResultIndex) -> list[RowKey]:
-    """Returns engines of A whose comparison was repeated in B without them: no gate may pass that."""
-    places = {key.place for key in b.rows}
-    return [key for key in a.rows if key not in b.rows and key.place in places]
+def _matched_rows(a: ResultIndex, b: ResultIndex, limit: float | None) -> list[RowPair]:
+    """Returns the pairs in the order of A. Raises `UsageError` if workloads of one name differ, or if
+    no row can be compared."""
+    _refuse_unlike(a, b)
+    pairs = [RowPair(key, row, b.rows[key], limit) for key, row in a.rows.items() if key in b.rows]
+    if not pairs:
+        raise UsageError(
+            f"there is nothing to compare: A has {_contents(a)}; B has {_contents(b)}; but rows are "
+            f"matched by workload, model, dtype, clock, engine and interface"
+        )
+    if not any(each.obstacle is None or each.has_become_invalid for each in pairs):
+        raise UsageError(
+            f"there is nothing to compare: no row is VALID in both A and B, the first being "
+            f"{pairs[0].key}, {pairs[0].obstacle}"
+        )
+    return pairs
 
 
-def _is_failure(pair: RowPair, fail_over: float | None) -> bool:
-    if pair.obstacle is not None:
-        return pair.has_become_invalid
-    return fail_over is not None and pair.ratio.ratio < 1 - fail_over
+def _contents(file: ResultIndex) -> str:
+    return " and ".join(map(str, file.rows)) or "no rows"
 
 
-def _heading(letter: str, path: Path, result: dict[str, Any]) -> list[str]:
-    made = result["header"]["made"]
+def _refuse_unlike(a: ResultIndex, b: ResultIndex) -> None:
+    """Workloads of one name must be equal, unless the files share another one of that name."""
+    for place in a.comparisons:
+        ours, theirs = (
+            {each.workload_hash for each in file.comparisons if each.name == place.name}
+            for file in (a, b)
+        )
+        if theirs and ours.isdisjoint(theirs):
+            raise UsageError(
+                f"the workload {place.workload!r} of {place.model} {place.dtype} is not the same: its "
+                f"hash is {', '.join(ours)} in A, {', '.join(theirs)} in B"
+            )
+
+
+def _warnings(a: Result, b: Result) -> Iterator[str]:
+    """Yields what makes a comparison of speeds doubtful: incomplete runs, and machines or versions
+    that differ."""
+    for letter, result in (("A", a), ("B", b)):
+        if not is_complete(result):
+            yield f"{letter} is not complete: its run was stopped, or goes on"
+    versions = [each["header"]["made"]["versions"] for each in (a, b)]
+    for what, pair in {"machines": (_machine(a), _machine(b)), "versions": versions}.items():
+        if unlike := _differences(*pair):
+            yield f"the {what} differ: {', '.join(unlike)}"
+
+
+def _machine(result: Result) -> dict[str, Any]:
+    made, device = result["header"]["made"], result["header"]["device"]
+    machine = {key: made["machine"].get(key) for key in MACHINE}
+    return machine | {f"device {key}" if key != "threads" else key: device.get(key) for key in DEVICE}
+
+
+def _differences(a: Result, b: Result) -> list[str]:
+    shown = [{k: "not set" if v is None else v for k, v in each.items()} for each in (a, b)]
     return [
-        f"{letter}  {path}",
-        f"   {made.get('date', 'undated')}, commit {made.get('commit', 'unknown')}",
+        f"{key} is {shown[0].get(key, 'not set')} in A, {shown[1].get(key, 'not set')} in B"
+        for key in {**a, **b}
+        if a.get(key) != b.get(key)
     ]
 
 
-def _sections(
-    pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex, fail_over: float | None
-) -> list[str]:
-    """Returns one section for each workload and model: its rows, then the ratios between its
-    engines."""
-    lines = []
+def _sections(pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex) -> Iterator[str]:
+    """Yields one section for each workload and model: its rows, then the ratios between its engines
+    where both files have them."""
     width = max(len(each.key.label) for each in pairs)
     for place in dict.fromkeys(each.key.place for each in pairs):
         members = [each for each in pairs if each.key.place == place]
-        lines += ["", str(place)]
-        for each in members:
-            lines += _wrapped(f"{each.key.label:{width}}  {_verdict_on(each, fail_over)}")
-        lines += _between_engines(place, members, a, b)
-    return lines
-
-
-def _verdict_on(pair: RowPair, fail_over: float | None) -> str:
-    if pair.obstacle is not None:
-        return f"{'FAILED' if pair.has_become_invalid else 'not compared'}, {pair.obstacle}"
-    ratio = pair.ratio
-    change = f"{'slower' if ratio.ratio < 1 else 'faster'} by {abs(ratio.ratio - 1):.1%}"
-    if _is_failure(pair, fail_over):  # the ratio decides; its interval only says how certain it is
-        doubt = "" if ratio.is_different else ", though its interval does not exclude 1"
-        return f"{ratio.figures()}  FAILED, {change}{doubt}"
-    return f"{ratio.figures()}  {change if ratio.is_different else 'no difference shown'}"
-
-
-def _between_engines(
-    place: ComparisonKey, pairs: Sequence[RowPair], a: ResultIndex, b: ResultIndex
-) -> list[str]:
-    """Returns how the ratio of two engines differs, where both files have it."""
-    engines = {each.key.engine for each in pairs if each.obstacle is None}
-    lines = []
-    for (at, engine, over), before in a.ratios.items():
-        after = b.ratio(place, engine, over)
-        if at == place and after is not None and engines.issuperset((engine, over)):
-            figures = f"A {before.figures()}, B {after.figures()}:"
-            lines += _wrapped(f"{engine} over {over}: {figures} {_overlap(before, after)}")
-    return lines
+        yield from ("", str(place))
+        yield from (f"  {each.key.label:{width}}  {each}" for each in members)
+        engines = {each.key.engine for each in members if each.obstacle is None}
+        for ratio in a.comparisons[place]["ratios"]:
+            engine, over = ratio["engine"], ratio["over"]
+            before, after = Ratio.of(ratio), b.ratio(place, engine, over)
+            if after is not None and engines.issuperset((engine, over)):
+                figures = f"A {before.figures()}, B {after.figures()}"
+                yield f"  {engine} over {over}: {figures}: {_overlap(before, after)}"
 
 
 def _overlap(a: Ratio, b: Ratio) -> str:
@@ -148,28 +283,20 @@ def _overlap(a: Ratio, b: Ratio) -> str:
     return "the intervals overlap" if is_overlap else "the intervals do not overlap"
 
 
-def _wrapped(text: str) -> list[str]:
-    """Wraps a line to the terminal, without breaking inside an interval."""
-    width = max(80, shutil.get_terminal_size().columns)
-    tied = re.sub(r"\[\S+ \S+\]", lambda found: found[0].replace(" ", "\0"), text)
-    wrapped = textwrap.wrap(tied, width, initial_indent="  ", subsequent_indent=" " * 6)
-    return [line.replace("\0", " ") for line in wrapped]
+def _unmatched(letter: str, file: ResultIndex, other: ResultIndex) -> Iterator[str]:
+    keys = [key for key in file.rows if key not in other.rows]
+    if keys:
+        yield from ("", f"Only in {letter}", *(f"  {key}" for key in keys))
 
 
-def _only_in(letter: str, keys: Sequence[RowKey]) -> list[str]:
-    if not keys:
-        return []
-    return ["", f"Only in {letter}", *(line for each in named(keys) for line in _wrapped(each))]
-
-
-def _summary(pairs: Sequence[RowPair], fail_over: float | None) -> list[str]:
-    num_compared = sum(each.obstacle is None for each in pairs)
-    num_invalid = sum(each.has_become_invalid for each in pairs)
-    lines = [f"{num_compared} of {len(pairs)} rows compared"]
-    if num_invalid:
-        lines.append(f"FAILED: {num_invalid} VALID in A, INVALID in B")
+def _summary(
+    pairs: Sequence[RowPair], missing: Iterable[RowKey], fail_over: float | None
+) -> Iterator[str]:
+    yield f"{sum(each.obstacle is None for each in pairs)} of {len(pairs)} rows compared"
+    if num_invalid := sum(each.has_become_invalid for each in pairs):
+        yield f"FAILED: {num_invalid} VALID in A, INVALID in B"
     if fail_over is not None:
-        num_slower = sum(_is_failure(each, fail_over) for each in pairs) - num_invalid
+        num_slower = sum(each.is_too_slow for each in pairs)
         verdict = f"FAILED: {num_slower}" if num_slower else "none"
-        lines.append(f"{verdict} slower by more than {fail_over * 100:g}%")
-    return lines
+        yield f"{verdict} slower by more than {fail_over * 100:g}%"
+    yield from (f"FAILED: {key} is in A, and B has its workload without it" for key in missing)

@@ -1,111 +1,249 @@
-"""Cost growth: each engine over each axis, interleaved, every timed answer checked.
+"""How the time of a decode step grows with the number of sequences in it.
 
-A lap visits all points of an axis. At each point the engines take turns, in reverse order in every
-second lap. An axis has a time budget: a point that would exceed it is left out with a note, and further
-laps are made while the budget lasts. `axes.py` defines points, `fits.py` fits curves.
+Only `generate` is used, so any engine can be measured. The time of a step is the difference of two
+calls on prompts of the same lengths whose caps differ by `NUM_STEPS`; the work before and after those
+steps cancels. Engines take turns at each point, and every answer is checked.
+
+The exponent is the slope of log time over log size, by least squares, over the upper half of the sizes,
+where a fixed cost matters least. Its 95 % interval comes from the residuals (Student's t). The interval
+also widens if the exponent changes over the range; it does not cover an error that all points share.
 """
 
 from __future__ import annotations
 
+import gc
 import secrets
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import exp, log, sqrt
+from random import Random
+from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
-from batchproof.bench.axes import USUAL_BUDGET, Axis, GrowthBudget, Point
-from batchproof.bench.fits import better_line, describe, fit_growth
-from batchproof.bench.growth_runner import Answered, GrowthEngine, GrowthRunner
+import torch
+
+from batchproof.api import Completion, Engine, EngineConfig, Request
+from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
-from batchproof.models.catalogue import ModelUnderTest
+from batchproof.bench.verification import Verifier, blaming, judging
+from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.run.registry import REFERENCE
+from batchproof.run.trial import Trial
+from batchproof.statistics import fit_line
 
-__all__ = ["GrowthBudget", "GrowthEngine", "measure_growth", "num_pieces"]
+CONTEXT, NUM_STEPS = 64, 16
+NUM_LAPS = 3  # at most
+USUAL_S = 15.0  # wall-clock seconds for all engines together
+MIN_POINTS = 3  # a line through two points has no residual
+LEAST_SHARE = 0.1  # of the wall time; with less, the work is done in another process
+ALL_REQUESTS, NO_REQUEST = 1 << 60, 0  # sample sizes
+Sample = tuple[float, float]  # a size, and the seconds it took; both above 0
+Answered = tuple[tuple[Request, ...], tuple[Completion, ...]]  # one call, and its answers
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """`seconds = factor * size ** exponent`; 95 % interval of the exponent; fitted on sizes
+    `smallest` to `largest`."""
+
+    factor: float
+    exponent: float
+    low: float
+    high: float
+    smallest: float
+    largest: float
+
+    @classmethod
+    def fit(cls, samples: Sequence[Sample]) -> Self | None:
+        """Fits the samples, ascending, above the geometric middle of their sizes, and at least the
+        `MIN_POINTS` largest; None for fewer."""
+        if len(samples) < MIN_POINTS:
+            return None
+        middle = sqrt(samples[0][0] * samples[-1][0])
+        num_below = sum(size < middle * (1 - 1e-9) for size, _ in samples)
+        upper = samples[min(num_below, len(samples) - MIN_POINTS) :]
+        line = fit_line([log(size) for size, _ in upper], [log(seconds) for _, seconds in upper])
+        slope = line.slope
+        assert slope.low is not None, "a slope through three points has an interval"
+        assert slope.high is not None, "a slope through three points has an interval"
+        factor = exp(line.intercept)
+        return cls(factor, slope.value, slope.low, slope.high, upper[0][0], upper[-1][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Two calls with `num_sequences` in flight whose difference is `num_steps` decode steps, at a mean
+    context of `CONTEXT` tokens, the token being fed not counted."""
+
+    num_sequences: int
+    prompt_len: int = CONTEXT - NUM_STEPS // 2
+    num_steps: int = NUM_STEPS
+
+    @property
+    def caps(self) -> tuple[int, int]:
+        """The caps of the short and the long call. The first token comes from the prompt."""
+        return 1, 1 + self.num_steps
+
+    @property
+    def config(self) -> EngineConfig:
+        """The limits of the engine that makes the calls: no prompt is cut, or the first sequences would
+        decode while the last are still fed. An engine that allocates its pool when built can size it,
+        so that no call allocates one."""
+        budget = self.num_sequences * self.prompt_len
+        longest = self.prompt_len + self.caps[1]
+        return EngineConfig(self.num_sequences, max(2048, budget), max_model_len=longest)
+
+    def requests(self, cap: int, seed: str, vocab_size: int) -> tuple[Request, ...]:
+        """Pseudo-random prompts without EOS. No two calls share a prefix, so a prefix cache does not
+        help."""
+        rng = Random(f"{seed} {cap}")
+        prompts = [
+            tuple(rng.randrange(vocab_size) for _ in range(self.prompt_len))
+            for _ in range(self.num_sequences)
+        ]
+        return tuple(Request(f"r{n}", prompt, cap) for n, prompt in enumerate(prompts))
+
+
+POINTS = tuple(Point(num_sequences) for num_sequences in (1, 2, 4, 8, 16, 32, 64))
 
 
 def measure_growth(
-    subject: ModelUnderTest,
-    engines: Sequence[GrowthEngine],
-    axes: Sequence[Axis],
-    budget: GrowthBudget,
+    trials: Sequence[Trial],
+    budget_s: float,
+    call_limit_s: float,
     on_step: Callable[[str], None],
+    points: Sequence[Point] = POINTS,
 ) -> list[dict[str, Any]]:
-    """Returns the entries of a result file's `growth`: one for each axis and engine. The points of an
-    axis ascend.
+    """Returns an entry of a result file's `growth` for each engine.
 
-    `on_step` is called with a label before each of the `num_pieces(...)` pieces of work, those left out
-    included. Times are process time on a CPU with one thread, else wall-clock time with the device
-    synchronised.
+    A lap visits all points; engines take turns in reverse order in every second lap. Once `budget_s`
+    seconds of wall-clock time are spent, no further point is begun. `on_step` is called with a label
+    before each piece of work.
     """
-    entries = []
-    for axis in axes:
-        salt = secrets.token_hex(8)
-        runners = [GrowthRunner(engine, subject, budget.call_limit_s, salt) for engine in engines]
-        _sweep(runners, axis, budget, on_step)
-        entries += [_entry(runner, axis) for runner in runners]
-    return entries
+    until, salt = perf_counter() + budget_s, secrets.token_hex(8)
+    engines = [GrowthEngine(trial, call_limit_s) for trial in trials]
+    for lap in range(NUM_LAPS):
+        for point in points:
+            is_affordable = perf_counter() < until
+            right: list[Answered] = []  # equal answers of two engines are checked once
+            for each in engines if lap % 2 == 0 else reversed(engines):
+                if is_affordable:
+                    on_step(f"growth at {point.num_sequences} sequences: {each.name}")
+                    each.run_lap(point, lap, f"{salt} {lap}", right)
+    return [each.entry() for each in engines]
 
 
-def num_pieces(engines: Sized, axes: Sequence[Axis], budget: GrowthBudget = USUAL_BUDGET) -> int:
-    """Returns how often `on_step` is called for so many engines."""
-    return len(engines) * sum(len(axis.points) for axis in axes) * budget.num_laps
+class GrowthEngine:
+    """One engine on the axis: built for each lap of a point, timed, checked.
+
+    Each of its tokens must be the best choice in float64, up to rounding; the reference on a model
+    without an integer oracle is checked for form only.
+    """
+
+    def __init__(self, trial: Trial, call_limit_s: float) -> None:
+        self.name = trial.spec.name
+        self.verdict = VALID
+        self.reason: str | None = None
+        is_exempt = self.name == REFERENCE and trial.subject.oracle is None
+        self._verifier = Verifier(trial.oracle, NO_REQUEST if is_exempt else ALL_REQUESTS)
+        self._trial = trial
+        self._call_limit_s = call_limit_s
+        self._seconds: dict[int, list[float]] = {}  # sequences -> seconds of a step in each lap
+
+    def run_lap(self, point: Point, lap: int, seed: str, right: list[Answered]) -> None:
+        """Times both calls of a point on a fresh engine, the long one first in every second lap. An
+        answer equal to one in `right` is not checked again."""
+        if self.verdict != VALID:
+            return
+        with self._blamed():
+            with self._trial.engine(point.config) as engine:
+                self._warm_up(engine, point, seed)
+                gc.collect()  # no engine is charged for the garbage of another
+                caps = point.caps if lap % 2 == 0 else point.caps[::-1]
+                calls = {cap: self._call(engine, point, cap, seed) for cap in caps}
+            for answered, _ in calls.values():
+                if answered not in right:
+                    with judging():
+                        self._verifier.judge(lap, *answered)
+                    right.append(answered)
+            short_s, long_s = (self._time_s(calls[cap][1]) for cap in point.caps)
+            laps = self._seconds.setdefault(point.num_sequences, [])
+            laps.append((long_s - short_s) / point.num_steps)
+
+    def _warm_up(self, engine: Engine, point: Point, seed: str) -> None:
+        """Makes one untimed call, so that one-time work is in no lap. Devices also specialise on shapes
+        (graphs, pools), so there the call has the shape of the longest one; on a CPU a few tokens do.
+        """
+        if self._trial.subject.model.device.type == "cpu":
+            point = Point(1, prompt_len=2, num_steps=1)
+        self._call(engine, point, point.caps[1], f"{seed} warm-up")
+
+    def _call(self, engine: Engine, point: Point, cap: int, seed: str) -> tuple[Answered, Round]:
+        subject = self._trial.subject
+        requests = point.requests(cap, seed, subject.vocab_size)
+        served = serve_at_once(engine, requests, subject.model.device, self._call_limit_s)
+        return (requests, served.completions), served
+
+    def _time_s(self, served: Round) -> float:
+        """Process time on a CPU with one thread, for an engine that works in this process; else wall
+        time."""
+        is_single = self._trial.subject.model.device.type == "cpu" and torch.get_num_threads() == 1
+        is_here = served.process_s > LEAST_SHARE * served.wall_s
+        return served.process_s if is_single and is_here else served.wall_s
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Records what the engine raises; other engines go on. One that refuses the model, or hangs
+        (it may be slow and right: hangs are for the conformance tests), is UNVERIFIED."""
+        try:
+            with blaming(self._accuse):
+                try:
+                    yield
+                except UnsupportedModelError as error:
+                    self.verdict, self.reason = UNVERIFIED, str(error)
+        except EngineHang as hang:
+            self.verdict, self.reason = UNVERIFIED, f"{hang} (--engine-time-limit)"
+
+    def _accuse(self, problem: str) -> None:
+        self.verdict, self.reason = INVALID, problem
+
+    def entry(self) -> dict[str, Any]:
+        """The entry of a result file. An INVALID or UNVERIFIED one holds no figure, and a point whose
+        steps are hidden by the noise of the prefill is left out."""
+        points = [
+            {
+                "x": size,
+                "seconds": median(each),
+                "low": min(each),
+                "high": max(each),
+                "num_laps": len(each),
+            }
+            for size, each in self._seconds.items()
+            if self.verdict == VALID and min(each) > 0
+        ]
+        power = PowerLaw.fit([(each["x"], each["seconds"]) for each in points])
+        return {
+            "engine": self.name,
+            "axis": "sequences",
+            "unit": "s per step",
+            "fixed": {"context": CONTEXT},
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "points": points,
+            "fit": None if power is None else asdict(power),
+            "words": f"{self.verdict}: {self.reason}" if self.reason else words(points, power),
+        }
 
 
-def _sweep(
-    runners: Sequence[GrowthRunner], axis: Axis, budget: GrowthBudget, on_step: Callable[[str], None]
-) -> None:
-    """Runs all laps. Each point is checked before the next; equal answers of two engines are checked
-    once."""
-    until = perf_counter() + budget.axis_s
-    for lap in range(budget.num_laps):
-        for point in axis.points:
-            left_s = max(0.0, until - perf_counter())
-            affordable = _affordable(runners, point, left_s, lap_limit_s=budget.axis_s / 4)
-            for each in runners if lap % 2 == 0 else reversed(runners):
-                on_step(f"growth over {axis.name} at {point.x:,}: {each.engine.name}")
-                if each in affordable:
-                    each.run_lap(point, lap)
-            settled: list[Answered] = []
-            for each in affordable:
-                each.judge(settled)
-
-
-def _affordable(
-    runners: Sequence[GrowthRunner], point: Point, left_s: float, lap_limit_s: float
-) -> list[GrowthRunner]:
-    """Returns the engines whose lap at this point fits into the time left for the axis, cheapest first
-    considered. `lap_limit_s`, for one engine, leaves time for other laps."""
-    taken = []
-    willing = [each for each in runners if each.wants(point)]
-    for each in sorted(willing, key=lambda runner: runner.expected_s(point)):
-        expected_s, limit_s = each.expected_s(point), min(left_s, lap_limit_s)
-        if expected_s <= limit_s:  # the first point has an expectation of 0, so it is always measured
-            left_s -= expected_s
-            taken.append(each)
-        else:
-            each.leave_out(point, limit_s)
-    return [each for each in willing if each in taken]
-
-
-def _entry(runner: GrowthRunner, axis: Axis) -> dict[str, Any]:
-    """Returns the entry of a result file. An INVALID or UNVERIFIED one holds no figure."""
-    verdict, reason = VALID, runner.problem or runner.refusal
-    if reason is not None:
-        verdict = UNVERIFIED if runner.problem is None else INVALID
-    points = runner.points() if reason is None else []
-    samples = [(point["x"], point["seconds"]) for point in points]
-    power, line = fit_growth(samples), better_line(samples)
-    words = f"{verdict}: {reason}"
-    if reason is None:
-        words = "; ".join([describe(samples, axis.one, axis.many), *runner.notes()])
-    return {
-        "engine": runner.engine.name,
-        "axis": axis.name,
-        "unit": axis.unit,
-        "fixed": axis.fixed,
-        "verdict": verdict,
-        "reason": reason,
-        "points": points,
-        "fit": None if power is None else asdict(power),
-        "line": None if line is None else asdict(line),
-        "words": words,
-    }
+def words(points: Sequence[dict[str, Any]], power: PowerLaw | None) -> str:
+    """Describes the growth, and the largest cost over the smallest."""
+    if power is None:
+        return f"too few points to fit a growth: {len(points)}; give more seconds with --growth-for"
+    first, last = points[0], points[-1]
+    return (
+        f"grows as n^{power.exponent:.2f} [{power.low:.2f}, {power.high:.2f}] between "
+        f"{power.smallest:,.0f} and {power.largest:,.0f} sequences; {last['x']} cost "
+        f"{last['seconds'] / first['seconds']:.3g} times {first['x']}"
+    )

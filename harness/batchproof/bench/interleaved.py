@@ -2,6 +2,10 @@
 
 A slow minute of the machine slows all engines alike, and ratios are taken within a lap. Each lap has
 its own prompts. All answers of all laps are checked after the last lap, outside the timed sections.
+
+No engine may disturb another. The model and torch's switches must stay as they were when the model was
+loaded, before any engine. Where process time is measured, nothing may compute between rounds: no
+thread, nor any process that this one has started.
 """
 
 from __future__ import annotations
@@ -11,20 +15,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from time import sleep
 from typing import Any
 
 from batchproof.bench import schedule
-from batchproof.bench.interference import InterferenceMonitor, stopped_for
-from batchproof.bench.laps import Laps
+from batchproof.bench.processes import CpuMeter
 from batchproof.bench.ratios import paired_ratio
 from batchproof.bench.reading import VALID, exceeds_slots
 from batchproof.bench.result_rows import Terms, row_of, times_s
-from batchproof.bench.spec import BenchWorkload
+from batchproof.bench.spec import BenchWorkload, Laps
 from batchproof.bench.timed_engine import TimedEngine
 from batchproof.bench.verification import Verifier, default_sample_size
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.environment import require_same, shared_of
+from batchproof.findings.finding_text import first_line
 from batchproof.run.trial import Trial
 
 LEAST_SHARE = 0.5  # of wall time spent computing, relative to the engine with the largest share
+NUM_LISTENS, LISTEN_S = 3, 0.02
+BUSY = "something computes although no request is being served"
 
 
 def compare_engines(
@@ -32,17 +41,13 @@ def compare_engines(
 ) -> dict[str, Any]:
     """Times all trials' engines on one workload and returns one entry of a result file's `comparisons`,
     without its model. All trials share one model.
-
-    `on_round` is called with a label before each of the `2 * len(trials) * (num_laps + 1)` pieces of
-    work.
-    """
-    came = workload.arrivals
-    laps = Laps(workload.requests, trials[0].subject.vocab_size, (came,), first=came)
-    engines = timed_engines(trials, workload, laps, terms, on_round)
+    `on_round` is called with a label before each piece of work."""
+    laps = Laps(workload.requests, trials[0].subject.vocab_size)
+    engines = _timed_engines(trials, workload, laps, terms, on_round)
     terms = replace(terms, clock=clock_for(engines, terms.clock))
     rows = [row_of(each, workload, terms) for each in engines]
     return {
-        "workload": workload_facts(workload),
+        "workload": _workload_facts(workload),
         "clock": terms.clock,
         "lap_seeds": laps.seeds,
         "rows": rows,
@@ -50,18 +55,14 @@ def compare_engines(
     }
 
 
-def timed_engines(
+def _timed_engines(
     trials: Sequence[Trial],
     workload: BenchWorkload,
     laps: Laps,
     terms: Terms,
     on_round: Callable[[str], None],
 ) -> list[TimedEngine]:
-    """Runs all laps of all engines, checks every answer, and returns the engines, which are closed.
-
-    `on_round` is called before each of the `2 * len(trials) * (laps.num_rounds * num_laps + 1)` pieces
-    of work.
-    """
+    """Runs all laps of all engines, checks every answer, and returns the engines, which are closed."""
     size = terms.sample_size
     if size is None:
         size = default_sample_size(sum(r.max_new_tokens for r in workload.requests))
@@ -69,13 +70,13 @@ def timed_engines(
         TimedEngine(trial, workload.config, laps, Verifier(trial.oracle, size), terms.time_limit_s)
         for trial in trials
     ]
-    monitor = InterferenceMonitor(trials[0].lab, trials[0].subject, listens=terms.clock == "process")
+    guard = _Guard(engines, listens=terms.clock == "process")
     try:
-        _run(engines, laps, terms.num_laps, monitor, on_round)
+        _run_laps(engines, terms.num_laps, guard, on_round)
     finally:
         for each in engines:
             each.close()
-    stopped_for(monitor.harm(), None, engines)
+    guard.finds_harm(None)
     for each in engines:
         each.learn()
     for each in engines:
@@ -83,31 +84,69 @@ def timed_engines(
     return engines
 
 
-def _run(
-    engines: Sequence[TimedEngine],
-    laps: Laps,
-    num_laps: int,
-    monitor: InterferenceMonitor,
-    on_round: Callable[[str], None],
+def _run_laps(
+    engines: Sequence[TimedEngine], num_laps: int, guard: _Guard, on_round: Callable[[str], None]
 ) -> None:
-    if stopped_for(monitor.harm(), None, engines):  # built before, to learn their capabilities
+    if guard.finds_harm(None):  # engines were built before, to learn their capabilities
         return
     for each in engines:
         on_round(f"{each.name}: first round")
         each.start()
         on_round(f"{each.name}: first round checked")
-        if stopped_for(monitor.harm(), each, engines):
+        if guard.finds_harm(each):
             return
-    num_rounds = num_laps * laps.num_rounds
-    for number in range(1, num_rounds + 1):
-        for each in engines if laps.is_forward(number) else reversed(engines):
-            on_round(f"{each.name}: round {number} of {num_rounds}")
+    for number in range(1, num_laps + 1):
+        for each in engines if number % 2 else reversed(engines):
+            on_round(f"{each.name}: round {number} of {num_laps}")
             if not each.is_running:
                 continue
             gc.collect()  # no engine is charged for the garbage of another
-            each.time_round(number)
-            if stopped_for(monitor.noise(), each, engines):
+            each.time_lap(number)
+            if guard.finds_noise(each):
                 return
+
+
+class _Guard:
+    """Voids the figures of all engines if one has disturbed the others. Only that one, if known, is
+    INVALID; the others are UNVERIFIED."""
+
+    def __init__(self, engines: Sequence[TimedEngine], listens: bool) -> None:
+        trial = engines[0].trial
+        self._model = trial.subject.model
+        self._before = trial.lab.watch.as_loaded(trial.subject)
+        self._engines = engines
+        self._listens = listens
+
+    def finds_harm(self, culprit: TimedEngine | None) -> bool:
+        """Whether the model or a switch has changed, or something computes unasked."""
+        try:
+            require_same(self._before, shared_of(self._model), "since it was loaded")
+        except BrokenPromise as error:
+            self._void(first_line(error.finding), culprit)
+            return True
+        return self.finds_noise(culprit)
+
+    def finds_noise(self, culprit: TimedEngine | None) -> bool:
+        """Whether something computes unasked: the check that is cheap enough between laps. It takes
+        every sample to show work: the tail of earlier work ends, a busy thread does not."""
+        is_busy = self._listens and all(_works_while_we_sleep() for _ in range(NUM_LISTENS))
+        if is_busy:
+            self._void(BUSY, culprit)
+        return is_busy
+
+    def _void(self, harm: str, culprit: TimedEngine | None) -> None:
+        if culprit is not None:
+            culprit.accuse(harm)
+        who = "an engine of this run" if culprit is None else f"engine {culprit.name!r}"
+        for each in self._engines:
+            each.accuse(f"{who} has done harm, so nothing here counts: {harm}", is_blameless=True)
+
+
+def _works_while_we_sleep() -> bool:
+    meter = CpuMeter()
+    sleep(LISTEN_S)
+    meter.stop()
+    return meter.seconds() > LISTEN_S / 4  # a busy thread may share its core
 
 
 def clock_for(engines: Sequence[TimedEngine], asked: str) -> str:
@@ -123,8 +162,7 @@ def clock_for(engines: Sequence[TimedEngine], asked: str) -> str:
     return "wall" if shares and min(shares) < LEAST_SHARE * max(*shares, 0.2) else asked
 
 
-def workload_facts(workload: BenchWorkload) -> dict[str, Any]:
-    """Returns the workload as a result file keeps it."""
+def _workload_facts(workload: BenchWorkload) -> dict[str, Any]:
     requests = workload.requests
     return {
         "name": workload.spec.name,

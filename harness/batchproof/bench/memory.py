@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,51 +24,37 @@ class PeakMemory:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._before: int | None = None
-        self._others: dict[int, int] = {}  # process that was there before -> its bytes then
+        self._type = device.type
+        self._before: dict[int, int] = {}  # GPU or process -> its bytes at the start
 
     def start(self, touch: Callable[[], object] = lambda: None) -> None:
         """Begins. `touch` uses what all engines share (weights, buffers of libraries), so that the
         first engine measured is not charged for it."""
         gc.collect()
-        if self._device.type == "cpu":
-            _give_back_freed_memory()
+        if self._type == "cpu":
+            with suppress(OSError, AttributeError):  # what the C library keeps hides new allocations
+                ctypes.CDLL("libc.so.6").malloc_trim(0)
         touch()
-        if self._device.type == "cuda":
-            gpus = range(torch.cuda.device_count())
-            for gpu in gpus:
+        if self._type == "cuda":
+            for gpu in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(gpu)
-            self._before = sum(map(torch.cuda.memory_allocated, gpus))
-        elif self._device.type == "cpu" and _reset_peak("self"):
-            self._before = _resident_bytes("self", "VmRSS")
-            self._others = {
-                pid: _resident_bytes(pid, "VmRSS") or 0 for pid in descendants() if _reset_peak(pid)
-            }
+                self._before[gpu] = torch.cuda.memory_allocated(gpu)
+        elif self._type == "cpu":
+            pids = [pid for pid in (os.getpid(), *descendants()) if _reset_peak(pid)]
+            self._before = {pid: _resident_bytes(pid, "VmRSS") for pid in pids}
 
     def stop(self) -> int | None:
         """Returns the peak in bytes above the start, or None where it cannot be measured."""
-        if self._before is None:
-            return None
-        if self._device.type == "cuda":
+        if self._type == "cuda":
             gpus = range(torch.cuda.device_count())
-            return sum(map(torch.cuda.max_memory_allocated, gpus)) - self._before
-        peak = _resident_bytes("self", "VmHWM")
-        if peak is None:
+            return sum(map(torch.cuda.max_memory_allocated, gpus)) - sum(self._before.values())
+        if os.getpid() not in self._before:
             return None
-        growth = [peak - self._before]
-        for pid in descendants():
-            growth.append((_resident_bytes(pid, "VmHWM") or 0) - self._others.get(pid, 0))
-        return sum(max(0, each) for each in growth)
+        peaks = {pid: _resident_bytes(pid, "VmHWM") for pid in (os.getpid(), *descendants())}
+        return sum(max(0, peak - self._before.get(pid, 0)) for pid, peak in peaks.items())
 
 
-def _give_back_freed_memory() -> None:
-    """Returns freed memory to the system: what the C library keeps would hide new allocations."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _reset_peak(pid: int | str) -> bool:
+def _reset_peak(pid: int) -> bool:
     try:
         (PROC / str(pid) / "clear_refs").write_text(RESET_PEAK)
     except OSError:
@@ -75,5 +62,5 @@ def _reset_peak(pid: int | str) -> bool:
     return True
 
 
-def _resident_bytes(pid: int | str, key: str) -> int | None:
-    return bytes_in(PROC / str(pid) / "status", key)
+def _resident_bytes(pid: int, key: str) -> int:
+    return bytes_in(PROC / str(pid) / "status", key) or 0

@@ -3,12 +3,11 @@
     request_throughput      completed requests / wall_s
     output_throughput       output tokens / wall_s
     total_token_throughput  (prompt + output tokens) / wall_s
-    ttft    time to first token: from a request's arrival to its first token
+    ttft    time to first token: from the start of the round to a request's first token
     tpot    time per output token: (latency - ttft) / (num_output_tokens - 1); none for one token
     itl     inter-token latency: every gap between a request's tokens, pooled; tokens that arrive
             together are one arrival
-    e2el    end-to-end latency: from arrival to the last token
-    goodput requests per second that met every limit given
+    e2el    end-to-end latency: from the start of the round to the last token
 
 Throughputs are those of the median round; latencies pool all timed rounds. What an engine's interface
 does not show is None, never 0. Only rounds whose answers were checked are measured.
@@ -16,8 +15,7 @@ does not show is None, never 0. Only rounds whose answers were checked are measu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -28,38 +26,9 @@ from batchproof.api import Request
 from batchproof.bench.drive import Round
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-NUM_QUANTILES = 101
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTimes:
-    """One request's latencies in milliseconds; None where undefined."""
-
-    ttft: float | None
-    tpot: float | None
-    e2el: float | None
-    itls: tuple[float, ...]
-
-    @classmethod
-    def of(cls, token_times_s: Sequence[float]) -> RequestTimes:
-        """Returns the latencies for the seconds from arrival to each token."""
-        ms = [1000 * seconds for seconds in token_times_s]
-        if not ms:
-            return cls(None, None, None, ())
-        gaps = tuple(b - a for a, b in pairwise(sorted(set(ms))))
-        tpot = (ms[-1] - ms[0]) / (len(ms) - 1) if len(ms) > 1 else None
-        return cls(ms[0], tpot, ms[-1], gaps)
-
-    def meets(self, slo_ms: Mapping[str, float]) -> bool:
-        """Returns whether all limits are met. A latency that the request does not have meets its
-        limit."""
-        own = {name: getattr(self, name) for name in slo_ms}
-        return all(own[name] is None or own[name] <= slo_ms[name] for name in slo_ms)
-
-
-def measure(
-    rounds: Sequence[Round], requests: Sequence[Request], slo_ms: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+def measure(rounds: Sequence[Round], requests: Sequence[Request]) -> dict[str, Any]:
     """Returns all figures of one engine on one workload, in vLLM's names: times in ms, rates per
     second."""
     wall_s = median(each.wall_s for each in rounds)
@@ -74,62 +43,22 @@ def measure(
         "num_output_tokens": num_output,
         "num_prompt_tokens": num_prompt,
     }
-    for name, pooled in latencies(rounds).items():
-        figures |= _summary(name, pooled)
-    return figures | _goodput(rounds, slo_ms or {})
+    for name, pooled in _latencies_ms(rounds).items():
+        keys = [f"{kind}_{name}_ms" for kind in ("mean", "median", "p90", "p99")]
+        values = [np.mean(pooled), *np.percentile(pooled, [50, 90, 99])] if pooled else [None] * 4
+        figures |= zip(keys, [None if each is None else float(each) for each in values], strict=True)
+    return figures
 
 
-def latencies(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """Returns each kind of latency in ms, pooled over all requests of all rounds, sorted; None where
-    the interface does not show it."""
-    times = _request_times(rounds)
-    if times is None:
-        return dict.fromkeys(LATENCIES)
-    is_streamed = all(each.is_streamed for each in rounds)
-    return {
-        "ttft": _sorted(each.ttft for each in times),
-        "tpot": _sorted(each.tpot for each in times) if is_streamed else None,
-        "itl": _sorted(gap for each in times for gap in each.itls) if is_streamed else None,
-        "e2el": _sorted(each.e2el for each in times),
-    }
-
-
-def _sorted(values: Iterable[float | None]) -> list[float]:
-    return sorted(value for value in values if value is not None)
-
-
-def distributions(rounds: Sequence[Round]) -> dict[str, list[float] | None]:
-    """Returns at most 101 quantiles of each latency in ms, for pictures."""
-    return {f"{name}_ms": _quantiles(values or ()) for name, values in latencies(rounds).items()}
-
-
-def _quantiles(values: Sequence[float]) -> list[float] | None:
-    if len(values) <= NUM_QUANTILES:
-        return list(values) or None
-    return [float(each) for each in np.quantile(values, np.linspace(0, 1, NUM_QUANTILES))]
-
-
-def _request_times(rounds: Sequence[Round]) -> list[RequestTimes] | None:
-    per_round = [each.token_times_s for each in rounds]
-    if any(times is None for times in per_round):
-        return None
-    return [RequestTimes.of(own) for times in per_round for own in times or ()]
-
-
-def _summary(name: str, values: Sequence[float] | None) -> dict[str, float | None]:
-    keys = (f"mean_{name}_ms", f"median_{name}_ms", f"p90_{name}_ms", f"p99_{name}_ms")
-    if not values:
-        return dict.fromkeys(keys)
-    p50, p90, p99 = np.percentile(values, [50, 90, 99])
-    return dict(zip(keys, map(float, (np.mean(values), p50, p90, p99)), strict=True))
-
-
-def _goodput(rounds: Sequence[Round], slo_ms: Mapping[str, float]) -> dict[str, float | None]:
-    times = _request_times(rounds)
-    if not slo_ms or times is None:
-        return {"request_goodput": None, "goodput_share": None}
-    num_good = sum(each.meets(slo_ms) for each in times)
-    return {
-        "request_goodput": num_good / sum(each.wall_s for each in rounds),
-        "goodput_share": num_good / len(times),
-    }
+def _latencies_ms(rounds: Sequence[Round]) -> dict[str, list[float]]:
+    """Each kind of latency, pooled over all requests of all rounds, sorted."""
+    pooled: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    for token_times_s in (own for each in rounds for own in each.token_times_s or ()):
+        ms = [1000 * seconds for seconds in token_times_s]
+        if ms:
+            pooled["ttft"].append(ms[0])
+            pooled["e2el"].append(ms[-1])
+            pooled["itl"] += (b - a for a, b in pairwise(sorted(set(ms))))
+        if len(ms) > 1:
+            pooled["tpot"].append((ms[-1] - ms[0]) / (len(ms) - 1))
+    return {name: sorted(values) for name, values in pooled.items()}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from batchproof.bench import schedule
 from batchproof.bench.drive import Round
-from batchproof.bench.metrics import distributions, measure
+from batchproof.bench.metrics import measure
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.roofline import Ceilings, ModelCosts, least_time
 from batchproof.bench.spec import BenchWorkload
@@ -24,13 +24,12 @@ class Terms:
     clock: str
     ceilings: Ceilings | None = None
     sample_size: int | None = None  # requests checked in each round; None: as many as is cheap
-    slo_ms: Mapping[str, float] | None = None
     time_limit_s: float = 600.0
 
 
 def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any]:
     """Returns the row of a result file. Figures are None unless the engine kept its promises."""
-    verdict, reason = verdict_of(timed)
+    verdict, reason = _verdict(timed)
     has_figures = timed.problem is None
     first, rounds = timed.first_round, timed.rounds
     requests = workload.requests
@@ -45,13 +44,12 @@ def row_of(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[st
         "num_at_once": max((r.num_at_once or 0 for r in rounds), default=0) or None,
         "cores": median(r.process_s / r.wall_s for r in rounds) if rounds and has_figures else None,
         "rounds": [{"wall_s": r.wall_s, "process_s": r.process_s} for r in rounds if has_figures],
-        "metrics": measure(rounds, requests, terms.slo_ms) if has_figures else None,
-        "distributions": distributions(rounds) if has_figures else None,
+        "metrics": measure(rounds, requests) if has_figures else None,
         "schedule": _schedule(timed, workload, terms) if has_figures else None,
     }
 
 
-def verdict_of(timed: TimedEngine) -> tuple[str, str | None]:
+def _verdict(timed: TimedEngine) -> tuple[str, str | None]:
     """Returns the verdict of an engine, and the reason for one that is not VALID."""
     if timed.problem is not None:
         return UNVERIFIED if timed.is_blameless else INVALID, timed.problem
@@ -70,23 +68,17 @@ def _schedule(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict
     output_lens = [len(completion.token_ids) for completion in timed.rounds[0].completions]
     trace, seen = first.trace, first.seen
     forwards = () if seen.unseen else seen.forwards
-    prompt_lens = {r.request_id: len(r.prompt_token_ids) for r in requests}
     found = schedule.figures(trace, forwards, num_slots, requests, output_lens, seen.unseen)
     found["peak_memory_bytes"] = first.peak_memory_bytes
-    found["roofline"] = _roofline(timed, workload, terms)
-    try:
-        found["timeline"] = schedule.timeline(trace, forwards, num_slots, requests)
-        found["composition"] = schedule.composition(trace, num_slots, prompt_lens)
-    except (KeyError, ValueError):  # a contradictory trace is a matter of the conformance tests
-        found |= {"timeline": None, "composition": None}
+    found["roofline"] = _roofline(timed, terms)
     return found
 
 
-def _roofline(timed: TimedEngine, workload: BenchWorkload, terms: Terms) -> dict[str, Any] | None:
-    """Returns the share of the roofline; None without a trace or ceilings, for a model whose work is
-    not counted, and where the engine waited for arrivals."""
+def _roofline(timed: TimedEngine, terms: Terms) -> dict[str, Any] | None:
+    """Returns the share of the roofline; None without a trace or ceilings, and for a model whose work
+    is not counted."""
     first = timed.first_round
-    if not (first and first.trace and terms.ceilings) or not workload.arrivals.is_at_once:
+    if not (first and first.trace and terms.ceilings):
         return None
     costs = ModelCosts.of(timed.trial.subject.model)
     if isinstance(costs, str):

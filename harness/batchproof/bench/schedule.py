@@ -1,20 +1,17 @@
 """What the scheduler did with the slots: pure functions of a trace, without tensors or a clock.
 
-`fed` counts the token positions that the model computed, pads and idle rows included, as `forwards.py`
-observes them.
+`fed` counts the token positions that the model computed, pads and idle rows included, as a hook on
+the model observes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from batchproof.api import Request, StepRecord
-from batchproof.drawing.timeline import assign_slots, is_prefill
-
-MAX_STEPS_KEPT = 5000  # longer runs keep no step-by-step picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,85 +62,6 @@ def figures(
         "padding_waste": None if unseen else 1 - num_real / num_fed,
         "why_no_waste": unseen,
     }
-
-
-def barriers(trace: Sequence[StepRecord]) -> list[int]:
-    """Returns the steps after which a whole wave had ended: static batching. Empty for an engine that
-    ever admits a sequence while another one is running."""
-    running: set[str] = set()
-    found = []
-    for step, record in enumerate(trace):
-        if record.admitted and step:
-            if running:
-                return []
-            found.append(step - 1)
-        running |= set(record.admitted)
-        running -= {*record.finished, *record.preempted}
-    return found
-
-
-def timeline(
-    trace: Sequence[StepRecord],
-    forwards: Sequence[Forward],
-    num_slots: int,
-    requests: Sequence[Request],
-) -> dict[str, Any] | None:
-    """Returns every stay of a request in a slot, ready for JSON; None without a trace or for one longer
-    than `MAX_STEPS_KEPT`.
-
-    `prefill` holds, for each step in which the prompt was fed, the real tokens and those computed for
-    the row, pads included.
-    """
-    if not trace or len(trace) > MAX_STEPS_KEPT:
-        return None
-    index_of = {request.request_id: index for index, request in enumerate(requests)}
-    prompt_lens = {r.request_id: len(r.prompt_token_ids) for r in requests}
-    padded = _padded_lens(trace, forwards)
-    stays: dict[tuple[int, str, int], dict[str, Any]] = {}
-    began: dict[str, int] = {}
-    for step, (record, slots) in enumerate(zip(trace, assign_slots(trace, num_slots), strict=True)):
-        began |= dict.fromkeys(record.admitted, step)
-        for row in record.rows:
-            slot, index = slots[row.request_id], index_of[row.request_id]
-            new = {"slot": slot, "request": index, "start": step, "prefill": [], "decodes": 0}
-            stay = stays.setdefault((slot, row.request_id, began[row.request_id]), new)
-            if is_prefill(row, prompt_lens[row.request_id]):
-                stay["prefill"].append([row.query_len, padded[step] or row.query_len])
-            else:
-                stay["decodes"] += 1
-    return {
-        "num_slots": num_slots,
-        "num_steps": len(trace),
-        "stays": list(stays.values()),
-        "barriers": barriers(trace),
-    }
-
-
-def _padded_lens(trace: Sequence[StepRecord], forwards: Sequence[Forward]) -> Sequence[int | None]:
-    """Returns per step the length that all rows were padded to; None where rows were packed or passes
-    do not match steps."""
-    if len(forwards) != len(trace):
-        return [None] * len(trace)
-    return [
-        forward.length if forward.batch > 1 and forward.batch >= len(record.rows) else None
-        for forward, record in zip(forwards, trace, strict=True)
-    ]
-
-
-def composition(
-    trace: Sequence[StepRecord], num_slots: int, prompt_lens: Mapping[str, int]
-) -> list[list[int]] | None:
-    """Returns per step: prompt tokens fed, decode rows, idle slots, requests waiting."""
-    if not trace or len(trace) > MAX_STEPS_KEPT:
-        return None
-    steps = []
-    for record in trace:
-        prefills = [row for row in record.rows if is_prefill(row, prompt_lens[row.request_id])]
-        num_prefill_tokens = sum(row.query_len for row in prefills)
-        num_decodes = len(record.rows) - len(prefills)
-        idle = num_slots - len(record.rows)
-        steps.append([num_prefill_tokens, num_decodes, idle, len(record.waiting)])
-    return steps
 
 
 def max_speedup_over_static(

@@ -1,9 +1,10 @@
-"""What a benchmark asks for in a dozen numbers (`BenchSpec`), and the requests drawn from it
-(`BenchWorkload`): the same in every run and on every machine, for one seed.
+"""What a benchmark asks for in a dozen numbers (`BenchSpec`), the requests sampled from it
+(`BenchWorkload`), which are the same in every run and on every machine for one seed, and the requests
+of each round (`Laps`), which no engine can know before.
 
 The order of the draws is part of the definition. One `random.Random(seed)` gives, request after
-request, a prompt's length and then its tokens; when all prompts are drawn, the caps in order; then the
-arrivals. With it `ragged` has the totals that others publish for that workload.
+request, a prompt's length and then its tokens; after all prompts, the caps in order. With it `ragged`
+has the totals that others publish for that workload.
 """
 
 from __future__ import annotations
@@ -11,20 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from batchproof.api import EngineConfig, Request
-from batchproof.bench.arrivals import Arrivals, check_arrivals, drawn_arrivals
 from batchproof.errors import UsageError
 from batchproof.validation.values import InvalidValueError, at_least, require
 
-SINCE = (  # fields younger than the first results
-    *("prefix_caching", "burstiness", "concurrency"),
-    *("num_speculative_tokens", "draft_agreement"),
-)
-LARGEST_TOKEN = 10_000  # prompt tokens are drawn from 0..10000, then folded into the vocabulary
+LARGEST_TOKEN = 10_000  # prompt tokens are sampled from 0..10000, then folded into the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class Range:
     low: int
     high: int
 
-    def drawn(self, rng: random.Random) -> int:
-        """Returns one of them."""
+    def sample(self, rng: random.Random) -> int:
+        """Samples one of them."""
         return rng.randint(self.low, self.high)
 
     def __str__(self) -> str:
@@ -56,7 +54,7 @@ Mixture = tuple[tuple[float, Range], ...]
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """A benchmark workload before its tokens are drawn. Raises `InvalidValueError`, which names the
+    """A benchmark workload before its tokens are sampled. Raises `InvalidValueError`, which names the
     field, for a value out of range."""
 
     name: str
@@ -67,28 +65,12 @@ class BenchSpec:
     slots: int  # EngineConfig.max_num_seqs
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
-    arrival_rate: float | None = None  # requests per second, in open loop
-    burstiness: float | None = None  # shape of the gamma distribution of gaps; None: Poisson
-    concurrency: int | None = None  # requests in flight, in closed loop
     max_num_batched_tokens: int = 2048
     prefix_caching: bool = False  # whether engines that are able may keep prefixes
 
     def __post_init__(self) -> None:
         for field, least in (("num_requests", 1), ("slots", 1), ("seed", 0)):
             at_least(field, getattr(self, field), least)
-        self._check_ranges()
-        self._check_prefix()
-        check_arrivals(self.num_requests, self.arrival_rate, self.burstiness, self.concurrency)
-        longest = self.prompt_len.high
-        least = max(self.slots, longest)
-        rule = (
-            f"at least {least}, for a step has to hold a token of each of the {self.slots} slots, and "
-            f"the whole longest prompt ({longest}), since not every engine cuts prompts"
-        )
-        budget = self.max_num_batched_tokens
-        require(budget >= least, "max_num_batched_tokens", budget, rule)
-
-    def _check_ranges(self) -> None:
         rule = "a range LOW..HIGH with 1 <= LOW <= HIGH"
         for field, each in (("prompt_len", self.prompt_len), *(("cap", each) for _, each in self.cap)):
             require(1 <= each.low <= each.high, field, each, rule)
@@ -97,11 +79,13 @@ class BenchSpec:
             shown = ", ".join(f"{share:g}" for share in shares) or "none"
             complaint = f"has the shares {shown}, but they must be above 0 and add up to 1"
             raise InvalidValueError("cap", complaint)
+        if self.shared_prefix is not None:
+            self._check_prefix(self.shared_prefix)
+        least, budget = max(self.slots, self.prompt_len.high), self.max_num_batched_tokens
+        rule = f"at least {least}, for a step holds a token of each slot, and the longest prompt whole"
+        require(budget >= least, "max_num_batched_tokens", budget, rule)
 
-    def _check_prefix(self) -> None:
-        prefix = self.shared_prefix
-        if prefix is None:
-            return
+    def _check_prefix(self, prefix: SharedPrefix) -> None:
         length, num_groups = prefix.length, prefix.num_groups
         shown = f"{length} tokens in {num_groups} groups"
         rule = "at least 1 token in at least 1 group; leave it out for none"
@@ -112,8 +96,8 @@ class BenchSpec:
         require(self.num_requests > num_groups, "num_requests", self.num_requests, rule)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns plain values as a result file keeps them, ranges as [low, high]."""
-        plain = _unless_off(asdict(self))
+        """Plain values as a result file keeps them, ranges as [low, high]."""
+        plain = asdict(self)
         plain["prompt_len"] = [self.prompt_len.low, self.prompt_len.high]
         plain["cap"] = [{"share": share, "range": [r.low, r.high]} for share, r in self.cap]
         return plain
@@ -123,11 +107,10 @@ class BenchSpec:
         length."""
         rng = random.Random(self.seed)
         prompts = [
-            [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(self.prompt_len.drawn(rng))]
+            [rng.randint(0, LARGEST_TOKEN) % vocab_size for _ in range(self.prompt_len.sample(rng))]
             for _ in range(self.num_requests)
         ]
-        caps = [self._draw_cap(rng) for _ in prompts]
-        arrivals_s = drawn_arrivals(rng, self.num_requests, self.arrival_rate, self.burstiness)
+        caps = [self._sample_cap(rng) for _ in prompts]
         if self.shared_prefix is not None:
             length, num_groups = self.shared_prefix.length, self.shared_prefix.num_groups
             for index, prompt in enumerate(prompts):
@@ -139,7 +122,7 @@ class BenchSpec:
         self._check_fit(requests, context_len)
         # An engine that allocates its pool when built can size it, so that it does not grow in a lap.
         longest = max(map(_num_tokens, requests))
-        return BenchWorkload(self, requests, arrivals_s, replace(self.config, max_model_len=longest))
+        return BenchWorkload(self, requests, replace(self.config, max_model_len=longest))
 
     @property
     def label(self) -> str:
@@ -156,31 +139,27 @@ class BenchSpec:
 
     @property
     def config(self) -> EngineConfig:
-        """The limits without `max_model_len`, which follows from the requests drawn."""
+        """The limits without `max_model_len`, which follows from the requests."""
         return EngineConfig(
             max_num_seqs=self.slots,
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_caching=self.prefix_caching,
         )
 
-    def _draw_cap(self, rng: random.Random) -> int:
-        chosen = self.cap[-1][1]
-        if len(self.cap) > 1:  # a single range makes no draw: `ragged` depends on it
-            draw = rng.random()
-            for share, each in self.cap[:-1]:
-                draw -= share
-                if draw < 0:
-                    chosen = each
-                    break
-        return chosen.drawn(rng)
+    def _sample_cap(self, rng: random.Random) -> int:
+        draw = rng.random() if len(self.cap) > 1 else 0.0  # `ragged` depends on it
+        for share, each in self.cap[:-1]:
+            draw -= share
+            if draw < 0:
+                return each.sample(rng)
+        return self.cap[-1][1].sample(rng)
 
     def _check_fit(self, requests: tuple[Request, ...], context_len: int) -> None:
         largest = max(requests, key=_num_tokens)
         if _num_tokens(largest) > context_len:
-            num_prompt_tokens, cap = len(largest.prompt_token_ids), largest.max_new_tokens
             raise UsageError(
-                f"the largest request of workload {self.name!r} has {num_prompt_tokens} prompt tokens "
-                f"and a cap of {cap}, in all {num_prompt_tokens + cap}, but the model's context holds "
+                f"the largest request of workload {self.name!r} has {len(largest.prompt_token_ids)} "
+                f"prompt tokens and a cap of {largest.max_new_tokens}, but the model's context holds "
                 f"{context_len}; choose another workload or model, or lower --prompt-len or --cap"
             )
 
@@ -191,34 +170,24 @@ class BenchWorkload:
 
     spec: BenchSpec
     requests: tuple[Request, ...]
-    arrivals_s: tuple[float, ...] | None  # of each request, from the start; None: at no given time
     config: EngineConfig
 
     @cached_property
     def hash(self) -> str:
-        """12 hex digits over everything that an engine is given. `max_model_len` follows from the
-        requests and is left out, so results older than that field stay comparable."""
+        """12 hex digits over everything that an engine is given; `max_model_len` follows from the
+        requests."""
         asked = [
             [r.request_id, r.prompt_token_ids, r.max_new_tokens, sorted(r.eos_token_ids)]
             for r in self.requests
         ]
-        given: dict[str, Any] = {
-            "requests": asked,
-            "arrivals_s": self.arrivals_s,
-            "config": _unless_off(asdict(replace(self.config, max_model_len=None))),
-        }
-        if self.spec.concurrency is not None:
-            given["concurrency"] = self.spec.concurrency
+        config = asdict(self.config)
+        del config["max_model_len"]
+        given = {"requests": asked, "config": config}
         canonical = json.dumps(given, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
-    @property
-    def arrivals(self) -> Arrivals:
-        """When the requests come."""
-        return Arrivals(self.arrivals_s, self.spec.concurrency)
-
     def totals(self) -> dict[str, int]:
-        """Returns the sizes drawn. Nothing ends before its cap, so `max_output_tokens` are all
+        """The sizes of the sample. Nothing ends before its cap, so `max_output_tokens` are all
         delivered."""
         return {
             "num_requests": len(self.requests),
@@ -226,21 +195,37 @@ class BenchWorkload:
             "max_output_tokens": sum(r.max_new_tokens for r in self.requests),
         }
 
-    def __str__(self) -> str:
-        """One line that describes the workload."""
-        count = self.totals()
-        slots = self.config.max_num_seqs
-        return (
-            f"{self.spec.name} ({self.hash}): {count['num_requests']} requests over {slots} "
-            f"slot{'s' * (slots > 1)}, {count['num_prompt_tokens']:,} prompt tokens, "
-            f"{count['max_output_tokens']:,} output tokens"
-        )
+
+class Laps:
+    """The requests of all rounds of one measurement: the same lengths, caps and shared prefixes, with
+    tokens that cannot be known before, so that answers or prefixes which an engine kept or computed in
+    advance do not help it.
+
+    Round 0 is the workload itself; each later one renames its tokens by a random permutation sampled
+    when the round begins.
+    """
+
+    def __init__(self, requests: Sequence[Request], vocab_size: int) -> None:
+        self._rounds: dict[int, tuple[Request, ...]] = {0: tuple(requests)}
+        self._vocab_size = vocab_size
+        self.seeds: list[int] = []  # of rounds 1, 2, ...: they reproduce a round
+
+    def __getitem__(self, number: int) -> tuple[Request, ...]:
+        while number not in self._rounds:
+            self.seeds.append(secrets.randbits(32))
+            last = renamed(self._rounds[0], self._vocab_size, self.seeds[-1])
+            self._rounds[len(self.seeds)] = last
+        return self._rounds[number]
 
 
-def _unless_off(plain: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values without those of `SINCE` that are off, so results older than these fields
-    stay comparable."""
-    return {key: value for key, value in plain.items() if key not in SINCE or value}
+def renamed(requests: Sequence[Request], vocab_size: int, seed: int) -> tuple[Request, ...]:
+    """The requests with every token replaced through one permutation of the vocabulary."""
+    names = list(range(vocab_size))
+    random.Random(seed).shuffle(names)
+    return tuple(
+        replace(r, prompt_token_ids=tuple(names[token] for token in r.prompt_token_ids))
+        for r in requests
+    )
 
 
 def _num_tokens(request: Request) -> int:

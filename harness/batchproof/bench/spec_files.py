@@ -18,7 +18,6 @@ from batchproof.validation.values import InvalidValueError, one_of, require
 from batchproof.validation.yaml_nodes import YamlNode, read_yaml, yaml_files
 
 BENCHMARKS_DIR = CASES / "benchmarks"
-LOAD_DIR = BENCHMARKS_DIR / "load"  # the workloads of `--load` where none is named
 
 
 def workload_names() -> list[str]:
@@ -32,7 +31,7 @@ def load_specs(directory: Path = BENCHMARKS_DIR, *, on_cpu: bool) -> dict[str, B
     return {path.stem: load_spec(path, on_cpu=on_cpu) for path in paths}
 
 
-def chosen(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
+def select_specs(names: Iterable[str], *, on_cpu: bool) -> tuple[BenchSpec, ...]:
     """Returns the workloads asked for, each once, in that order: a name, a YAML file, or a folder of
     them; all built-in ones if none is asked for. Raises `UsageError`."""
     known = load_specs(on_cpu=on_cpu)
@@ -158,9 +157,6 @@ READERS: dict[str, Callable[[YamlNode], Any]] = {
     "slots": YamlNode.integer,
     "seed": YamlNode.integer,
     "shared_prefix": _prefix,
-    "arrival_rate": _decimal,
-    "burstiness": _decimal,
-    "concurrency": YamlNode.integer,
     "max_num_batched_tokens": YamlNode.integer,
     "prefix_caching": YamlNode.boolean,
 }

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel
 
-from batchproof.api import Capability, Engine, EngineConfig, StepRecord
-from batchproof.bench.blame import blaming, judging
-from batchproof.bench.drive import Round, serve
-from batchproof.bench.forwards import ForwardLog, record_forwards
-from batchproof.bench.laps import Laps
+from batchproof.api import Capability, Engine, EngineConfig, SteppingEngine, StepRecord
+from batchproof.bench.drive import Round, serve_at_once, serve_stepping
 from batchproof.bench.memory import PeakMemory
-from batchproof.bench.verification import Verifier
+from batchproof.bench.schedule import Forward
+from batchproof.bench.spec import Laps
+from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.environment import require_same, settings_of
 from batchproof.errors import EngineHang
 from batchproof.run.registry import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
+
+REPLAYED = "CUDA graphs were replayed, in which no hook sees a forward pass"
+COMPILED = "the model was compiled, so that no hook sees a forward pass"
+
+
+@dataclass
+class ForwardLog:
+    """`forwards` in order. `unseen` says why passes may be missing; None if there is no such sign."""
+
+    forwards: list[Forward] = field(default_factory=list)
+    unseen: str | None = None
 
 
 @dataclass
@@ -71,7 +82,8 @@ class TimedEngine:
         return self._engine is not None and self.problem is None
 
     def start(self) -> None:
-        """Builds the engine, runs the first round, and checks its answers and its trace."""
+        """Builds the engine, runs the first round, and checks its answers and its trace, because
+        figures are made of it."""
         model = self.trial.subject.model
         memory = PeakMemory(model.device)
         with self._blamed():
@@ -83,43 +95,32 @@ class TimedEngine:
                 first = self._serve(0)
             trace = tuple(self.trial.trace_of(self._engine))
             self.first_round = FirstRound(first.wall_s, trace, seen, memory.stop())
-            self._judge_trace(first, trace)
-        if self.is_running:
-            with self._blamed(), judging():
-                self.verifier.judge(0, self._laps[0], first.completions)
-
-    def _judge_trace(self, first: Round, trace: Sequence[StepRecord]) -> None:
-        """Checks the trace, because figures are made of it. With arrivals over time the rules would
-        need arrivals in steps, which a clock does not give, so nothing is checked then."""
-        if self._laps.arrivals(0).is_at_once:
-            checked = Workload(self._laps[0], self._config)
             check_conduct(
-                checked,
+                Workload(self._laps[0], self._config),
                 Outcome(first.completions),
                 trace,
                 self.trial.capabilities,
                 delay=self.trial.scheduling_delay,
             )
+        if self.is_running:
+            with self._blamed(), judging():
+                self.verifier.judge(0, self._laps[0], first.completions)
 
-    def time_round(self, number: int) -> None:
+    def time_lap(self, number: int) -> None:
         """Runs one timed round; they count from 1."""
         with self._blamed():
             self.rounds.append(self._serve(number))
 
     def _serve(self, number: int) -> Round:
         assert self._engine is not None, "`start` has built it"
-        model, arrivals = self.trial.subject.model, self._laps.arrivals(number)
-        requests, before = self._laps[number], settings_of(model)
+        model, requests = self.trial.subject.model, self._laps[number]
+        before = settings_of(model)
         try:
-            served = serve(
-                self._engine,
-                requests,
-                arrivals,
-                model.device,
-                self._limit_s,
-                is_stepping=self.is_stepping,
-                num_slots=self._config.max_num_seqs,
-            )
+            if self.is_stepping:
+                engine = cast(SteppingEngine, self._engine)
+                served = serve_stepping(engine, requests, model.device, self._limit_s)
+            else:
+                served = serve_at_once(self._engine, requests, model.device, self._limit_s)
             require_same(before, settings_of(model), "while the engine worked")
         finally:
             if torch.get_num_threads() != before["number of threads"]:  # or the next engine has it too
@@ -169,3 +170,32 @@ class TimedEngine:
 @torch.inference_mode()
 def _one_token(model: PreTrainedModel) -> None:
     model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+
+
+@contextmanager
+def record_forwards(model: PreTrainedModel) -> Iterator[ForwardLog]:
+    """Records the shape of the token ids of every forward pass inside the block.
+
+    The hook is on the input embedding, which every pass reads however an engine calls the model. It is
+    not read when a CUDA graph is replayed, so `unseen` notes that.
+    """
+    seen, graph = ForwardLog(), torch.cuda.CUDAGraph
+    replay = graph.replay
+
+    def note(_module: object, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():  # the log would be a part of what is compiled
+            seen.unseen = COMPILED
+        elif args and args[0].dim() == 2:
+            seen.forwards.append(Forward(*args[0].shape))
+
+    def note_replay(self: torch.cuda.CUDAGraph) -> None:
+        seen.unseen = REPLAYED
+        replay(self)
+
+    hook = model.get_input_embeddings().register_forward_pre_hook(note)
+    graph.replay = note_replay  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        graph.replay = replay  # type: ignore[method-assign]
+        hook.remove()

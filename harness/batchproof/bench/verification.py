@@ -4,13 +4,16 @@ Every completion of every round must have the right id, place, length and finish
 compared with the right answers; where that would take far longer than the benchmark, the tokens of a
 random sample, whose seed is recorded, are checked instead: each must be the best choice in float64 up
 to rounding (rule O3), given the engine's own tokens before it.
+
+A problem is attributed to the engine that has it, so that the others go on.
 """
 
 from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from batchproof.api import Completion, Request
 from batchproof.checks.answers import (
@@ -20,8 +23,12 @@ from batchproof.checks.answers import (
     check_structure,
     check_tokens,
 )
+from batchproof.checks.broken import BrokenPromise
+from batchproof.errors import EngineHang, OracleError
+from batchproof.findings.finding_text import first_line
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
+from batchproof.run.failures import ConformanceFailure
 
 MAX_TOKENS_CHECKED_IN_FULL = 8192  # output tokens of one round
 SAMPLE_SIZE = 16  # requests of a larger round
@@ -34,7 +41,7 @@ class Verifier:
         """`sample_size`: requests checked in each round; None: all of them."""
         self._oracle = oracle
         self._sample_size = sample_size
-        self._sample_seed = secrets.randbits(32)  # no engine can know whom it will meet
+        self._sample_seed = secrets.randbits(32)  # unpredictable for an engine
         self._ledger = Ledger()
         self._num_completions = 0
         self._num_by_reference = 0  # tokens equal to the right answer's, or a near-tie with it
@@ -46,15 +53,15 @@ class Verifier:
         for request, completion in zip(requests, completions, strict=True):
             check_structure(request, completion)
         self._num_completions += len(requests)
-        for index in self._chosen(lap, len(requests)):
+        for index in self._sample(lap, len(requests)):
             self._check(requests[index], completions[index])
         check_near_tie_budget(self._oracle, self._ledger)
 
-    def _chosen(self, lap: int, num_requests: int) -> Sequence[int]:
+    def _sample(self, lap: int, num_requests: int) -> Sequence[int]:
         if self._sample_size is None or self._sample_size >= num_requests:
             return range(num_requests)
-        chosen = random.Random(self._sample_seed + lap)
-        return chosen.sample(range(num_requests), self._sample_size)
+        rng = random.Random(self._sample_seed + lap)
+        return rng.sample(range(num_requests), self._sample_size)
 
     def _check(self, request: Request, completion: Completion) -> None:
         if self._sample_size is None or self._oracle.subject.oracle is not None:
@@ -84,3 +91,36 @@ class Verifier:
 def default_sample_size(num_output_tokens: int) -> int | None:
     """Returns None, which is all requests, as long as the right answers are cheap."""
     return None if num_output_tokens <= MAX_TOKENS_CHECKED_IN_FULL else SAMPLE_SIZE
+
+
+class NoRightAnswer(OracleError):
+    """Raised if there is no right answer while answers are judged: no fault of an engine."""
+
+
+@contextmanager
+def blaming(accuse: Callable[[str], None]) -> Iterator[None]:
+    """Passes what the engine raises inside the block to `accuse`, as text.
+
+    `EngineHang` is raised again, because the engine may be slow and right; `KeyboardInterrupt` and
+    `NoRightAnswer` are raised again as well.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, EngineHang, NoRightAnswer):
+        raise
+    except BrokenPromise as error:
+        accuse(first_line(error.finding))
+    except ConformanceFailure as error:
+        accuse(first_line(error.failure.finding))
+    except BaseException as error:  # asyncio's cancellation, for one, is no Exception
+        accuse(f"the engine raised {type(error).__name__}: {error}")
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Raises `NoRightAnswer` for an `OracleError` inside the block, so that no engine is blamed for
+    it."""
+    try:
+        yield
+    except OracleError as error:
+        raise NoRightAnswer(str(error)) from error

@@ -15,14 +15,11 @@ benchmark options (`batchproof bench paged --help` has all of pytest):
   --prompt-len LO:HI    prompt lengths in tokens
   --cap LO:HI           max_new_tokens
   --slots N             sequences in flight at once
-  --seed N              seed of prompts, caps and arrivals
+  --seed N              seed of prompts and caps
   --shape SHAPE         a model by shape, with random weights, repeatable
   --laps N              timed rounds of each engine
   --verify all|N        requests of each round whose tokens are checked
-  --goodput KEY:MS      latency limits that a good request meets
-  --load LOADS          latency at rising load: rate:R,..., concurrency:N,... or auto
-  --burstiness B        shape of the gaps between requests under --load (1: Poisson)
-  --growth-for S        seconds to measure each axis of cost growth
+  --growth-for S        seconds to measure how the time of a step grows with its sequences
   --threads N           threads that each engine may compute with on a CPU
   --pin CORES           CPU cores that everything runs on, as in 0,2 or 4-7
   --results FILE        where to write the result file

@@ -14,7 +14,7 @@ OPTIONS = frozenset(
         *("--requirements", "--requirement", "--verdict"),
         *("--artifacts", "--isolate", "--no-isolate", "--shard", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
-        *("--laps", "--verify", "--goodput", "--load", "--burstiness", "--growth-for"),
+        *("--laps", "--verify", "--growth-for"),
         *("--threads", "--pin", "--results"),
     )
 )

@@ -5,89 +5,69 @@ This module imports no torch; `batchproof.plugin.bench_selection` reads what was
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from batchproof.bench.axes import USUAL_BUDGET
-from batchproof.bench.load import FORM
 from batchproof.bench.spec_files import workload_names
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-from batchproof.plugin.numbers import number, seconds, whole
+from batchproof.plugin.numbers import seconds, whole
 
 DEFAULT_LAPS = 5
 DEFAULT_SHAPE = {"cpu": "tiny", "cuda": "llama-1b"}  # any other device gets the CPU's
-SLO_KEYS = ("ttft", "tpot", "e2el")  # defined for one request; itl is not
-FIXTURES = frozenset(("measured", "growth", "load_sweep"))  # a test that asks for one is a benchmark
-SIZES = ("num-requests", "prompt-len", "cap", "slots", "seed")
-OPTIONS = (
-    *("workload", *SIZES, "shape", "laps", "verify", "goodput", "load", "burstiness"),
-    *("growth-for", "threads", "pin", "results"),
-)
+GROWTH_S = 15.0  # for all engines together
+THROUGHPUT, GROWTH = "throughput", "growth"
+FIXTURES = frozenset((THROUGHPUT, GROWTH))  # a test that asks for one is a benchmark
+
+_HELP = {  # option -> its metavar and text
+    "workload": (
+        "NAME",
+        f"repeatable: {', '.join(workload_names())} (default: all of these), or a YAML file like "
+        "theirs in cases/benchmarks, or a folder of such files",
+    ),
+    "num-requests": ("N", "number of requests, instead of the workload's own"),
+    "prompt-len": ("LO:HI", "prompt lengths in tokens, uniform"),
+    "cap": ("LO:HI", "max_new_tokens, uniform"),
+    "slots": ("N", "sequences in flight at once (max_num_seqs)"),
+    "seed": ("N", "seed of prompts and caps"),
+    "shape": (
+        "SHAPE",
+        f"model by shape, with random weights, repeatable: {', '.join(SHAPES)} (default: "
+        f"{DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}); or give --model",
+    ),
+    "laps": ("N", f"timed rounds of each engine (default: {DEFAULT_LAPS})"),
+    "verify": (
+        "all|N",
+        "requests of each round whose tokens are checked (default: all if they are few, else a sample "
+        "of 16); ids, lengths and finish reasons always are",
+    ),
+    "growth-for": (
+        "S",
+        f"seconds to measure how the time of a step grows with its sequences (default: {GROWTH_S:g}; "
+        "0, which is not at all, where a workload is named)",
+    ),
+    "threads": ("N", "threads that each engine may compute with on a CPU (default: 1)"),
+    "pin": (
+        "CORES",
+        "CPU cores that everything runs on, as in 0,2 or 4-7 (default: those of this process)",
+    ),
+    "results": ("FILE", "where to write the result file (default: a new one in results/benchmarks/)"),
+}
+OPTIONS = tuple(_HELP)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds the options to pytest's parser."""
     group = parser.getgroup("batchproof-benchmarks", "Batchproof: benchmarks, with --benchmark-only")
-    _add_sizes(group)
-    add, shapes = group.addoption, ", ".join(SHAPES)
-    defaults = f"{DEFAULT_SHAPE['cpu']}, on a GPU {DEFAULT_SHAPE['cuda']}"
-    text = f"model by shape, with random weights, repeatable: {shapes} (default: {defaults})"
-    add("--shape", action="append", metavar="SHAPE", help=f"{text}; or give --model")
-    add(
-        "--laps",
-        type=whole("--laps"),
-        metavar="N",
-        help=f"timed rounds of each engine (default: {DEFAULT_LAPS})",
-    )
-    text = (
-        "requests of each round whose tokens are checked (default: all if they are few, else a "
-        "sample of 16); ids, lengths and finish reasons always are"
-    )
-    add("--verify", metavar="all|N", help=text)
-    text = f"latency limits a good request meets: {', '.join(SLO_KEYS)}, as in ttft:200 tpot:50"
-    add("--goodput", action="append", nargs="+", metavar="KEY:MS", help=text)
-    _add_load(group)
-    text = (
-        f"seconds to measure each axis of cost growth (default: {USUAL_BUDGET.axis_s:g}; 0, which "
-        "is none, where a workload is named)"
-    )
-    add("--growth-for", type=seconds("--growth-for"), metavar="S", help=text)
-    text = "threads that each engine may compute with on a CPU (default: 1)"
-    add("--threads", type=whole("--threads"), metavar="N", help=text)
-    text = "CPU cores that everything runs on, as in 0,2 or 4-7 (default: those of this process)"
-    add("--pin", metavar="CORES", help=text)
-    text = "where to write the result file (default: a new one below results/benchmarks/)"
-    add("--results", metavar="FILE", help=text)
-
-
-def _add_load(group: pytest.OptionGroup) -> None:
-    """The options of a load sweep."""
-    text = f"latency and throughput at rising load instead of throughput alone: {FORM}"
-    group.addoption("--load", metavar="LOADS", help=text)
-    text = "shape of the gamma distribution of the gaps between requests (default: 1, which is Poisson)"
-    group.addoption("--burstiness", type=number("--burstiness"), metavar="B", help=text)
-
-
-def _add_sizes(group: pytest.OptionGroup) -> None:
-    """The workload, and the options that change its size."""
-    add, names = group.addoption, ", ".join(workload_names())
-    text = (
-        f"repeatable: {names} (default: all of these), or a YAML file like theirs in "
-        "cases/benchmarks, or a folder of such files"
-    )
-    add("--workload", action="append", metavar="NAME", help=text)
-    add(
-        "--num-requests",
-        type=whole("--num-requests"),
-        metavar="N",
-        help="number of requests, instead of the workload's own",
-    )
-    add("--prompt-len", metavar="LO:HI", help="prompt lengths in tokens, uniform")
-    add("--cap", metavar="LO:HI", help="max_new_tokens, uniform")
-    add(
-        "--slots", type=whole("--slots"), metavar="N", help="sequences in flight at once (max_num_seqs)"
-    )
-    add("--seed", type=whole("--seed"), metavar="N", help="seed of prompts, caps and arrivals")
+    for name, (metavar, text) in _HELP.items():
+        flag = f"--{name}"
+        more: dict[str, Any] = {}
+        if metavar in ("N", "S"):
+            more["type"] = whole(flag) if metavar == "N" else seconds(flag)
+        if name in ("workload", "shape"):
+            more["action"] = "append"
+        group.addoption(flag, metavar=metavar, help=text, **more)
 
 
 def require_none(config: pytest.Config) -> None:

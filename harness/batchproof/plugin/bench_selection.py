@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import pytest
 
-from batchproof.bench.axes import USUAL_BUDGET
-from batchproof.bench.load import Load
 from batchproof.bench.result_rows import Terms
 from batchproof.bench.spec import BenchSpec
-from batchproof.bench.spec_files import LOAD_DIR, chosen, override
+from batchproof.bench.spec_files import override, select_specs
 from batchproof.errors import UsageError
 from batchproof.models.shapes import SHAPES
-from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, SLO_KEYS
+from batchproof.plugin.bench_options import DEFAULT_LAPS, DEFAULT_SHAPE, GROWTH_S
 from batchproof.validation.values import at_least, one_of, require, whole_number
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 MOST_CORES = 4096  # of one machine
+SIZES = ("num_requests", "prompt_len", "cap", "slots", "seed")  # of a workload, by their flags
 TIME_LIMIT_S = 600.0  # of a round, unless --engine-time-limit says otherwise
 
 
@@ -35,37 +33,24 @@ class BenchSelection:
     num_threads: int | None  # None: torch's own choice
     cores: frozenset[int] | None  # that this process and those it starts run on; None: as it is
     results: str | None
-    load: Load | None  # None: throughput is measured with all requests at once
-    growth_s: float  # seconds for each axis of cost growth; 0: it is not measured
+    growth_s: float  # seconds for cost growth; 0: it is not measured
 
 
 def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
     """Returns the command line of a benchmark run, resolved. Raises `UsageError`."""
     get = config.getoption
     limit_s = get("--engine-time-limit")
-    load = _load(get("--load"), get("--burstiness"))
-    names = get("--workload") or ([str(LOAD_DIR)] if load else ())
+    names = get("--workload") or ()
     specs = [
-        override(
-            spec,
-            num_requests=get("--num-requests"),
-            prompt_len=get("--prompt-len"),
-            cap=get("--cap"),
-            slots=get("--slots"),
-            seed=get("--seed"),
-        )
-        for spec in chosen(names, on_cpu=device_type != "cuda")
+        override(spec, **{size: get(f"--{size.replace('_', '-')}") for size in SIZES})
+        for spec in select_specs(names, on_cpu=device_type != "cuda")
     ]
-    if load is not None:
-        for spec in specs:
-            load.at(1.0).specs(spec)  # whether the workload has arrivals of its own is told at once
     num_threads = _num_threads(get("--threads"), device_type)
     terms = Terms(
         num_laps=at_least("--laps", DEFAULT_LAPS if get("--laps") is None else get("--laps"), 1),
         # The process time of one thread is independent of other load.
         clock="process" if num_threads == 1 else "wall",
         sample_size=_sample_size(get("--verify")),
-        slo_ms=_limits(get("--goodput") or ()),
         time_limit_s=TIME_LIMIT_S if limit_s == DEFAULT_TIME_LIMIT_S else limit_s,
     )
     return BenchSelection(
@@ -75,7 +60,6 @@ def bench_selection(config: pytest.Config, device_type: str) -> BenchSelection:
         num_threads=num_threads,
         cores=_cores(get("--pin"), num_threads),
         results=get("--results"),
-        load=load,
         growth_s=_growth_seconds(get("--growth-for"), bool(names)),
     )
 
@@ -93,45 +77,19 @@ def _model_names(
 
 def _growth_seconds(given: float | None, names_workload: bool) -> float:
     if given is None:
-        return 0.0 if names_workload else USUAL_BUDGET.axis_s
+        return 0.0 if names_workload else GROWTH_S
     require(0 <= given <= 86_400, "--growth-for", f"{given:g}", "0 to 86400 seconds")
     return given
 
 
-def _load(text: str | None, burstiness: float | None) -> Load | None:
-    if text is not None:
-        return Load.parsed(text, burstiness)
-    require(
-        burstiness is None, "--burstiness", burstiness, "left out without --load, whose gaps it shapes"
-    )
-    return None
-
-
 def _sample_size(text: str | None) -> int | None:
-    """Returns how many requests to check in each round, or None for as many as is cheap.
-
-    `all` becomes a number that no round reaches. With 0 the rows state that nothing was checked.
-    """
+    """How many requests to check in each round, or None for as many as is cheap. `all` becomes a number
+    that no round reaches. With 0 the rows state that nothing was checked."""
     if text is None:
         return None
     if text == "all":
         return 1 << 60
     return whole_number("--verify", text, "'all' or a number of requests")
-
-
-def _limits(given: Sequence[Sequence[str]]) -> dict[str, float]:
-    limits: dict[str, float] = {}
-    for part in [part for group in given for text in group for part in text.split(",")]:
-        key, _, value = part.partition(":")
-        if key not in SLO_KEYS or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
-            raise UsageError(
-                f"--goodput {part!r} must read KEY:MILLISECONDS with a KEY of {', '.join(SLO_KEYS)} "
-                f"and a number above 0"
-            )
-        if key in limits:
-            raise UsageError(f"--goodput gives {key!r} twice")
-        limits[key] = float(value)
-    return limits
 
 
 def _num_threads(given: int | None, device_type: str) -> int | None:
@@ -154,13 +112,10 @@ def _cores(text: str | None, num_threads: int | None) -> frozenset[int] | None:
         first, last = int(found[1]), int(found[2] or found[1])
         cores.update(range(first, last + 1) if last - first < MOST_CORES else (last,))
     if not cores or not cores <= mine:
-        raise UsageError(f"--pin {text!r} must name cores of this process: {_listed(mine)}")
+        listed = ", ".join(map(str, sorted(mine)))
+        raise UsageError(f"--pin {text!r} must name cores of this process: {listed}")
     if num_threads is not None and num_threads > len(cores):
         raise UsageError(
             f"--pin {text!r} has {len(cores)} core(s), but --threads asks for {num_threads}"
         )
     return frozenset(cores)
-
-
-def _listed(cores: AbstractSet[int]) -> str:
-    return ", ".join(map(str, sorted(cores)))

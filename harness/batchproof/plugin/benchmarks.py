@@ -19,16 +19,17 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from batchproof.bench.benchmark_run import BenchmarkRun, result_path
 from batchproof.bench.hardware import device_facts
 from batchproof.errors import UnsupportedModelError
+from batchproof.plugin.bench_fixtures import GrowthEntry, ReplayClock, ThroughputRow
+from batchproof.plugin.bench_matrix import BenchCell, bench_cells
+from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.bench_selection import BenchSelection
-from batchproof.plugin.bench_table import load_table, table
-from batchproof.plugin.contests import CONTESTS, GROWTH, LOAD, THROUGHPUT, Contest
+from batchproof.plugin.bench_table import table
 from batchproof.plugin.left_out import keep
-from batchproof.plugin.measured import Measured, MeasuredGrowth, MeasuredLoad, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.run.registry import EngineSpec
 
 NAME = "batchproof-benchmarks"
-Group = tuple[str, str, str]  # of a contest
+Group = tuple[str, str]  # of cells
 Row = Mapping[str, Any]
 
 
@@ -39,7 +40,7 @@ class Benchmarks:
         self._config = config
         self._options = options
         self._path = path
-        self._entrants: dict[Group, list[EngineSpec]] = defaultdict(list)
+        self._engines: dict[Group, list[EngineSpec]] = defaultdict(list)
         self._found: dict[Group, Mapping[str, Any]] = {}
         self._run: BenchmarkRun | None = None
         self._is_over = False
@@ -47,81 +48,64 @@ class Benchmarks:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrizes the benchmark tests with engines and what they are measured on."""
         selection = self._config.stash[SELECTION]
-        for name, contests in CONTESTS.items():
-            if name in metafunc.fixturenames:
-                found = list(contests(self._options, selection))
-                ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{selection.dtype}" for c in found]
-                metafunc.parametrize(name, found, ids=ids, indirect=True)
+        for name in FIXTURES.intersection(metafunc.fixturenames):
+            cells = list(bench_cells(name, self._options, selection))
+            ids = [f"{c.engine.name}-{c.label}-{c.model_name}-{selection.dtype}" for c in cells]
+            metafunc.parametrize(name, cells, ids=ids, indirect=True)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Drops the placeholder items that pytest leaves for what is not measured."""
 
         def takes_part(item: pytest.Item) -> bool:
-            is_asking = bool({*CONTESTS} & {*getattr(item, "fixturenames", ())})
-            return not is_asking or _contest_of(item) is not None
+            is_asking = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+            return not is_asking or _cell_of(item) is not None
 
         keep(config, items, takes_part)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Gives each benchmark the clock that replays its times, and the group it is shown in."""
-        contest = _contest_of(item)
-        if contest is not None:
-            group = f"{contest.label} on {contest.model_name}"
+        cell = _cell_of(item)
+        if cell is not None:
+            group = f"{cell.label} on {cell.model_name}"
             item.add_marker(pytest.mark.benchmark(timer=ReplayClock(), group=group))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes which engines are still selected: only they take part."""
         for item in session.items:
-            contest = _contest_of(item)
-            if contest is not None:
-                self._entrants[contest.group].append(contest.engine)
+            cell = _cell_of(item)
+            if cell is not None:
+                self._engines[cell.group].append(cell.engine)
 
     @pytest.fixture
-    def measured(self, request: pytest.FixtureRequest) -> Measured:
-        """Returns one engine's row of a comparison."""
+    def throughput(self, request: pytest.FixtureRequest) -> ThroughputRow:
+        """One engine's row of a comparison."""
         row = self._row(request.param)
-        return Measured(row, self._found[request.param.group], _clock_of(request.node))
+        return ThroughputRow(row, self._found[request.param.group], _clock_of(request.node))
 
     @pytest.fixture
-    def growth(self, request: pytest.FixtureRequest) -> MeasuredGrowth:
-        """Returns one engine's cost along one axis."""
-        return MeasuredGrowth(self._row(request.param), _clock_of(request.node))
+    def growth(self, request: pytest.FixtureRequest) -> GrowthEntry:
+        """How the time of one engine's step grows."""
+        return GrowthEntry(self._row(request.param), _clock_of(request.node))
 
-    @pytest.fixture
-    def load_sweep(self, request: pytest.FixtureRequest) -> MeasuredLoad:
-        """Returns one engine's figures at rising load."""
-        return MeasuredLoad(self._row(request.param), _clock_of(request.node))
-
-    def _row(self, contest: Contest) -> Row:
+    def _row(self, cell: BenchCell) -> Row:
         """Returns the row of one engine, measuring the whole group if needed. Skips, by name, an engine
         that cannot take part.
         """
-        able = self._able(contest)
-        if contest.group not in self._found:
-            with self._open() as run, self._bar(contest.num_pieces(run, able)) as on_piece:
-                self._found[contest.group] = contest.measure(run, able, on_piece)
-        rows: list[Row] = self._found[contest.group]["rows"]
-        return next(each for each in rows if each["engine"] == contest.engine.name)
-
-    def _of(self, fixture: str) -> list[Mapping[str, Any]]:
-        return [found for group, found in self._found.items() if group[0] == fixture]
-
-    def _rows(self, fixture: str) -> list[Row]:
-        return [row for found in self._of(fixture) for row in found["rows"]]
-
-    def _able(self, contest: Contest) -> list[EngineSpec]:
-        """Returns the engines of the group that can take part. Skips the test, by name, if its own
-        cannot.
-        """
-        lack = self._lack(contest.engine, contest)
+        lack = self._lack(cell, cell.engine)
         if lack is not None:
             pytest.skip(lack)
-        return [e for e in self._entrants[contest.group] if self._lack(e, contest) is None]
+        if cell.group not in self._found:
+            able = [each for each in self._engines[cell.group] if self._lack(cell, each) is None]
+            with self._open() as run, self._bar() as on_step:
+                self._found[cell.group] = cell.measure(run, able, on_step)
+        rows: list[Row] = self._found[cell.group]["rows"]
+        return next(each for each in rows if each["engine"] == cell.engine.name)
 
-    def _lack(self, engine: EngineSpec, contest: Contest) -> str | None:
+    def _lack(self, cell: BenchCell, engine: EngineSpec) -> str | None:
+        """Why an engine cannot take part in the group of a cell; None if it can."""
         lab = self._config.stash[LAB]
         try:
-            lab.capabilities(engine, lab.subject(contest.model_name))
+            lab.capabilities(engine, lab.subject(cell.model_name))
         except UnsupportedModelError as error:
             return f"refused: {error}"
         return None
@@ -144,10 +128,10 @@ class Benchmarks:
             yield self._run
 
     @contextmanager
-    def _bar(self, total: int) -> Iterator[Callable[[str], None]]:
+    def _bar(self) -> Iterator[Callable[[str], None]]:
         """Shows the current piece of work on a terminal, unless -q was given."""
         is_quiet = self._config.getoption("verbose") < 0
-        with tqdm(total=total, leave=False, disable=True if is_quiet else None) as bar:
+        with tqdm(leave=False, disable=True if is_quiet else None) as bar:
 
             def begin(what: str) -> None:
                 bar.set_description_str(what, refresh=False)
@@ -166,8 +150,10 @@ class Benchmarks:
         if self._run is None:
             return
         terminalreporter.section("Batchproof: benchmarks")
-        growth, load = self._rows(GROWTH), self._rows(LOAD)
-        for line in (*table(self._of(THROUGHPUT), growth), *load_table(load)):
+        measured = self._found.values()
+        comparisons = [each for each in measured if "ratios" in each]
+        growth = [row for each in measured if "ratios" not in each for row in each["rows"]]
+        for line in table(comparisons, growth):
             terminalreporter.write_line(line)
         state = "" if self._is_over else " (INCOMPLETE: it was stopped; whole comparisons are kept)"
         terminalreporter.write_line(f"result file: {self._run.path}{state}")
@@ -178,9 +164,9 @@ class Benchmarks:
         machine_info["batchproof"] = device_facts(self._config.stash[LAB].device)
 
 
-def _contest_of(item: pytest.Item) -> Contest | None:
+def _cell_of(item: pytest.Item) -> BenchCell | None:
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return next((value for value in params.values() if isinstance(value, Contest)), None)
+    return next((value for value in params.values() if isinstance(value, BenchCell)), None)
 
 
 def _clock_of(item: pytest.Item) -> ReplayClock:

@@ -17,11 +17,6 @@ def seconds(option: str) -> Callable[[str], float]:
     return _reader(option, float, "a number of seconds")
 
 
-def number(option: str) -> Callable[[str], float]:
-    """Returns the same for any number."""
-    return _reader(option, float, "a number")
-
-
 def whole(option: str) -> Callable[[str], int]:
     """Returns the same for a whole number."""
     return _reader(option, int, "a whole number")

@@ -1,6 +1,6 @@
 """The parts of a benchmark result that readers rely on; a file holds more.
 
-Metrics, schedules, distributions and fits are figures by name, which tables and pictures print as
+Metrics, schedules and fits are figures by name, which tables and pictures print as
 they are. `batchproof.bench.reading.load` returns the whole document, checked against these records.
 """
 
@@ -92,6 +92,7 @@ class ComparisonRecord:
 
     workload: WorkloadFacts
     model: ModelFacts
+    clock: Clock
     rows: tuple[BenchmarkRow, ...]
     ratios: tuple[RatioRecord, ...]
 
@@ -106,34 +107,11 @@ class GrowthPoint:
 
 @dataclass(frozen=True)
 class GrowthRecord:
-    """How the cost of an engine grows along one axis."""
+    """How the time of an engine's decode step grows with its sequences."""
 
     engine: str
     axis: str
     points: tuple[GrowthPoint, ...]
-
-
-@dataclass(frozen=True)
-class LoadPoint:
-    """An engine at one load: a rate in requests per second, or requests in flight. Without `metrics`
-    the client was saturated."""
-
-    load: float
-    saturation: str | None
-    metrics: Figures | None
-
-
-@dataclass(frozen=True)
-class LoadRecord:
-    """One engine on one workload at rising load. `knee` is the load at which its curve bends."""
-
-    workload: WorkloadFacts
-    model: ModelFacts
-    engine: str
-    verdict: RowVerdict
-    kind: Literal["rate", "concurrency"]
-    points: tuple[LoadPoint, ...]
-    knee: float | None
 
 
 @dataclass(frozen=True)
@@ -143,7 +121,6 @@ class BenchmarkFooter:
     finished: str
     num_comparisons: int
     num_growth: int
-    num_load: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,7 +130,6 @@ class BenchmarkRecord:
     header: BenchmarkHeader
     comparisons: tuple[ComparisonRecord, ...]
     growth: tuple[GrowthRecord, ...]
-    load: tuple[LoadRecord, ...] = ()  # files of version 1 have none
     footer: BenchmarkFooter | None = None
 
     @property
@@ -162,6 +138,4 @@ class BenchmarkRecord:
         return self.footer is not None
 
 
-BENCHMARK = FileKind(
-    "benchmark result", "batchproof.benchmark", 2, BenchmarkRecord, upgrade=lambda first: first
-)
+BENCHMARK = FileKind("benchmark result", "batchproof.benchmark", 3, BenchmarkRecord)

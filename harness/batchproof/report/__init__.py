@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pictures",
         type=Path,
         metavar="DIR",
-        help="write throughput, ratios, slots, load and growth as stand-alone SVG files to DIR as well",
+        help="write throughput, ratios, slots and growth as stand-alone SVG files to DIR as well",
     )
     parser.add_argument(
         "--markdown",

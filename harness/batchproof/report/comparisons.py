@@ -1,4 +1,4 @@
-"""The section of a benchmark file: each workload and model, then load, then cost growth."""
+"""The section of a benchmark file: each workload and model, then cost growth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from batchproof.bench.ratios import Ratio
-from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture
 from batchproof.report import words
 from batchproof.report.comparison_cells import title_of, why, workload_words
@@ -14,7 +13,6 @@ from batchproof.report.composition import compositions
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Source
 from batchproof.report.latencies import latency_pictures
-from batchproof.report.loads import LoadSweep, load_sweeps
 from batchproof.report.metrics_table import metrics_table, unwell
 from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import Data, facing
@@ -58,7 +56,6 @@ class Benchmark:
     about: str
     ratios: Picture | None
     comparisons: tuple[Comparison, ...]
-    loads: tuple[LoadSweep, ...]
     growth: Growth | None
 
 
@@ -70,8 +67,7 @@ def benchmark(source: Source, colours: Mapping[str, int]) -> Benchmark:
     return Benchmark(
         f"On {header['device']['name']}; ratios are made of {clock}, measured lap by lap.",
         ratio_dots(comparisons, colours),
-        tuple(_comparison(source, each, colours, each is shown) for each in comparisons),
-        load_sweeps(source.data.get("load", ()), colours),
+        tuple(_comparison(each, colours, each is shown) for each in comparisons),
         _growth(source.data["growth"], colours),
     )
 
@@ -82,9 +78,7 @@ def chosen(comparisons: Sequence[Data]) -> Data | None:
     return next(named, comparisons[0] if comparisons else None)
 
 
-def _comparison(
-    source: Source, comparison: Data, colours: Mapping[str, int], is_open: bool
-) -> Comparison:
+def _comparison(comparison: Data, colours: Mapping[str, int], is_open: bool) -> Comparison:
     rows, name = comparison["rows"], comparison["workload"]["name"]
     title = title_of(comparison)
     sides = facing(rows)
@@ -94,7 +88,7 @@ def _comparison(
         workload_words(comparison["workload"]),
         tuple(map(_ratio, comparison["ratios"])),
         unwell(rows),
-        throughput_bars(comparison, clock_of(source.data, comparison), colours),
+        throughput_bars(comparison, comparison["clock"], colours),
         metrics_table(rows, f"Figures of {title}"),
         slot_timelines(name, sides) if sides else None,
         compositions(sides),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from batchproof.bench.reading import clock_of, exceeds_slots
+from batchproof.bench.reading import exceeds_slots
 from batchproof.report.chart import INK, Chart, beside, colour, grid, series
 from batchproof.report.rows import Data, throughput
 from batchproof.report.words import clock_words, number, shortened
@@ -31,7 +31,7 @@ def field_chart(document: Data, colours: Mapping[str, int]) -> Chart | None:
     def draw(figure: Figure) -> None:
         panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
         for axes, each in zip(panels, comparisons, strict=False):
-            _panel(axes, each, clock_of(document, each), colours)
+            _panel(axes, each, each["clock"], colours)
         for axes in panels[len(comparisons) :]:
             axes.set_axis_off()
 

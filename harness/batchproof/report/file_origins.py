@@ -67,9 +67,6 @@ def _benchmark_facts(source: Source) -> Iterator[Fact]:
         yield Fact("threads", str(device["threads"]))
     if header.get("num_laps"):
         yield Fact("laps", str(header["num_laps"]))
-    if header.get("slo_ms"):
-        limits = ", ".join(f"{name} {limit:g} ms" for name, limit in header["slo_ms"].items())
-        yield Fact("limits of goodput", limits)
     yield Fact("clock of ratios", words.clock_words(header["clock"]))
     for dtype, ceiling in header.get("ceilings", {}).items():
         rates = [f"{words.number(ceiling['copy_bytes_per_s'] / 1e9)} GB/s copied"]

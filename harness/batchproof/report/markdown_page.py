@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.records.markdown import header, line
 from batchproof.report import words
@@ -12,11 +11,9 @@ from batchproof.report.comparison_cells import FIGURES, THROUGHPUT, row_cells
 from batchproof.report.field_chart import field_chart
 from batchproof.report.file_origins import origin
 from batchproof.report.inputs import Source
-from batchproof.report.loads import load_sweeps
 from batchproof.report.page import engine_colours
-from batchproof.report.pictures import LOADS, note_of
+from batchproof.report.pictures import note_of
 from batchproof.report.rows import Data, is_shown
-from batchproof.report.table_values import Table
 
 COLUMNS = ("engine", "verdict", *FIGURES)
 
@@ -43,30 +40,13 @@ def _lines(source: Source, stem: str, pictures: dict[str, Picture]) -> Iterator[
     if field is not None:
         yield from _shown(f"{stem}.svg", field, pictures)
     for comparison in source.data["comparisons"]:
-        yield from _comparison(comparison, clock_of(source.data, comparison))
-    for number, sweep in enumerate(load_sweeps(source.data.get("load", ()), colours), start=1):
-        yield f"\n## {sweep.title}\n"
-        yield from (f"* {each}" for each in sweep.lines)
-        yield from (f"* {engine}: {reason}" for engine, reason in sweep.unwell.items())
-        for name, each in zip(LOADS, sweep.pictures, strict=False):
-            yield from _shown(f"{stem}-{number}-{name}.svg", each, pictures)
-        yield from _table(sweep.figures)
+        yield from _comparison(comparison, comparison["clock"])
 
 
 def _shown(name: str, picture: Picture, pictures: dict[str, Picture]) -> Iterator[str]:
     pictures[name] = picture
     yield f"\n![{picture.title}]({name})"
     yield f"\n{picture.caption}"
-
-
-def _table(table: Table) -> Iterator[str]:
-    """Yields a table whose groups have a line of their own."""
-    yield ""
-    yield from header(*table.head)
-    for row in table.rows:
-        cells = [each.text for each in row.cells] or [""] * (len(table.head) - 1)
-        yield line(row.head if row.cells else f"**{row.head}**", *cells)
-    yield from (f"\n{note}" for note in table.notes)
 
 
 def _comparison(comparison: Data, clock: str) -> Iterator[str]:

@@ -31,7 +31,6 @@ class MetricLine:
     title: str
     of: Callable[[Data], Any]
     show: Show = words.number
-    is_optional: bool = False  # omitted if no engine has it
 
 
 def _metric(key: str) -> Callable[[Data], Any]:
@@ -72,8 +71,6 @@ LINES = (
     MetricLine(RATES, "output tokens, process time", _metric("output_tokens_per_process_s")),
     MetricLine(RATES, "all tokens, wall time", _metric("total_token_throughput")),
     MetricLine(RATES, "requests, wall time", _metric("request_throughput")),
-    MetricLine(RATES, "goodput: requests in limits", _metric("request_goodput"), is_optional=True),
-    MetricLine(RATES, "share of requests in limits", _metric("goodput_share"), words.share, True),
     *(MetricLine(TIMES, f"{title} ({name})", latency(name), pair) for name, title in LATENCIES.items()),
     MetricLine(SCHEDULE, "steps", _scheduled("num_steps"), words.count),
     MetricLine(SCHEDULE, "mean batch", _scheduled("mean_batch")),
@@ -120,8 +117,6 @@ def metrics_table(rows: Sequence[Data], label: str) -> Table:
     group = ""
     for line in LINES:
         values = [line.of(row) if is_shown(row) else None for row in rows]
-        if line.is_optional and all(value is None for value in values):
-            continue
         if line.group != group:
             group = line.group
             body.append(Row(group))

@@ -83,7 +83,6 @@ def engine_colours(read: Sequence[Source]) -> dict[str, int]:
         if source.kind is Kind.BENCHMARK
         for rows in (
             *(each["rows"] for each in source.data["comparisons"]),
-            source.data.get("load", ()),
             source.data["growth"],
         )
         for row in rows

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batchproof.bench.reading import clock_of
 from batchproof.drawing.picture import Picture, standalone
 from batchproof.report.comparisons import chosen
 from batchproof.report.growth_charts import growth_pictures
 from batchproof.report.inputs import Kind, Source
-from batchproof.report.load_charts import load_pictures
 from batchproof.report.page import engine_colours
 from batchproof.report.ratio_chart import ratio_dots
 from batchproof.report.rows import facing
 from batchproof.report.throughput import throughput_bars
 from batchproof.report.timelines import slot_timelines
 from batchproof.report.words import machine_words
-
-LOADS = ("latency", "interactivity")
 
 
 def pictures(read: Sequence[Source]) -> dict[str, str]:
@@ -31,15 +27,12 @@ def pictures(read: Sequence[Source]) -> dict[str, str]:
     found: dict[str, Picture | None] = {"ratios": ratio_dots(source.data["comparisons"], colours)}
     shown = chosen(source.data["comparisons"])
     if shown is not None:
-        found["throughput"] = throughput_bars(shown, clock_of(source.data, shown), colours)
+        found["throughput"] = throughput_bars(shown, shown["clock"], colours)
         sides = facing(shown["rows"])
         if sides:
             found["slots"] = slot_timelines(shown["workload"]["name"], sides)
     for name, growth in growth_pictures(source.data["growth"], colours).items():
         found[f"growth-{name}"] = growth
-    sweeps = load_pictures(source.data.get("load", ()), colours).values()
-    for number, charts in enumerate(sweeps, start=1):
-        found |= {f"load-{number}-{name}": each for name, each in zip(LOADS, charts, strict=False)}
     note = note_of(source)
     return {name: standalone(each, note) for name, each in found.items() if each is not None}
 

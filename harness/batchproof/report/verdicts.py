@@ -34,7 +34,6 @@ def verdict(source: Source) -> Verdict:
 
 def _benchmark(source: Source) -> tuple[str, str, str]:
     rows = [row for each in source.data["comparisons"] for row in each["rows"]]
-    rows += source.data.get("load", ())
     counts = Counter(row["verdict"] for row in rows)
     others = [f"{amount} {verdict}" for verdict, amount in counts.items() if verdict != VALID]
     text = (

@@ -324,18 +324,6 @@ def test_a_stepped_request_comes_token_by_token(build: Build, server: StandIn) -
         assert own[-1].finish_reason is each.finish_reason
 
 
-def test_a_client_waits_no_longer_than_it_says(build: Build, server: StandIn) -> None:
-    """A request that falls due meanwhile is sent then, and not with the next token of another."""
-    server.token_s = 0.3
-    engine = build("&stream=true")
-    engine.add(REQUESTS[0])
-    began = time.monotonic()
-    assert engine.step_within(0.01) == []
-    assert time.monotonic() - began < 0.2
-    assert engine.has_unfinished
-    assert engine.step_within(60.0)[0].token_id == right(REQUESTS)[0].token_ids[0]
-
-
 def test_a_cancelled_request_is_a_closed_connection_to_the_server(
     build: Build, server: StandIn
 ) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from batchproof.bench.spec import BenchSpec, Range, SharedPrefix
-from batchproof.bench.spec_files import BENCHMARKS_DIR, chosen, load_specs, override
+from batchproof.bench.spec_files import load_specs, override, select_specs
 from batchproof.errors import CaseError, UsageError
 
-NAMES = ["bimodal", "bs1", "long_prompts", "poisson", "prefix_repetition", "ragged", "uniform"]
+NAMES = ["bimodal", "bs1", "long_prompts", "prefix_repetition", "ragged", "uniform"]
 SPEC = BenchSpec("small", "To see.", 6, Range(3, 9), ((1.0, Range(2, 4)),), 2)
 GOOD = """\
 name: small
@@ -63,40 +63,32 @@ def test_on_a_cpu_there_are_more_requests_than_slots_and_the_work_is_small(name:
     assert spec.num_requests > 2 * spec.slots
     assert 150 <= totals["max_output_tokens"] <= 900
     assert (spec.slots == 1) == (name == "bs1")
-    assert (spec.arrival_rate is not None) == (name == "poisson")
 
 
 def test_the_hash_sees_everything_that_an_engine_is_given_and_nothing_else() -> None:
-    rated = replace(SPEC, arrival_rate=5.0)
-    variants = [
-        SPEC.realise(100, 64),
-        SPEC.realise(101, 64),
-        rated.realise(100, 64),
-        replace(rated, arrival_rate=6.0).realise(100, 64),
-        replace(SPEC, seed=1).realise(100, 64),
-        replace(SPEC, slots=3).realise(100, 64),
-        replace(SPEC, max_num_batched_tokens=64).realise(100, 64),
-        replace(SPEC, num_requests=7).realise(100, 64),
-        replace(SPEC, cap=((1.0, Range(2, 5)),)).realise(100, 64),
-        replace(SPEC, shared_prefix=SharedPrefix(2, 2)).realise(100, 64),
+    changes = [
+        {"seed": 1},
+        {"slots": 3},
+        {"max_num_batched_tokens": 64},
+        {"prefix_caching": True},
+        {"num_requests": 7},
+        {"cap": ((1.0, Range(2, 5)),)},
+        {"shared_prefix": SharedPrefix(2, 2)},
     ]
-    assert len({each.hash for each in variants}) == len(variants)
+    variants = [SPEC, *(replace(SPEC, **each) for each in changes)]  # type: ignore[arg-type]
+    hashes = [each.realise(100, 64).hash for each in variants] + [SPEC.realise(101, 64).hash]
+    assert len(set(hashes)) == len(hashes)
+    # Made once: a change makes all stored result files incomparable.
     renamed = replace(SPEC, name="other", why="For another reason.")
-    assert renamed.realise(100, 64).hash == variants[0].hash
+    assert renamed.realise(100, 64).hash == hashes[0] == "c53d909db7ed"
 
 
-def test_an_engine_is_told_the_longest_request_when_it_is_built() -> None:
+def test_an_engine_knows_the_longest_request_when_it_is_built() -> None:
     """One that makes its pool then made it for the model's whole context, or let it grow in a lap."""
     spec = replace(SPEC, prompt_len=Range(3, 9), cap=((1.0, Range(1, 20)),))
     workload = spec.realise(100, 64)
     lens = [len(r.prompt_token_ids) + r.max_new_tokens for r in workload.requests]
     assert workload.config.max_model_len == max(lens)
-
-
-def test_the_hash_is_the_same_on_every_machine() -> None:
-    """The figures here were made once; a change makes all old result files incomparable."""
-    assert SPEC.realise(100, 64).hash == "8868fa4c18a7"
-    assert replace(SPEC, arrival_rate=5.0).realise(100, 64).hash == "460f0d42ed2d"
 
 
 def test_prompts_do_not_depend_on_how_caps_are_drawn() -> None:
@@ -130,25 +122,8 @@ def test_requests_of_a_group_share_a_prefix_and_differ_behind_it() -> None:
     assert len({p[4:] for p in prompts}) == len(prompts)
 
 
-def test_arrivals_start_at_once_and_come_at_the_rate() -> None:
-    arrivals_s = replace(SPEC, num_requests=1000, arrival_rate=5.0).realise(50, 64).arrivals_s
-    assert arrivals_s is not None
-    assert len(arrivals_s) == 1000
-    assert arrivals_s[0] == 0.0
-    assert list(arrivals_s) == sorted(arrivals_s)
-    assert 180 < arrivals_s[-1] < 220
-    assert SPEC.realise(50, 64).arrivals_s is None
-
-
-def test_a_workload_says_what_it_came_to_in_one_line() -> None:
-    workload = SPEC.realise(100, 64)
-    assert str(workload) == (
-        f"small ({workload.hash}): 6 requests over 2 slots, 35 prompt tokens, 21 output tokens"
-    )
-
-
 def test_a_spec_is_plain_data() -> None:
-    spec = replace(SPEC, shared_prefix=SharedPrefix(2, 2), arrival_rate=5.0)
+    spec = replace(SPEC, shared_prefix=SharedPrefix(2, 2))
     plain = spec.as_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["prompt_len"] == [3, 9]
@@ -160,7 +135,7 @@ def test_a_request_beyond_the_context_is_refused_by_name() -> None:
     with pytest.raises(UsageError) as caught:
         replace(SPEC, prompt_len=Range(9, 9), cap=((1.0, Range(4, 4)),)).realise(100, 12)
     assert str(caught.value).startswith(
-        "the largest request of workload 'small' has 9 prompt tokens and a cap of 4, in all 13, but "
+        "the largest request of workload 'small' has 9 prompt tokens and a cap of 4, but "
         "the model's context holds 12"
     )
 
@@ -193,8 +168,7 @@ def test_a_file_gives_the_workload_and_its_twin(tmp_path: Path) -> None:
         ("[2, 4]", "[{share: 1, range: [4, 2]}]", "5: range is [4, 2], but must be [LOW, HIGH]"),
         ("[2, 4]", "[{share: 1}]", "5: a part of cap lacks the key 'range'"),
         ("[2, 4]", "[{share: .inf, range: [2, 4]}]", "5: share is '.inf', a decimal number, but"),
-        ("seed: 0", "seed: 0\narrival_rate: 0", "8: arrival_rate is 0, but must be above 0"),
-        ("seed: 0", "seed: 0\narrival_rate: fast", "8: arrival_rate is 'fast', a text, but must be"),
+        ("seed: 0", "seed: 0\narrival_rate: 8", "8: a workload: key 'arrival_rate' is unknown"),
         (
             "seed: 0",
             "seed: 0\nshared_prefix: {length: 3, num_groups: 2}",
@@ -231,28 +205,28 @@ def test_a_file_that_would_be_overlooked_is_named(tmp_path: Path) -> None:
         load_specs(tmp_path, on_cpu=True)
 
 
-def test_workloads_are_chosen_by_name_each_once() -> None:
-    names = [each.name for each in chosen(["ragged", "bs1", "ragged"], on_cpu=True)]
+def test_workloads_are_selected_by_name_each_once() -> None:
+    names = [each.name for each in select_specs(["ragged", "bs1", "ragged"], on_cpu=True)]
     assert names == ["ragged", "bs1"]
-    assert [each.name for each in chosen([], on_cpu=False)] == NAMES
+    assert [each.name for each in select_specs([], on_cpu=False)] == NAMES
 
 
-def test_workloads_are_chosen_by_file_and_by_folder(tmp_path: Path) -> None:
+def test_workloads_are_selected_by_file_and_by_folder(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     write(tmp_path, GOOD.replace("small", "other"), "other.yaml")
-    one = chosen([str(tmp_path / "small.yaml"), "bs1"], on_cpu=False)
+    one = select_specs([str(tmp_path / "small.yaml"), "bs1"], on_cpu=False)
     assert [each.name for each in one] == ["small", "bs1"]
-    assert [each.name for each in chosen([str(tmp_path)], on_cpu=False)] == ["other", "small"]
+    assert [each.name for each in select_specs([str(tmp_path)], on_cpu=False)] == ["other", "small"]
 
 
 def test_a_workload_that_is_unknown_or_named_as_another_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=f"--workload 'rag' is unknown; choose one of {', '.join(NAMES)}"
     ):
-        chosen(["ragged", "rag"], on_cpu=True)
+        select_specs(["ragged", "rag"], on_cpu=True)
     write(tmp_path, GOOD.replace("small", "bs1"), "bs1.yaml")
     with pytest.raises(UsageError, match="another workload is called 'bs1' as well"):
-        chosen(["bs1", str(tmp_path)], on_cpu=True)
+        select_specs(["bs1", str(tmp_path)], on_cpu=True)
 
 
 def test_flags_change_the_size_and_nothing_else() -> None:
@@ -287,9 +261,3 @@ def test_a_wrong_flag_is_named_with_its_value_and_the_rule(flags: dict[str, obje
     with pytest.raises(UsageError) as caught:
         override(SPEC, **flags)  # type: ignore[arg-type]
     assert str(caught.value).startswith(says)
-
-
-def test_the_directory_of_the_workloads_is_told_to_people() -> None:
-    """Every workload has a line in the README beside it."""
-    text = (BENCHMARKS_DIR / "README.md").read_text(encoding="utf-8")
-    assert [name for name in NAMES if f"`{name}`" not in text] == []

@@ -31,10 +31,9 @@ from batchproof.api import (
 )
 from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.interleaved import clock_for, compare_engines
-from batchproof.bench.laps import Laps, renamed
 from batchproof.bench.processes import adopt_orphans
 from batchproof.bench.result_rows import Terms
-from batchproof.bench.spec import BenchSpec, Range
+from batchproof.bench.spec import BenchSpec, Laps, Range, renamed
 from batchproof.errors import OracleError, UnsupportedModelError
 from batchproof.plugin.bench_table import table
 from batchproof.requirements.promises import Promise
@@ -190,27 +189,14 @@ def test_an_unchecked_round_is_unverified_and_has_no_ratio(compare: Compare) -> 
     assert found["ratios"] == []
 
 
-def test_of_a_sample_each_choice_is_scored_and_all_lengths_are_checked(compare: Compare) -> None:
-    rows = _rows(compare("static", "fault:cap_off_by_one", terms=replace(TERMS, sample_size=2)))
-    assert rows["static"]["verdict"] == "VALID"
-    checked = rows["static"]["verification"]
-    assert (checked["num_completions"], checked["num_scored"]) == (15, 6)
-    assert rows["fault:cap_off_by_one"]["verdict"] == "INVALID"
-
-
-def test_a_sample_sees_wrong_tokens(compare: Compare) -> None:
+def test_in_a_sample_each_choice_is_scored_and_all_lengths_are_checked(compare: Compare) -> None:
     spec = replace(SPEC, num_requests=8, prompt_len=Range(10, 30))
-    terms = replace(TERMS, sample_size=6)
-    row = compare("fault:mask_ignores_sequence", spec=spec, terms=terms)["rows"][0]
-    assert "not the best choice" in row["reason"]
-
-
-def test_requests_that_arrive_over_time_are_waited_for(compare: Compare) -> None:
-    spec = replace(SPEC, arrival_rate=200.0)
-    found = compare("ragged", spec=spec, terms=replace(TERMS, clock="wall"))
-    row = found["rows"][0]
-    assert row["verdict"] == "VALID"
-    assert row["schedule"]["roofline"] is None
+    liars = "fault:cap_off_by_one", "fault:mask_ignores_sequence"
+    rows = _rows(compare("static", *liars, spec=spec, terms=replace(TERMS, sample_size=6)))
+    assert [row["verdict"] for row in rows.values()] == ["VALID", "INVALID", "INVALID"]
+    checked = rows["static"]["verification"]
+    assert (checked["num_completions"], checked["num_scored"]) == (24, 18)
+    assert "not the best choice" in rows[liars[1]]["reason"]
 
 
 def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
@@ -224,11 +210,8 @@ def test_laps_ask_other_tokens_of_the_same_lengths() -> None:
         assert all(0 <= t < 256 for r in asked for t in r.prompt_token_ids)
     assert laps[1] is first
     assert renamed(requests, 256, laps.seeds[0]) == first
-
-
-def test_nobody_knows_the_laps_of_another_run() -> None:
-    requests = (Request("a", tuple(range(50)), 4),)
-    assert Laps(requests, 256)[1] != Laps(requests, 256)[1]
+    known = Request("a", tuple(range(50)), 4)
+    assert Laps([known], 256)[1] != Laps([known], 256)[1], "nor does another run tell"
 
 
 class PutOff(Completion):
@@ -366,15 +349,6 @@ def test_an_engine_that_works_on_between_rounds_is_invalid(
     assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
 
 
-def test_nobody_is_blamed_for_harm_that_was_done_before() -> None:
-    own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
-    with torch.no_grad():
-        own.subject(MODEL).model.lm_head.weight.mul_(1.0 + 1e-3)  # type: ignore[operator,union-attr]
-    row = _compare(own, "static")["rows"][0]
-    assert (row["verdict"], row["metrics"]) == ("UNVERIFIED", None)
-    assert "weights and buffers changed" in row["reason"]
-
-
 class Damages(Wrapper):
     def __init__(self, model: Any, config: EngineConfig) -> None:
         super().__init__(model, config)
@@ -382,12 +356,16 @@ class Damages(Wrapper):
             model.lm_head.weight.mul_(1.0 + 1e-3)
 
 
-def test_an_engine_that_damages_the_model_is_named_and_no_other_row_has_figures() -> None:
+@pytest.mark.parametrize("is_before", [False, True], ids=["by an engine", "before all engines"])
+def test_damage_to_the_model_leaves_no_figures_and_blames_its_engine_alone(is_before: bool) -> None:
     own = Laboratory(torch.device("cpu"), torch.float32, 60.0)
-    rows = _rows(_compare(own, "static", Damages))
-    assert rows["Damages"]["verdict"] == "INVALID"
-    assert "weights and buffers changed" in rows["Damages"]["reason"]
-    assert (rows["static"]["verdict"], rows["static"]["metrics"]) == ("UNVERIFIED", None)
+    if is_before:
+        Damages(own.subject(MODEL).model, EngineConfig())
+    rows = _rows(_compare(own, "static", *(() if is_before else (Damages,))))
+    verdicts = ["UNVERIFIED"] if is_before else ["UNVERIFIED", "INVALID"]
+    assert [row["verdict"] for row in rows.values()] == verdicts
+    assert all("weights and buffers changed" in row["reason"] for row in rows.values())
+    assert rows["static"]["metrics"] is None
 
 
 class Elsewhere(Wrapper):
@@ -563,7 +541,7 @@ class Greeter(Wrapper):
         (Greeter, "'stranger', which was not requested"),
     ],
 )
-def test_who_does_not_keep_the_promises_is_invalid(
+def test_an_engine_that_breaks_a_promise_is_invalid(
     compare: Compare, engine: type[Wrapper], words: str
 ) -> None:
     row = compare(engine)["rows"][0]

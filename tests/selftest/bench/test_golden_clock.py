@@ -1,75 +1,140 @@
-"""A simulated engine on a simulated clock: every figure is the one that queueing arithmetic gives."""
+"""A simulated engine on a simulated clock: every figure is the one that arithmetic gives.
+
+Times are sums of powers of two, so that comparisons are exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
-from batchproof.api import Request
-from batchproof.bench.arrivals import AT_ONCE, Arrivals
-from batchproof.bench.drive import Round
+from batchproof.api import Completion, FinishReason, Request, TokenEvent
+from batchproof.bench import drive
+from batchproof.bench.drive import serve_at_once, serve_stepping
 from batchproof.bench.metrics import measure
-from tests.selftest.bench.simulated import (
-    STEP_S,
-    Clock,
-    Expected,
-    SimulatedEngine,
-    one_slot,
-    serve,
-    wanted,
-)
+
+STEP_S = 2.0**-7  # of a decode step
+CPU = torch.device("cpu")
 
 
-def require(served: Round, requests: Sequence[Request], times: Expected, slept_s: float = 0.0) -> None:
-    found, expected = measure([served], requests), times.figures(requests, slept_s)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
-    unknown = set(found) - set(expected) - {"request_goodput", "goodput_share"}
-    assert not unknown, "the arithmetic gives every figure"
+@dataclass
+class SimulatedEngine:
+    """Serves the queue in order. A step takes `STEP_S`, and `prompt_s` more for each prompt token it
+    feeds; every running request has a token at its end."""
+
+    slots: int
+    prompt_s: float = 0.0
+    now: float = 0.0
+    waiting: deque[Request] = field(default_factory=deque)
+    running: dict[str, tuple[Request, int]] = field(default_factory=dict)
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def abort(self, request_id: str) -> None:
+        raise NotImplementedError
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def step(self) -> list[TokenEvent]:
+        num_fed = 0
+        while self.waiting and len(self.running) < self.slots:
+            request = self.waiting.popleft()
+            num_fed += len(request.prompt_token_ids)
+            self.running[request.request_id] = (request, 0)
+        self.now += STEP_S + num_fed * self.prompt_s
+        return list(self._events())
+
+    def _events(self) -> Iterator[TokenEvent]:
+        for request, num_before in list(self.running.values()):
+            is_last = num_before + 1 == request.max_new_tokens
+            self.running[request.request_id] = (request, num_before + 1)
+            if is_last:
+                del self.running[request.request_id]
+            yield TokenEvent(request.request_id, 7, FinishReason.LENGTH if is_last else None)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        for request in requests:
+            self.add(request)
+        while self.has_unfinished:
+            self.step()
+        ended = FinishReason.LENGTH
+        return [Completion(r.request_id, (7,) * r.max_new_tokens, ended) for r in requests]
 
 
-@pytest.mark.parametrize("gap_s", [STEP_S / 4, 3 * STEP_S, 8 * STEP_S], ids=["rush", "busy", "idle"])
-def test_regular_arrivals_at_one_slot(clock: Clock, gap_s: float) -> None:
-    """D/D/1: a request takes 4 steps, so that the queue grows, grows slowly, or is always empty."""
-    requests = wanted(32, cap=4)
-    arrivals = tuple(n * gap_s for n in range(32))
-    served = serve(SimulatedEngine(clock, slots=1), requests, Arrivals(arrivals))
-    require(served, requests, one_slot(arrivals, requests, lambda _: STEP_S), clock.slept)
-    assert clock.slept == 31 * max(0.0, gap_s - 4 * STEP_S)
+def on_simulated_clock(engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch) -> SimulatedEngine:
+    """Puts the client on the clock of the engine."""
+    meter = SimpleNamespace(stop=lambda: None, seconds=lambda: engine.now / 2)
+    monkeypatch.setattr(drive, "perf_counter", lambda: engine.now)
+    monkeypatch.setattr(drive, "CpuMeter", lambda: meter)
+    return engine
 
 
-def test_a_long_step_hides_no_wait_and_is_not_laid_on_the_client(clock: Clock) -> None:
-    """Requests fall due while a prompt of one second is fed. A client that counts from when it could
-    add them would report a first token after one step."""
-    requests = (Request("long", (1,) * 128, 2), *wanted(3, cap=2))
-    arrivals = (0.0, 0.25, 0.5, 0.75)
-    engine = SimulatedEngine(clock, slots=4, prompt_s=STEP_S)
-    served = serve(engine, requests, Arrivals(arrivals))
-    first = 129 * STEP_S
-    second = first + 4 * STEP_S  # three prompts of one token, and the step itself
-    tokens = [[first, second], *[[second, second + STEP_S]] * 3]
-    require(served, requests, Expected(arrivals, tokens))
-    log = served.client
-    assert log is not None
-    assert log.submitted_s == (0.0, *[first] * 3)
-    assert list(log.own_delays_s()) == [0.0] * 4
-    own_beside_a_server = replace(log, is_beside=True).own_delays_s()
-    assert list(own_beside_a_server) == [0.0, *(first - due_s for due_s in arrivals[1:])]
+def expected_figures(
+    requests: Sequence[Request], tokens_s: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Every figure by its definition, for the seconds from the start to each request's tokens."""
+    wall_s = max(times[-1] for times in tokens_s)
+    num_output = sum(map(len, tokens_s))
+    num_prompt = sum(len(each.prompt_token_ids) for each in requests)
+    found = {
+        "request_throughput": len(requests) / wall_s,
+        "output_throughput": num_output / wall_s,
+        "total_token_throughput": (num_output + num_prompt) / wall_s,
+        "output_tokens_per_process_s": num_output / (wall_s / 2),
+        "num_output_tokens": num_output,
+        "num_prompt_tokens": num_prompt,
+    }
+    pooled = {
+        "ttft": [times[0] for times in tokens_s],
+        "e2el": [times[-1] for times in tokens_s],
+        "itl": [b - a for times in tokens_s for a, b in pairwise(times)],
+        "tpot": [(t[-1] - t[0]) / (len(t) - 1) for t in tokens_s if len(t) > 1],
+    }
+    for name, values in pooled.items():
+        found[f"mean_{name}_ms"] = 1000 * sum(values) / len(values)
+        for kind, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99)):
+            found[f"{kind}_{name}_ms"] = 1000 * float(np.quantile(values, share))
+    return found
+
+
+def wanted(num: int, cap: int) -> tuple[Request, ...]:
+    return tuple(Request(f"r{n}", (1,), cap) for n in range(num))
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-def test_waves_of_equal_requests(clock: Clock, slots: int) -> None:
-    """All at once over several slots: wave after wave, each of `cap` steps."""
+def test_equal_requests_take_turns_in_the_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
+    """Wave after wave, each of `cap` steps."""
     requests = wanted(12, cap=5)
-    served = serve(SimulatedEngine(clock, slots), requests, AT_ONCE)
-    tokens = [[(5 * (n // slots) + k + 1) * STEP_S for k in range(5)] for n in range(12)]
-    require(served, requests, Expected([0.0] * 12, tokens))
+    engine = on_simulated_clock(SimulatedEngine(slots), monkeypatch)
+    served = serve_stepping(engine, requests, CPU, 60.0)
+    tokens_s = [[(5 * (n // slots) + k + 1) * STEP_S for k in range(5)] for n in range(12)]
+    assert served.num_at_once == slots
+    assert measure([served], requests) == pytest.approx(expected_figures(requests, tokens_s), rel=1e-12)
 
 
-def test_a_call_of_generate_has_throughput_alone(clock: Clock) -> None:
+def test_a_long_prompt_delays_the_tokens_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = (*wanted(2, cap=2), Request("long", (1,) * 128, 3))
+    engine = on_simulated_clock(SimulatedEngine(slots=2, prompt_s=STEP_S), monkeypatch)
+    served = serve_stepping(engine, requests, CPU, 60.0)
+    last = (3 + 1 + 129) * STEP_S  # two prompts of one token, a decode step, the long prompt
+    tokens_s = [[3 * STEP_S, 4 * STEP_S]] * 2 + [[last, last + STEP_S, last + 2 * STEP_S]]
+    assert measure([served], requests) == pytest.approx(expected_figures(requests, tokens_s), rel=1e-12)
+
+
+def test_a_call_of_generate_has_throughput_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = wanted(12, cap=5)
-    served = serve(SimulatedEngine(clock, 3), requests, AT_ONCE, wave_of=1)
+    engine = on_simulated_clock(SimulatedEngine(slots=3), monkeypatch)
+    served = serve_at_once(engine, requests, CPU, 60.0)
     found = measure([served], requests)
     assert served.wall_s == 4 * 5 * STEP_S
     assert found["output_throughput"] == 60 / (20 * STEP_S)

@@ -36,16 +36,6 @@ def test_slower_laps_scale_the_ratio_and_its_interval(
 
 
 @given(LAPS)
-def test_the_same_machine_twice_as_fast_changes_no_ratio(laps: Sequence[tuple[float, float]]) -> None:
-    times, times_over = zip(*laps, strict=True)
-    halved = [each / 2 for each in times], [each / 2 for each in times_over]
-    for make in (paired_ratio, unpaired_ratio):
-        plain = make(times, times_over)
-        fast = make(*halved)
-        assert (fast.ratio, fast.low, fast.high) == pytest.approx((plain.ratio, plain.low, plain.high))
-
-
-@given(LAPS)
 def test_the_ratio_the_other_way_round_is_the_reciprocal(laps: Sequence[tuple[float, float]]) -> None:
     """The interval's ends change places."""
     times, times_over = zip(*laps, strict=True)

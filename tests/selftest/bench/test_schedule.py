@@ -1,4 +1,4 @@
-"""What a trace shows of slots, pads and barriers; and the most that a workload leaves to gain."""
+"""What a trace shows of slots and pads; and the most that a workload leaves to gain."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from batchproof.api import EngineConfig, Request, RowRecord, StepRecord
 from batchproof.bench import schedule
-from batchproof.bench.forwards import record_forwards
 from batchproof.bench.schedule import Forward
+from batchproof.bench.timed_engine import record_forwards
 from batchproof.models.random_models import build_gpt2_random
 from batchproof_engines.ragged.engine import RaggedEngine
 from batchproof_engines.static import StaticEngine
@@ -36,42 +36,18 @@ STATIC = (  # two slots: a and b to the end of b, then c
 PADDED = (Forward(2, 3), Forward(2, 1), Forward(2, 1), Forward(1, 2))
 
 
-def test_a_static_trace_shows_its_barrier_its_idle_slots_and_its_pads() -> None:
+def test_a_static_trace_shows_its_idle_slots_and_its_pads() -> None:
     found = schedule.figures(STATIC, PADDED, 2, REQUESTS, (1, 3, 1))
     assert found["num_steps"] == 4
     assert found["occupancy"] == pytest.approx(5 / 8)
     assert found["num_fed_tokens"] == 12
     assert found["padding_waste"] == pytest.approx(1 - 8 / 12)
-    assert schedule.barriers(STATIC) == [2]
-    lens = {"a": 3, "b": 1, "c": 2}
-    steps = [[4, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 1], [2, 0, 1, 0]]
-    assert schedule.composition(STATIC, 2, lens) == steps
-
-
-def test_a_timeline_shows_each_stay_with_the_pads_of_its_prefill() -> None:
-    found = schedule.timeline(STATIC, PADDED, 2, REQUESTS)
-    assert found is not None
-    assert found["stays"] == [
-        {"slot": 0, "request": 0, "start": 0, "prefill": [[3, 3]], "decodes": 0},
-        {"slot": 1, "request": 1, "start": 0, "prefill": [[1, 3]], "decodes": 2},
-        {"slot": 0, "request": 2, "start": 3, "prefill": [[2, 2]], "decodes": 0},
-    ]
-
-
-def test_continuous_batching_has_no_barriers() -> None:
-    steps = (
-        _step({"a": (0, 3), "b": (0, 1)}, admitted="ab", finished="a", waiting="c"),
-        _step({"b": (1, 1), "c": (0, 2)}, admitted="c", finished="c"),
-        _step({"b": (2, 1)}, finished="b"),
-    )
-    assert schedule.barriers(steps) == []
 
 
 def test_without_trace_and_hook_nothing_is_made_up() -> None:
     found = schedule.figures((), (), 2, REQUESTS, (1, 3, 1))
     unknown = ("num_steps", "mean_batch", "occupancy", "num_fed_tokens", "padding_waste")
     assert all(found[key] is None for key in unknown)
-    assert schedule.timeline((), (), 2, REQUESTS) is None
 
 
 def test_the_most_to_gain_is_worked_out_from_the_caps() -> None:

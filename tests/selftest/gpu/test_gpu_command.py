@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchproof.bench.spec_files import chosen
+from batchproof.bench.spec_files import select_specs
 from batchproof.models.shapes import SHAPES
 from batchproof.places import ROOT
 from batchproof.run.registry import resolve_engine
@@ -114,7 +114,7 @@ def test_what_the_steps_name_is_there(plan: Plan) -> None:
         assert all(find_spec(name) for name in values(each, "-m"))
         assert all(name in SHAPES for name in values(each, "--shape"))
         assert all(resolve_engine(name) for name in values(each, "--engine"))
-        assert chosen(values(each, "--workload"), on_cpu=False)
+        assert select_specs(values(each, "--workload"), on_cpu=False)
 
 
 def test_each_way_in_which_steps_are_measured_is_an_engine_of_its_own(setting: Setting) -> None:

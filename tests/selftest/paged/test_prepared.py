@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from batchproof.api import EngineConfig, Request
-from batchproof.bench.axes import (
-    Axis,
-    context_axis,
-    requests_axis,
-    sequences_axis,
-)
+from batchproof.bench.growth import Point
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from batchproof_paged import (
@@ -69,19 +64,16 @@ def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return captured
 
 
-@pytest.mark.parametrize(
-    "axis",
-    [sequences_axis((1, 8)), context_axis((64, 512)), requests_axis((16,))],
-    ids=lambda axis: axis.name,
-)
-def test_no_timed_call_captures_anything_or_moves_the_pool(axis: Axis, num_captures: list[int]) -> None:
-    for point in axis.points:
-        engine = built(point.config)
-        before, generation = len(num_captures), engine._backend.generation
-        for cap in point.caps:
-            engine.generate(point.requests(cap, "0", NARROW["vocab_size"]))
-        assert len(num_captures) == before > 0
-        assert engine._backend.generation == generation
+@pytest.mark.parametrize("point", [Point(1), Point(8), Point(2, prompt_len=500)], ids=str)
+def test_no_timed_call_captures_anything_or_moves_the_pool(
+    point: Point, num_captures: list[int]
+) -> None:
+    engine = built(point.config)
+    before, generation = len(num_captures), engine._backend.generation
+    for cap in point.caps:
+        engine.generate(point.requests(cap, "0", NARROW["vocab_size"]))
+    assert len(num_captures) == before > 0
+    assert engine._backend.generation == generation
 
 
 def test_steps_are_captured_anew_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:

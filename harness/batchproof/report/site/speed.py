@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batchproof.bench.reading import VALID, clock_of
+from batchproof.bench.reading import VALID
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, InvarianceRecord
 from batchproof.report import words
 from batchproof.report.comparison_cells import (
@@ -49,7 +49,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkFile:
-    """One benchmark file. `has_more`: it holds load or growth, which only a report draws."""
+    """One benchmark file. `has_more`: it holds cost growth, which only a report draws."""
 
     name: str
     about: str
@@ -68,15 +68,15 @@ def benchmark_file(source: Source, standings: Standings) -> BenchmarkFile:
             source.path.name,
             f"{made.date[:10]}, {made.machine}{name}",
             origin(source),
-            tuple(_comparison(source, each, standings) for each in source.data["comparisons"]),
-            bool(source.data.get("load") or source.data["growth"]),
+            tuple(_comparison(each, standings) for each in source.data["comparisons"]),
+            bool(source.data["growth"]),
         )
 
     return made_of(source, make)
 
 
-def _comparison(source: Source, comparison: Data, standings: Standings) -> Comparison:
-    clock, rows, title = clock_of(source.data, comparison), comparison["rows"], title_of(comparison)
+def _comparison(comparison: Data, standings: Standings) -> Comparison:
+    clock, rows, title = comparison["clock"], comparison["rows"], title_of(comparison)
     figures = [f"{each} ({clock})" if each == THROUGHPUT else each for each in FIGURES]
     head = ("engine", "answers", "promises", *figures, f"over {rows[0]['engine']}" if rows else "")
     lines = tuple(_line(row, comparison, clock, standings) for row in rows)
@@ -175,7 +175,7 @@ def _throughputs(source: Source) -> dict[str, dict[str, TableCell]]:
     """Returns the throughput of each engine by comparison."""
     return {
         f"{each['workload']['name']}, {each['model']['name']} {each['model']['dtype']}": {
-            row["engine"]: _throughput(row, clock_of(source.data, each)) for row in each["rows"]
+            row["engine"]: _throughput(row, each["clock"]) for row in each["rows"]
         }
         for each in source.data["comparisons"]
     }

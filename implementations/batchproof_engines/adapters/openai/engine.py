@@ -313,13 +313,9 @@ class SteppingOpenAIEngine(OpenAIEngine):
 
         Raises `EngineFailed` after cutting all connections.
         """
-        return self.step_within(None)
-
-    def step_within(self, seconds: float | None) -> list[TokenEvent]:
-        """As `step`, but waits at most so long: a client may have a request to add by then."""
         events, self._undelivered = self._undelivered, []
         try:
-            while self._streams and (news := self._next(not events, seconds)) is not None:
+            while self._streams and (news := self._next(not events)) is not None:
                 events += self._delivered(*news)
         except BaseException:
             self._server.on_failure()
@@ -358,11 +354,9 @@ class SteppingOpenAIEngine(OpenAIEngine):
         except Exception as error:
             self._news.put((stream, error))
 
-    def _next(
-        self, waits: bool, limit_s: float | None
-    ) -> tuple[_Stream, TokenEvent | Exception] | None:
+    def _next(self, waits: bool) -> tuple[_Stream, TokenEvent | Exception] | None:
         try:
-            return self._news.get(block=waits, timeout=limit_s)
+            return self._news.get(block=waits)
         except Empty:
             return None
 

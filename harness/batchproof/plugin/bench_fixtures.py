@@ -36,7 +36,7 @@ class ReplayClock:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ThroughputRow:
     """One engine's row of a comparison."""
 
     row: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Measured:
         benchmark.extra_info.update(self._extra_info())
 
     def _extra_info(self) -> dict[str, Any]:
-        """Returns the figures flat, in vLLM's names, with what they were measured on."""
+        """The figures flat, in vLLM's names, with what they were measured on."""
         workload, model = self.comparison["workload"], self.comparison["model"]
         about = {
             "engine": self.row["engine"],
@@ -68,27 +68,13 @@ class Measured:
             "model": model["name"],
             "dtype": model["dtype"],
             "clock": self.comparison["clock"],
-            "interface": self.row["interface"],
-            "load_s": model["load_s"],
-            "build_s": self.row["build_s"],
-            "first_round_s": self.row["first_round_s"],
         }
-        schedule = dict(self.row["schedule"])
-        roofline = schedule.pop("roofline")
-        drawn = {"timeline", "composition"}
-        figures = {key: value for key, value in schedule.items() if key not in drawn}
-        share = {"roofline_share": roofline["share"] if roofline else None}
-        ratios = {
-            f"over_{entry['over']}": [entry["low"], entry["ratio"], entry["high"]]
-            for entry in self.comparison["ratios"]
-            if entry["engine"] == self.row["engine"]
-        }
-        return about | dict(self.row["metrics"]) | figures | share | ratios
+        return about | dict(self.row["metrics"])
 
 
 @dataclass(frozen=True)
-class MeasuredGrowth:
-    """One engine's cost along one axis."""
+class GrowthEntry:
+    """How the time of one engine's step grows."""
 
     entry: Mapping[str, Any]
     replay: ReplayClock
@@ -102,23 +88,6 @@ class MeasuredGrowth:
         if not self.entry["points"]:
             pytest.skip(self.entry["words"])
         _replay(self.replay, [self.entry["points"][-1]["seconds"]], benchmark)
-        benchmark.extra_info.update(self.entry)
-
-
-@dataclass(frozen=True)
-class MeasuredLoad:
-    """One engine on one workload at rising load."""
-
-    entry: Mapping[str, Any]
-    replay: ReplayClock
-
-    def report_to(self, benchmark: BenchmarkFixture) -> None:
-        """Passes the rounds at the highest load to pytest-benchmark. Fails the test if there are none,
-        because an answer was wrong or a round took too long.
-        """
-        if not self.entry["points"]:
-            pytest.fail(f"{self.entry['verdict']}: {self.entry['reason']}", pytrace=False)
-        _replay(self.replay, self.entry["points"][-1]["wall_s"], benchmark)
         benchmark.extra_info.update(self.entry)
 
 
