@@ -1,4 +1,4 @@
-"""`python -m batchproof faults`: the kill table. Is every planted fault caught, and by what?
+"""`batchproof lab faults`: the kill table. Is every planted fault caught, and by what?
 
 1. Each fault on each model, first seed, by the tests of the promise it breaks.
 2. Faults that nothing caught so far: on all models in one session, by those and then by all others.

@@ -1,4 +1,4 @@
-"""`python -m batchproof honest`: no false alarms.
+"""`batchproof lab honest`: no false alarms.
 
 Honest engines, plain and odd, keep every promise on many thousand generated workloads.
 """

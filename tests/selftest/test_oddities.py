@@ -1,7 +1,7 @@
 """The suite proves itself from the other side: who keeps the contract, however oddly, is not blamed.
 
 A quick look at each oddity, the same each time, on one model and at one of the promises that its kind
-seems to strain; those of a kind share the promises out. `python -m batchproof honest` looks longer, and
+seems to strain; those of a kind share the promises out. `batchproof lab honest` looks longer, and
 at all of them.
 """
 

@@ -8,12 +8,12 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.judgement import reports_command
+from batchproof_lab.reports import reports_command
 from batchproof.judgement.issues import DEFAULT_ISSUES, read_issues
-from batchproof.judgement.recording import Recording, digest_of, read_recording, recording_of
-from batchproof.judgement.report_pages import pages
-from batchproof.judgement.reports_command import FOLDER
-from batchproof.judgement.upstream_report import UpstreamReports, read_reports
+from batchproof_lab.reports.recording import Recording, digest_of, read_recording, recording_of
+from batchproof_lab.reports.report_pages import pages
+from batchproof_lab.reports.reports_command import FOLDER
+from batchproof_lab.reports.upstream_report import UpstreamReports, read_reports
 
 DATA = FOLDER / "reports.yaml"
 SCRIPTS = FOLDER / "reproductions"
@@ -57,7 +57,7 @@ def test_each_script_shows_its_defect_in_a_recording_of_its_own(known: UpstreamR
 def test_the_pages_are_what_the_data_says(known: UpstreamReports) -> None:
     folder = FOLDER / "reports"
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-    assert found == pages(known, FOLDER), "run `batchproof reports`"
+    assert found == pages(known, FOLDER), "run `batchproof lab reports`"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_script_is_run_and_what_it_prints_is_kept(
 ) -> None:
     script = toy / "reproductions" / "toy.py"
     script.write_text(f'"""A toy."""\n\nprint("one")\n{ending}\n')
-    assert main(["reports", "--record"]) == (0 if status == 1 else 1)
+    assert main(["lab", "reports", "--record"]) == (0 if status == 1 else 1)
     assert (read_recording(script).status, read_recording(script).output) == (status, "one\n")
     assert told in (toy / "reports" / "README.md").read_text()
     page = (toy / "reports" / "toy-is-wrong.md").read_text()
@@ -89,7 +89,7 @@ def test_a_script_is_run_and_what_it_prints_is_kept(
     assert "A toy" not in page
     assert ("ended with status" in page) == (status != 1)
     script.write_text(script.read_text() + "# changed\n")
-    assert main(["reports"]) == 2
+    assert main(["lab", "reports"]) == 2
     assert "record it again" in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`batchproof badge VERDICT.json`: the verdict as an endpoint of shields.io."""
+"""`batchproof judge badge VERDICT.json`: the verdict as an endpoint of shields.io."""
 
 from __future__ import annotations
 

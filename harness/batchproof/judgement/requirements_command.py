@@ -1,4 +1,4 @@
-"""`batchproof requirements`: which sets there are, what they require, how they differ."""
+"""`batchproof judge requirements`: which sets there are, what they require, how they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`batchproof verify VERDICT.json`: runs a random share of its requirements again, and compares."""
+"""`batchproof judge verify VERDICT.json`: runs a random share of its requirements again, and compares."""
 
 from __future__ import annotations
 

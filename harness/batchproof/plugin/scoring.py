@@ -72,7 +72,7 @@ class Scoring:
             by_id.setdefault(requirement_id(item), []).append(item)
         for each in self._chosen:
             if current_id(each) not in by_id:
-                hint = near(each, by_id, "`batchproof requirements show current`")
+                hint = near(each, by_id, "`batchproof judge requirements show current`")
                 problems.report(config, f"{ONE} {each!r} is none of this run; {hint}")
         kept = {item for each in self._chosen for item in by_id.get(current_id(each), ())}
         keep(config, items, kept.__contains__)

@@ -1,4 +1,4 @@
-"""`batchproof mutants ENGINE...`: random one-point mutants of an engine before the suite.
+"""`batchproof lab mutants ENGINE...`: random one-point mutants of an engine before the suite.
 
 A run is a file of `results/mutants/`: the mutants that were drawn, and what the journals hold of them.
 People judge the survivors of all runs in `judged.yaml` beside them; without an engine the command
