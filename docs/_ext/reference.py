@@ -30,10 +30,10 @@ from sphinx.util.docutils import SphinxDirective
 from batchproof import records
 from batchproof.__main__ import COMMANDS, PLUMBING
 from batchproof.cli.commands import Command
-from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 from batchproof.plugin.options import pytest_addoption
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind
+from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 
 CONTRACT = ("batchproof.api", "batchproof.decoding.sampling", "batchproof.decoding.speculation")
 

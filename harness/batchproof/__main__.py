@@ -29,7 +29,7 @@ LAB = "batchproof_lab"  # in no wheel
 OF_VERDICTS = {
     "requirements": Command(
         "batchproof.judgement.requirements_command",
-        "list, show, compare and explain the dated sets that an engine can be judged by",
+        "list, show and compare the dated sets that an engine can be judged by",
     ),
     "verify": Command(
         "batchproof.judgement.verify_command", "run a random share of a verdict again and compare"

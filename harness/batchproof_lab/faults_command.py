@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     `faults-partial.*`. Raises `UsageError`.
     """
     known = faults()
-    names = choices.chosen(arguments.names, known, "planted fault", "results/faults.md")
-    models = choices.chosen(arguments.model, DEFAULT_MODELS, "embedded model")
+    names = choices.select_names(arguments.names, known, "planted fault", "results/faults.md")
+    models = choices.select_names(arguments.model, DEFAULT_MODELS, "embedded model")
     output = choices.writable(arguments.output)
     found: Found[Hunt] = Found(Hunt)
 

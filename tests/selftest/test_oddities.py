@@ -16,7 +16,8 @@ from batchproof.api import EngineConfig, Request
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import DEFAULT_MODELS, STATE_MODEL
-from batchproof.run.registry import FAULT_PREFIX, ODD_PREFIX, faults, oddities, resolve_engine
+from batchproof.run.engine_names import FAULT_PREFIX, ODD_PREFIX
+from batchproof.run.registry import faults, oddities, resolve_engine
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from batchproof_lab.suite_run import Effort, run_suite
 from tests.selftest.conftest import LaboratoryFor

@@ -8,8 +8,8 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
+from batchproof.requirements.issues import DEFAULT_ISSUES, read_issues
 from batchproof_lab.reports import reports_command
-from batchproof.judgement.issues import DEFAULT_ISSUES, read_issues
 from batchproof_lab.reports.recording import Recording, digest_of, read_recording, recording_of
 from batchproof_lab.reports.report_pages import pages
 from batchproof_lab.reports.reports_command import FOLDER

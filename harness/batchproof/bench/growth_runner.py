@@ -21,7 +21,7 @@ from batchproof.bench.fits import duration
 from batchproof.bench.verification import Verifier
 from batchproof.errors import EngineHang, UnsupportedModelError
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.run.registry import REFERENCE
+from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 
 Judge = Callable[[Sequence[Request], Sequence[Completion]], None]

@@ -15,7 +15,7 @@ from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DTYPES
 from batchproof.places import repository
-from batchproof.run.registry import COMMAND_PREFIX, looks_like_engine
+from batchproof.run.engine_names import COMMAND_PREFIX, looks_like_engine
 from batchproof.validation.toml_tables import TomlTable, read_toml
 from batchproof.validation.values import near
 
@@ -96,7 +96,7 @@ def find() -> ConfigFile | None:
     return None
 
 
-def chosen(asked: str | None) -> ConfigFile | None:
+def select_config(asked: str | None) -> ConfigFile | None:
     """Returns the configuration of `--config`, none with `--no-config`, else the one that is found."""
     if asked is None:
         return find()

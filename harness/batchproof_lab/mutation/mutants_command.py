@@ -95,7 +95,7 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
     """Tries the mutants, each by a few quick tests and then, if these miss it, by all."""
     path, engines = folder / f"{arguments.name}.json", tuple(arguments.engines)
     models = tuple(
-        choices.chosen(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
+        choices.select_names(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
     )
     suite = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
     is_new = arguments.anew or not path.exists()

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from batchproof.judgement.issues import DEFAULT_ISSUES
+from batchproof.records.file_kinds import replace_text
+from batchproof.requirements.issues import DEFAULT_ISSUES
+from batchproof.run.registry import released_engines
 from batchproof_lab.reports.recording import record, recording_of
 from batchproof_lab.reports.report_pages import pages
 from batchproof_lab.reports.upstream_report import UpstreamReport, UpstreamReports, read_reports
-from batchproof.records.file_kinds import replace_text
-from batchproof.run.registry import released_engines
 
 FOLDER = DEFAULT_ISSUES.parent
 
