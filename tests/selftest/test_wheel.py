@@ -196,10 +196,9 @@ def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.Monke
     waits = iter([KeyboardInterrupt, 2])
 
     def wait() -> int:
-        result = next(waits)
-        if result is KeyboardInterrupt:
+        if (result := next(waits)) is KeyboardInterrupt:
             raise KeyboardInterrupt
-        return 2
+        return int(result)
 
     process = nullcontext(SimpleNamespace(wait=wait))
     monkeypatch.setattr(pytest_process.subprocess, "Popen", lambda _, env: process)  # noqa: ARG005

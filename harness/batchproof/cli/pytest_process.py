@@ -96,8 +96,10 @@ def _run(tests: Path, arguments: Sequence[str], part: str | None = None) -> int:
     ]
     with tempfile.TemporaryDirectory() as folder:
         ended = Path(folder) / "ended"
-        told = {TYPED: command_line("batchproof"), ENDED: str(ended)} | ({PART: part} if part else {})
-        status = _status(command, os.environ | told)
+        variables = {TYPED: command_line("batchproof"), ENDED: str(ended)} | (
+            {PART: part} if part else {}
+        )
+        status = _status(command, os.environ | variables)
         has_ended = ended.exists()
     if status < 0:
         name = signal.Signals(-status).name

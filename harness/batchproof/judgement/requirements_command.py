@@ -107,9 +107,9 @@ def _list() -> Iterator[str]:
 def _show(shown: RequirementSet, promise: str | None) -> Iterator[str]:
     if promise is not None and (promise := promise.upper()) not in Promise.__members__:
         raise UsageError(f"{promise!r} is no promise; choose P1 to P{len(Promise)}")
-    chosen = [one for one in shown.requirements if promise in (None, one.promise)]
+    selected = [one for one in shown.requirements if promise in (None, one.promise)]
     for each in Promise:
-        ids = [(one, name) for one in chosen if one.promise == each.id for name in one.ids]
+        ids = [(one, name) for one in selected if one.promise == each.id for name in one.ids]
         if ids:
             yield f"{each}: {each.sentence}; {len(ids)} requirements"
             yield from (f"  {one.grade}  {name}{_needed(one)}" for one, name in ids)

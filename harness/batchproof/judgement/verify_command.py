@@ -47,24 +47,24 @@ def share(value: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 if all outcomes are the same, 1 if one differs. Raises `UsageError` if that cannot be
-    told: exit status 2."""
+    """Returns 0 if all outcomes are the same, 1 if one differs. Raises `UsageError` (exit status 2) if
+    they cannot be compared."""
     before = consistent_verdict(arguments.verdict)
     _require_same_suite(before)
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
-    chosen = sample(before, arguments.share, seed)
+    sampled = sample(before, arguments.share, seed)
     engine = arguments.engine or before.engine
     of = counted(len(_ran(before)), "requirement")
-    print(f"verifying {len(chosen)} of {of} that ran, --seed={seed}", flush=True)
-    after = _run_again(engine, before, chosen)
+    print(f"verifying {len(sampled)} of {of} that ran, --seed={seed}", flush=True)
+    after = _run_again(engine, before, sampled)
     if after.release != before.release:
         raise UsageError(f"the verdict is on {before.release!r}, but {engine!r} is {after.release!r}")
     differing = [
         f"{each}: was {before.outcomes[each]}, is {after.outcomes.get(each, 'not run')}"
-        for each in chosen
+        for each in sampled
         if _plain(before.outcomes, each) != _plain(after.outcomes, each)
     ]
-    compared = f"{counted(len(chosen), 'requirement')} compared"
+    compared = f"{counted(len(sampled), 'requirement')} compared"
     same = f"{len(differing)} differ" if differing else "all are the same"
     print("\n".join([*_other_versions(before), *differing, f"{compared}: {same}"]))
     return 1 if differing else 0
@@ -92,12 +92,12 @@ def _require_same_suite(verdict: EngineVerdict) -> None:
         )
 
 
-def _run_again(engine: str, verdict: EngineVerdict, chosen: list[str]) -> EngineVerdict:
-    """Returns the verdict on the chosen requirements. Raises `UsageError` if there is none."""
+def _run_again(engine: str, verdict: EngineVerdict, sampled: list[str]) -> EngineVerdict:
+    """Returns the verdict on the sampled requirements. Raises `UsageError` if there is none."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
         options = [each for each in verdict.conditions.options if not each.startswith(CONFIG)]
-        arguments = [engine, *options, NO_CONFIG, *(f"{ONE}={each}" for each in chosen)]
+        arguments = [engine, *options, NO_CONFIG, *(f"{ONE}={each}" for each in sampled)]
         arguments += ["-q", "--isolate", "--diagnose-for=0", f"--verdict={path}"]
         run_pytest(SUITE, arguments, ["--benchmark-storage=file://."])
         if not path.exists():

@@ -54,7 +54,7 @@ def contradiction(verdict: EngineVerdict) -> str | None:
 
 
 def _wrong_number(verdict: EngineVerdict, asked: sets.RequirementSet | None) -> str | None:
-    """Returns where the numbers of the promises are not those of the outcomes. Only a set tells which
+    """Returns where the numbers of the promises are not those of the outcomes. Only a set states which
     promise a requirement decides: without one, the sums over all are compared."""
     broke = {each.requirement: each.failure.promise for each in verdict.failures if each.failure}
     stated, counted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()

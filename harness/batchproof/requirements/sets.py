@@ -1,6 +1,6 @@
 """Requirement sets: dated lists of what the suite requires of an engine.
 
-A set lies beside this module as `NAME.json`. Once its digest stands in `RELEASED`, it never changes:
+A set is the file `NAME.json` in this folder. Once its digest stands in `RELEASED`, it never changes:
 what is added to the suite later is in the next set. A *requirement id*, `module::function[model-...]`,
 is the id of a test without the engine; the model is `any` where the first that an engine serves
 decides. Ids are public: a test of a released set is never renamed.

@@ -22,7 +22,7 @@ _folders: list[Path] = []  # of engine files, as `sys.path` has them: searched l
 
 
 class TwoHelpersError(ImportError):
-    """Two engine files each have a helper of the same name beside them."""
+    """The folders of two engine files each hold a helper of the same name."""
 
 
 def load_factory(text: str, target: str) -> Callable[..., Engine]:
