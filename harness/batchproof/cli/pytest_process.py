@@ -96,9 +96,9 @@ def _run(tests: Path, arguments: Sequence[str], part: str | None = None) -> int:
     ]
     with tempfile.TemporaryDirectory() as folder:
         ended = Path(folder) / "ended"
-        variables = {TYPED: command_line("batchproof"), ENDED: str(ended)} | (
-            {PART: part} if part else {}
-        )
+        variables = {TYPED: command_line("batchproof"), ENDED: str(ended)}
+        if part:
+            variables[PART] = part
         status = _status(command, os.environ | variables)
         has_ended = ended.exists()
     if status < 0:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from batchproof.api import Engine
-from batchproof.errors import UsageError
+from batchproof.run.engine_names import engine_error
 
 _folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last
 
@@ -34,14 +34,14 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
     is_file = module_name.endswith(".py")
     if is_file and not Path(module_name).resolve().is_file():
         where = "" if Path(module_name).is_absolute() else f" in {str(Path.cwd())!r}"
-        raise _error(text, f"there is no file {module_name!r}{where}")
+        raise engine_error(text, f"there is no file {module_name!r}{where}")
     try:
         module = engine_module(Path(module_name)) if is_file else importlib.import_module(module_name)
     except TwoHelpersError as error:
-        raise _error(text, str(error)) from None
+        raise engine_error(text, str(error)) from None
     except (Exception, SystemExit) as error:
         what = f"{'running' if is_file else 'importing'} {module_name!r}"
-        raise _error(text, f"{what} raised {type(error).__name__}: {error}") from error
+        raise engine_error(text, f"{what} raised {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         callables = [
             name
@@ -51,12 +51,14 @@ def load_factory(text: str, target: str) -> Callable[..., Engine]:
             and getattr(value, "__module__", None) == module.__name__
         ]
         listed = ", ".join(callables) or "none"
-        raise _error(text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}")
+        raise engine_error(
+            text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}"
+        )
     factory = getattr(module, attribute)
     if not callable(factory):
         kind = type(factory).__name__
         rule = "a factory(model, config) that returns an engine"
-        raise _error(text, f"{attribute!r} is a {kind}, but must be {rule}")
+        raise engine_error(text, f"{attribute!r} is a {kind}, but must be {rule}")
     return factory
 
 
@@ -118,7 +120,3 @@ def _two_helpers(name: str, folders: list[Path]) -> TwoHelpersError:
         f"only one; rename one, or give an engine a process of its own: "
         f"cmd:{sys.executable} -m batchproof host FILE.py:FACTORY"
     )
-
-
-def _error(text: str, problem: str) -> UsageError:
-    return UsageError(f"--engine {text!r}: {problem}")

@@ -59,6 +59,11 @@ FORMS = (
 )
 
 
+def engine_error(text: str, problem: str) -> UsageError:
+    """Returns the error to raise about the engine of this text."""
+    return UsageError(f"--engine {text!r}: {problem}")
+
+
 def looks_like_engine(text: str) -> bool:
     """Returns whether a word has the form of an engine's name. None is resolved."""
     name = text.partition("?")[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchproof.api import Engine
-from batchproof.errors import UsageError
+from batchproof.run.engine_names import engine_error
 
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
@@ -20,11 +20,11 @@ def parse_options(text: str, query: str) -> dict[str, Any]:
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         if not (key.isidentifier() and equals):
-            raise _error(text, f"option {part!r} must read key=value")
+            raise engine_error(text, f"option {part!r} must read key=value")
         if key in options:
-            raise _error(text, f"option {key!r} is given twice")
+            raise engine_error(text, f"option {key!r} is given twice")
         if value in PYTHON_WORDS:
-            raise _error(text, f"option {key!r} is {value!r}; write {PYTHON_WORDS[value]!r}")
+            raise engine_error(text, f"option {key!r} is {value!r}; write {PYTHON_WORDS[value]!r}")
         options[key] = _scalar(value)
     return options
 
@@ -47,10 +47,6 @@ def check_options(text: str, factory: Callable[..., Engine], options: Mapping[st
     for key in options:
         if key not in names:
             known = ", ".join(names) or "none"
-            raise _error(text, f"unknown option {key!r}; its factory takes {known}")
+            raise engine_error(text, f"unknown option {key!r}; its factory takes {known}")
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
-        raise _error(text, "a factory takes (model, config), this one cannot")
-
-
-def _error(text: str, problem: str) -> UsageError:
-    return UsageError(f"--engine {text!r}: {problem}")
+        raise engine_error(text, "a factory takes (model, config), this one cannot")

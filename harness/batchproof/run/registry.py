@@ -26,6 +26,7 @@ from batchproof.run.engine_names import (
     PACKAGE,
     REFERENCE,
     SET_PREFIX,
+    engine_error,
     has_own_process,
     target_of,
 )
@@ -83,7 +84,7 @@ def source_of(spec: EngineSpec) -> Path:
     factory = spec.factory.func if isinstance(spec.factory, partial) else spec.factory
     file = inspect.getsourcefile(sys.modules.get(factory.__module__, type(factory)))
     if file is None:
-        raise UsageError(f"--engine {spec.name!r}: its factory has no Python source to change")
+        raise engine_error(spec.name, "its factory has no Python source to change")
     path = Path(file)
     return path.parent if path.name == "__init__.py" else path
 
