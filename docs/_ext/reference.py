@@ -28,10 +28,12 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from batchproof import records
-from batchproof.__main__ import COMMANDS
+from batchproof.__main__ import COMMANDS, PLUMBING
+from batchproof.cli.commands import Command
 from batchproof.plugin.options import pytest_addoption
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind
+from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 
 CONTRACT = ("batchproof.api", "batchproof.decoding.sampling", "batchproof.decoding.speculation")
 
@@ -118,7 +120,7 @@ def _record(record: type) -> Iterator[str]:
 
 def commands() -> Iterator[str]:
     """Yields every command with its options, and the options of pytest that the plugin adds."""
-    for name, command in COMMANDS.items():
+    for name, command in _every_command():
         module = importlib.import_module(command.module)
         parser = argparse.ArgumentParser(
             prog=f"batchproof {name}",
@@ -126,13 +128,21 @@ def commands() -> Iterator[str]:
             formatter_class=lambda prog: argparse.HelpFormatter(prog, width=84),
         )
         module.add_arguments(parser)
-        where = " In a checkout only." if command.needs_checkout else ""
+        where = " In a checkout only." if name.startswith("lab ") else ""
         usage = inspect.cleandoc(parser.format_usage().removeprefix("usage: "))
         more = (inspect.getdoc(module) or "").partition("\n\n")[2]  # the first paragraph is the purpose
         yield f"## `{name}`\n\n{command.purpose[0].upper()}{command.purpose[1:]}.{where}"
         yield f"```text\n{usage}\n```\n\n{more}"
         rows = [_option(each) for each in parser._actions if each.help != argparse.SUPPRESS]
         yield table(("argument", "meaning"), rows) if rows else ""
+
+
+def _every_command() -> Iterator[tuple[str, Command]]:
+    """Yields each command with the words that name it."""
+    for name, command in (COMMANDS | PLUMBING).items():
+        yield name, command
+        yield from ((f"{name} {below}", each) for below, each in command.below.items())
+    yield from ((f"lab {name}", command) for name, command in LAB_COMMANDS.items())
 
 
 def _option(action: argparse.Action) -> tuple[str, str]:

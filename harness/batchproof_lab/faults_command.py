@@ -1,4 +1,4 @@
-"""`python -m batchproof faults`: the kill table. Is every planted fault caught, and by what?
+"""`batchproof lab faults`: the kill table. Is every planted fault caught, and by what?
 
 1. Each fault on each model, first seed, by the tests of the promise it breaks.
 2. Faults that nothing caught so far: on all models in one session, by those and then by all others.
@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     `faults-partial.*`. Raises `UsageError`.
     """
     known = faults()
-    names = choices.chosen(arguments.names, known, "planted fault", "results/faults.md")
-    models = choices.chosen(arguments.model, DEFAULT_MODELS, "embedded model")
+    names = choices.select_names(arguments.names, known, "planted fault", "results/faults.md")
+    models = choices.select_names(arguments.model, DEFAULT_MODELS, "embedded model")
     output = choices.writable(arguments.output)
     found: Found[Hunt] = Found(Hunt)
 

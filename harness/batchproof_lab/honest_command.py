@@ -1,4 +1,4 @@
-"""`python -m batchproof honest`: no false alarms.
+"""`batchproof lab honest`: no false alarms.
 
 Honest engines, plain and odd, keep every promise on many thousand generated workloads.
 """
@@ -19,7 +19,7 @@ from batchproof.errors import BatchproofError
 from batchproof.models.embedded import DTYPES
 from batchproof.records.campaign import Question
 from batchproof.records.honest import HONEST, HonestCounts, HonestRecord
-from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX
+from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
 from batchproof_lab.fingerprint import code_digest
 from batchproof_lab.found import Found
 from batchproof_lab.honest_count import record_of
@@ -61,9 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     `honest-partial.*`; a shard writes its journal alone. Raises `UsageError`.
     """
     known = honest_engines()
-    engines = choices.chosen(arguments.engines, known, "honest engine", "results/honest.md")
-    dtypes = choices.chosen(arguments.dtype.split(","), DTYPES, "dtype")
-    models = choices.chosen(arguments.model or (), MODELS, "embedded model")
+    engines = choices.select_names(arguments.engines, known, "honest engine", "results/honest.md")
+    dtypes = choices.select_names(arguments.dtype.split(","), DTYPES, "dtype")
+    models = choices.select_names(arguments.model or (), MODELS, "embedded model")
     asked = (engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
     plan = HonestPlan(*asked, models=models)
     share = replace(plan, shard=arguments.shard)

@@ -16,7 +16,8 @@ from itertools import cycle, product
 from batchproof.cli.choices import WHOLE, Shard
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED, NAN_MODEL
-from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
+from batchproof.run.engine_names import BY_DEFAULT, ODD_PREFIX
+from batchproof.run.registry import oddities
 from batchproof_lab.conformance_modules import Facts, conformance_functions
 from batchproof_lab.honest_tasks import HonestOutcome, HonestTask
 

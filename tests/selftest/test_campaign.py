@@ -72,7 +72,7 @@ def test_a_small_kill_table_is_made_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--model=gpt2-random", "--seeds=1,2", "--jobs=1", f"--output={tmp_path}"]
-    exit_code = main(["faults", *SMALL, *options])
+    exit_code = main(["lab", "faults", *SMALL, *options])
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert list(record.faults) == list(SMALL)
     for row in record.faults.values():
@@ -96,9 +96,9 @@ def test_a_lost_attempt_is_a_problem_and_not_the_end(
 
     monkeypatch.setattr(OneProcess, "run", lose)
     options = ["--jobs=1", f"--output={tmp_path}"]
-    assert main(["faults", SMALL[0], "--model=gpt2-random", "--seeds=1", *options]) == 1
+    assert main(["lab", "faults", SMALL[0], "--model=gpt2-random", "--seeds=1", *options]) == 1
     assert "the process died with exit code -9" in capsys.readouterr().out
-    assert main(["honest", "static", *options]) == 2
+    assert main(["lab", "honest", "static", *options]) == 2
     assert "21 tasks were lost" in capsys.readouterr().err
     data = json.loads((tmp_path / "honest-partial.json").read_text(encoding="utf-8"))
     assert data["alarms"][0]["report"] == "the process died with exit code -9"
@@ -130,7 +130,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
         return killed(attempt)
 
     monkeypatch.setattr("batchproof_lab.faults_command.make_attempt", stop)
-    assert main(["faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
+    assert main(["lab", "faults", *SMALL, "--jobs=1", f"--output={tmp_path}"]) == 130
     record = KILL_TABLE.read(tmp_path / "faults-partial.json")
     assert not record.is_complete
     assert list(record.faults) == [SMALL[0]]
@@ -292,7 +292,7 @@ def test_a_campaign_on_one_model_meets_no_other() -> None:
 def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
     """Runs in a worker, which knows of pytest's session nothing but what it imports itself."""
     options = ["--workloads=4", "--examples=3", "--dtype=float32", "--jobs=1", f"--output={tmp_path}"]
-    assert main(["honest", "static", *options]) == 0
+    assert main(["lab", "honest", "static", *options]) == 0
     record = HONEST.read(tmp_path / "honest-partial.json")
     assert record.totals["float32"].workloads >= 4
     assert list(record.engines) == ["static"]
@@ -301,7 +301,7 @@ def test_a_campaign_of_honest_engines_counts(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not WHOLE.exists(), reason="there is no results/faults.json yet")
 def test_the_written_kill_table_is_of_these_faults_and_these_tests() -> None:
-    """If this fails: `python -m batchproof faults`, which writes it anew."""
+    """If this fails: `batchproof lab faults`, which writes it anew."""
     record = KILL_TABLE.read(WHOLE)
     assert set(record.faults) == set(KNOWN)
     assert set(record.tests) == set(conformance_functions())

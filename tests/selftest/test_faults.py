@@ -2,7 +2,7 @@
 
 Quick: one fault of each class, no diagnosis, and first the tests and seeds that `results/faults.json`
 names for it. A fault whose code, or whose test, is not the one that the file was made with is hunted
-as well, until `batchproof faults` makes its row anew. That command hunts all of them, on all models
+as well, until `batchproof lab faults` makes its row anew. That command hunts all of them, on all models
 and several seeds (see `test_campaign.py`).
 """
 

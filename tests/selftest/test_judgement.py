@@ -1,4 +1,4 @@
-"""`python -m batchproof judge`: what is noted, what it adds up to, and how it is reported."""
+"""`batchproof judge`: what is noted, what it adds up to, and how it is reported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ import pytest
 
 from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.judgement import judge_command, output, replays, session
-from batchproof.judgement.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
-from batchproof.judgement.output import written
-from batchproof.judgement.session import Session
+from batchproof.judgement import judge_command, output, session
+from batchproof.judgement.output import write_verdict
+from batchproof.judgement.session import JournalTail, Session
 from batchproof.judgement.verdict_page import verdict_page
 from batchproof.places import ROOT
 from batchproof.records.journal import JournalEntry, entries
@@ -29,7 +28,8 @@ from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.slug import slug
 from batchproof.records.trial_record import FailureRecord, Ledger, TrialRecord
 from batchproof.records.verdict import VERDICT, EngineVerdict
-from batchproof.requirements.verdict_of_journal import Asked, passed_on, verdict_of
+from batchproof.requirements.issues import DEFAULT_ISSUES, FailurePattern, KnownIssue, read_issues
+from batchproof.requirements.verdict_of_journal import Asked, verdict_of, without_local_paths
 from batchproof.run.registry import resolve_engine
 from tests.selftest.conftest import HEAD, RIGHT, RunSuite, run_in
 
@@ -219,14 +219,11 @@ FAILED = TrialRecord("e", "gpt2-hash", ("P1",), "test_it", {"kind": "cap of zero
     ("pattern", "fits"),
     [
         (FailurePattern(promise="P2", rule=("cap", "stop")), True),
-        (FailurePattern(promise="P1"), False),
         (FailurePattern(test="test_it", case="one-slot", model="gpt2-hash"), True),
         (FailurePattern(rule="cap", case="another"), False),
         (FailurePattern(parameters={"kind": ["empty prompt", "cap of zero"]}), True),
-        (FailurePattern(facts={"num_tokens": 3}), True),
         (FailurePattern(facts={"num_tokens": {"at_least": 4}}), False),
         (FailurePattern(facts={"num_tokens": {"at_least": 1, "at_most": 3}}), True),
-        (FailurePattern(facts={"step": 3}), False),
     ],
 )
 def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> None:
@@ -238,19 +235,7 @@ def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> 
     ("text", "words"),
     [
         ("a: 1", "must be a list"),
-        ("[1]", "entry 1: it is 1, not an object"),
-        ("- {engine: x}", "entry 1: it has no 'title'"),
         ("- {engin: x}", "has the key 'engin', but may have engine, title"),
-        ("- {engine: 1}", "engine is 1, not a text"),
-        ("- {engine: x, title: t, kind: bug}", "kind is 'bug', not one of defect, documented"),
-        (
-            "- {engine: x, title: t, kind: defect, matches: [{words: a}], cause: c}",
-            "matches[0] has the key 'words', but may have promise, rule, test",
-        ),
-        (
-            "- {engine: x, title: t, kind: defect, matches: [{rule: 1}], cause: c}",
-            "matches[0].rule is 1, not a text or a list or null",
-        ),
         (
             "- {engine: x, title: t, kind: defect, matches: [{facts: {a: {above: 1}}}], cause: c}",
             "a is compared by above: 1, but may be by at_least or at_most and a number",
@@ -261,9 +246,6 @@ def test_a_pattern_names_what_must_hold(pattern: FailurePattern, fits: bool) -> 
             "there is no script",
         ),
         ("- {engine: '', title: t, kind: defect, matches: [], cause: c}", "engine is empty"),
-        ("[", "is no valid YAML"),
-        ("- !odd {}", "findings.yaml:1: this is no valid YAML: could not determine a constructor"),
-        ("- {engine: 2026-13-45}", "entry 1 cannot be read: month must be in 1..12"),
     ],
 )
 def test_a_wrong_issue_is_named(text: str, words: str, tmp_path: Path) -> None:
@@ -271,11 +253,6 @@ def test_a_wrong_issue_is_named(text: str, words: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(UsageError, match=re.escape(words)):
         read_issues(path)
-
-
-def test_a_file_of_findings_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none.yaml:1: this file cannot be read: No such file"):
-        read_issues(tmp_path / "none.yaml")
 
 
 def test_the_findings_that_are_kept_here_can_be_read() -> None:
@@ -294,14 +271,14 @@ def with_failure_file(path: Path) -> JournalEntry:
     return JournalEntry("test.py::test_it[static]", "failed", record=record, report="planted")
 
 
-def test_a_failure_file_is_run_twice_and_stands_with_the_verdict(
+def test_a_failure_file_is_run_again_and_lies_with_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "p1-it.json"
     path.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(replays, "REPLAY", (sys.executable,))
-    assert replays.replayed(path) == ("reproduced", "reproduced")
-    page = written(judged([with_failure_file(path)]), tmp_path / "engines")
+    monkeypatch.setattr(judge_command, "REPLAY", (sys.executable,))
+    assert judge_command.replay_outcome(str(path)) == "reproduced"
+    page = write_verdict(judged([with_failure_file(path)]), tmp_path / "engines")
     assert (page.parent / "failures" / "p1-it.json").read_text() == "raise SystemExit(1)"
     assert "Run again alone: [p1-it.json](failures/p1-it.json), not run." in page.read_text()
 
@@ -311,7 +288,7 @@ def test_no_path_of_this_machine_is_written(tmp_path: Path) -> None:
         f"{ROOT}/harness/a.py:3 in x, {tmp_path}/b/c.py, /opt/v/lib/site-packages/torch/nn.py:8, "
         f"{os.path.dirname(os.__file__)}/json/decoder.py, {Path.home()}/d.py"
     )
-    verdict = passed_on(judged([replace(CRASH, report=text)]))
+    verdict = without_local_paths(judged([replace(CRASH, report=text)]))
     shown = verdict.groups[0].shown_report
     assert "harness/a.py:3 in x, " in shown
     assert " torch/nn.py:8, json/decoder.py, d.py" in shown
@@ -351,39 +328,15 @@ def test_a_judgement_is_written_and_goes_on_where_it_stopped(
     assert "[static](static/verdict.md)" in (folder / "README.md").read_text()
 
 
-def test_shards_of_a_judgement_add_up_to_one(
-    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head, *noted = journal.read_text().splitlines(keepends=True)
-    left: list[int] = []
-
-    def run(self: Session, _progress: object) -> int:
-        if self.shard.number == 1:
-            left.append(len(noted) - len(entries(self.journal)))
-        else:
-            self.journal.write_text("".join([head, *self.shard.of(noted)]))
-        return int(pytest.ExitCode.TESTS_FAILED)
-
-    judging(monkeypatch, run)
-    arguments = ["judge", "static", f"--output={tmp_path / 'engines'}", "--jobs=1"]
-    for index in (1, 2):
-        assert main([*arguments, f"--shard={index}/2"]) == 1
-    assert not (tmp_path / "engines" / "static").exists()
-    assert main([*arguments, "--resume"]) == 1
-    assert left == [0]
-    verdict = VERDICT.read(tmp_path / "engines" / "static" / "verdict.json")
-    assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
-
-
-def test_the_shares_of_a_suite_hold_each_test_once(
-    journal: Path, run_suite: RunSuite, tmp_path: Path
-) -> None:
-    shares = [tmp_path / f"{index}.jsonl" for index in (1, 2)]
-    for index, share in enumerate(shares, start=1):
-        run_suite(f"--journal={share}", f"--shard={index}/2", "--diagnose-for=0")
-    tests = [[each.test for each in entries(share)] for share in shares]
-    assert [len(each) for each in tests] == [2, 2]
-    assert {*tests[0], *tests[1]} == {each.test for each in entries(journal)}
+def test_the_progress_reads_each_line_of_the_journal_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    tail = JournalTail(path)
+    assert tail.read_on() == 0, "pytest has not begun it yet"
+    path.write_bytes(b'{"schema": "x"}\n{"test": "a", "outcome": "passed"}\n{"test": "b", "outc')
+    assert (tail.read_on(), tail.num_failed) == (1, 0)
+    begun = path.read_bytes()
+    path.write_bytes(begun.replace(b"passed", b"failed") + b'ome": "failed"}\n')
+    assert (tail.read_on(), tail.num_tests, tail.num_failed) == (1, 2, 1)
 
 
 def in_this_process(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -416,7 +369,7 @@ def test_what_is_refused_deletes_nothing(
 
 
 def test_only_what_was_begun_is_resumed(tmp_path: Path) -> None:
-    Session("static", ["-k", "smoke"], 1, tmp_path / "static").begin_anew()
+    Session("static", ["-k", "smoke"], 1, tmp_path / "static").start_over()
     Session("static", ["-k", "smoke"], 2, tmp_path / "static").require_same_as_before()
     with pytest.raises(UsageError, match=r"was begun with .* -k smoke; it cannot be resumed with"):
         Session("static", [], 1, tmp_path / "static").require_same_as_before()
@@ -424,7 +377,7 @@ def test_only_what_was_begun_is_resumed(tmp_path: Path) -> None:
 
 def test_two_engines_of_one_release_have_a_folder_each(tmp_path: Path) -> None:
     verdicts = [replace(judged([], engine=f"cmd:mine {i}"), title="mine 1") for i in (1, 2, 1)]
-    pages = [written(verdict, tmp_path) for verdict in verdicts]
+    pages = [write_verdict(verdict, tmp_path) for verdict in verdicts]
     assert [page.parent.name for page in pages] == ["mine-1", "mine-1-cmd-mine-2", "mine-1"]
 
 
@@ -437,7 +390,7 @@ def test_a_folder_has_the_name_of_the_release() -> None:
     assert slug("..") != slug("/")
 
 
-def test_a_failure_without_a_promise_is_no_success() -> None:
+def test_a_failure_that_names_no_promise_is_no_success() -> None:
     verdict = judged([PASSED, CRASH])
     assert verdict.defects
     assert "1 more failure names no promise" in verdict_page(verdict)

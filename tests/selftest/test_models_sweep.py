@@ -138,7 +138,7 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--jobs=1", f"--output={tmp_path}"]
-    assert main(["models", "gpt2", "recurrent_gemma", *options]) == 0
+    assert main(["lab", "models", "gpt2", "recurrent_gemma", *options]) == 0
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
     assert data["counts"]["types"] == dict.fromkeys(ToyVerdict, 0) | {"served": 1, "refused": 1}
     assert [each["type"] for each in data["toys"]] == ["gpt2", "gpt2", "recurrent_gemma"]
@@ -148,7 +148,7 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
     )
     assert "| gpt2, scaled by layer | served |" in text
 
-    assert main(["models", "gpt_bigcode", "--engine=fault:mask_ignores_sequence", *options]) == 1
+    assert main(["lab", "models", "gpt_bigcode", "--engine=fault:mask_ignores_sequence", *options]) == 1
     assert "WRONG gpt_bigcode: P1: request" in capsys.readouterr().out
 
 
@@ -159,7 +159,7 @@ def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(OneProcess, "run", stopped)
-    assert main(["models", "gpt2", "mamba", "--jobs=1", f"--output={tmp_path}"]) == 130
+    assert main(["lab", "models", "gpt2", "mamba", "--jobs=1", f"--output={tmp_path}"]) == 130
     data = json.loads((tmp_path / "models-partial.json").read_text(encoding="utf-8"))
     assert [each["type"] for each in data["toys"]] == ["gpt2"]
     assert "INCOMPLETE" in (tmp_path / "models-partial.md").read_text(encoding="utf-8")

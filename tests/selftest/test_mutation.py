@@ -95,7 +95,7 @@ def _run(
         lambda _: Baseline((num_passed,), (), statements),
     )
     monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)
-    return main(["mutants", "--jobs=1", f"--output={tmp_path}", *options])
+    return main(["lab", "mutants", "--jobs=1", f"--output={tmp_path}", *options])
 
 
 def test_a_survivor_is_named_until_it_is_judged_and_a_hole_is_tried_again(
@@ -163,5 +163,5 @@ def test_a_wrong_judgement_is_one_sentence(
 ) -> None:
     (tmp_path / "mutants").mkdir()
     (tmp_path / "mutants" / "judged.yaml").write_text(judged)
-    assert main(["mutants", f"--output={tmp_path}"]) == 2
+    assert main(["lab", "mutants", f"--output={tmp_path}"]) == 2
     assert message in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """The suite proves itself from the other side: who keeps the contract, however oddly, is not blamed.
 
 A quick look at each oddity, the same each time, on one model and at one of the promises that its kind
-seems to strain; those of a kind share the promises out. `python -m batchproof honest` looks longer, and
+seems to strain; those of a kind share the promises out. `batchproof lab honest` looks longer, and
 at all of them.
 """
 
@@ -16,7 +16,8 @@ from batchproof.api import EngineConfig, Request
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model
 from batchproof.models.embedded import DEFAULT_MODELS, STATE_MODEL
-from batchproof.run.registry import FAULT_PREFIX, ODD_PREFIX, faults, oddities, resolve_engine
+from batchproof.run.engine_names import FAULT_PREFIX, ODD_PREFIX
+from batchproof.run.registry import faults, oddities, resolve_engine
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 from batchproof_lab.suite_run import Effort, run_suite
 from tests.selftest.conftest import LaboratoryFor

@@ -29,8 +29,9 @@ from batchproof.replay import replay_command
 from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.requirements.promises import Promise
+from batchproof.run.engine_names import FAULT_PREFIX
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.registry import FAULT_PREFIX, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
 from batchproof_lab.shared_laboratory import SharedLaboratory, torch_restored

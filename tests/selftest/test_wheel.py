@@ -18,14 +18,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from batchproof import __main__ as batchproof_main
 from batchproof import places
-from batchproof.__main__ import COMMANDS, main
+from batchproof.__main__ import COMMANDS, OF_VERDICTS, PLUMBING, main
 from batchproof.cli import pytest_process
 from batchproof.errors import UsageError
 from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
 from batchproof.plugin import OPTIONS
 from batchproof.records.made import ENDED
 from batchproof.run.registry import resolve_engine
+from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LIBRARIES = {"batchproof", "hypothesis", "pytest", "pytest_benchmark", "torch"}
@@ -57,7 +59,8 @@ def test_a_benchmark(benchmark):
 
 def test_the_wheel_holds_what_the_installed_package_looks_for() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["packages"] == ["harness/batchproof", "implementations/batchproof_engines"]
+    packages = ["harness/batchproof", "implementations/batchproof_engines"]
+    assert wheel["packages"] == [*packages, "implementations/batchproof_paged"]
     folders = {"curated": CASES, "suite": SUITE, "benchmarks": BENCHMARKS}
     assert wheel["force-include"] == {
         path.relative_to(ROOT).as_posix(): f"batchproof/{name}" for name, path in folders.items()
@@ -88,9 +91,10 @@ def test_entry_points_resolve() -> None:
     assert plugin == ("batchproof.plugin", "batchproof.plugin")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_a_module(name: str) -> None:
-    assert find_spec(COMMANDS[name].module) is not None
+def test_each_command_has_a_module_and_those_on_top_come_with_the_wheel() -> None:
+    every = [*COMMANDS.values(), *OF_VERDICTS.values(), *PLUMBING.values(), *LAB_COMMANDS.values()]
+    assert all(find_spec(command.module) for command in every)
+    assert len(COMMANDS) == 10
 
 
 def test_the_plugin_knows_its_options_before_it_registers_them(pytestconfig: pytest.Config) -> None:
@@ -177,24 +181,24 @@ def test_a_name_that_two_engines_have_is_refused(install) -> None:
         resolve_engine("paged")
 
 
-@pytest.mark.parametrize("command", ["faults", "honest"])
-def test_what_checks_the_suite_itself_needs_a_checkout(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_wheel_has_no_laboratory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(places, "ROOT", tmp_path)
-    assert main([command]) == 2
+    monkeypatch.setattr(batchproof_main, "LAB", "no_such_package")
+    assert main(["lab", "faults"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"`batchproof {command}` checks the suite itself: run it in a checkout" in line
+    assert line == (
+        "error: `batchproof lab` checks the suite itself: run it in a checkout of Batchproof"
+    )
 
 
 def test_ctrl_c_ends_the_command_when_pytest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = iter([KeyboardInterrupt, 2])
 
     def wait() -> int:
-        result = next(waits)
-        if result is KeyboardInterrupt:
+        if (result := next(waits)) is KeyboardInterrupt:
             raise KeyboardInterrupt
-        return 2
+        return int(result)
 
     process = nullcontext(SimpleNamespace(wait=wait))
     monkeypatch.setattr(pytest_process.subprocess, "Popen", lambda _, env: process)  # noqa: ARG005

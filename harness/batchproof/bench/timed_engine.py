@@ -20,7 +20,7 @@ from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.checks.conduct import check_conduct
 from batchproof.checks.environment import require_same, settings_of
 from batchproof.errors import EngineHang
-from batchproof.run.registry import REFERENCE
+from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Outcome, Workload
 

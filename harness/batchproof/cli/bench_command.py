@@ -7,25 +7,6 @@ import argparse
 from batchproof.cli.pytest_process import add_engines, run_pytest
 from batchproof.places import BENCHMARKS, CASES
 
-# As pytest has them (`batchproof.plugin.bench_options`), which would have to import torch to say so.
-OPTIONS = """
-benchmark options (`batchproof bench paged --help` has all of pytest):
-  --workload NAME       a workload, repeatable (default: all)
-  --num-requests N      number of requests, instead of the workload's own
-  --prompt-len LO:HI    prompt lengths in tokens
-  --cap LO:HI           max_new_tokens
-  --slots N             sequences in flight at once
-  --seed N              seed of prompts and caps
-  --shape SHAPE         a model by shape, with random weights, repeatable
-  --laps N              timed rounds of each engine
-  --verify all|N        requests of each round whose tokens are checked
-  --growth-for S        seconds to measure how the time of a step grows with its sequences
-  --threads N           threads that each engine may compute with on a CPU
-  --pin CORES           CPU cores that everything runs on, as in 0,2 or 4-7
-  --results FILE        where to write the result file
-"""
-
-
 # What people would use instead of `paged`, and what it is measured against. By default OpenVINO keeps
 # no max_num_seqs, so where requests queue only its other mode answers the same question.
 RELEASED = (
@@ -45,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"instead of engines: {', '.join(RELEASED)}, on the workloads of "
         "cases/benchmarks/queue; what is not installed is left out by name",
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = OPTIONS
+    parser.epilog = "`batchproof bench paged --help` lists the options, among those of pytest."
 
 
 def run(arguments: argparse.Namespace) -> int:

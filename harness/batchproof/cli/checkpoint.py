@@ -1,8 +1,8 @@
 """`python -m batchproof checkpoint MODEL DIR`: writes an embedded model, for engines that load it.
 
-The weights are those of the suite, saved by `save_pretrained`. In the tokenizer beside them each
-token is one word of fixed width, so that a server that takes text serves exactly the token ids it is
-given.
+The weights are those of the suite, saved by `save_pretrained`. In the tokenizer that is saved with
+them each token is one word of fixed width, so that a server that takes text serves exactly the token
+ids it is given.
 """
 
 from __future__ import annotations

@@ -135,7 +135,9 @@ def seeds(value: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def chosen(names: Sequence[str] | None, known: Iterable[str], what: str, lister: str = "") -> list[str]:
+def select_names(
+    names: Sequence[str] | None, known: Iterable[str], what: str, lister: str = ""
+) -> list[str]:
     """Returns the names, or all known ones if none is given. Raises `UsageError` for an unknown name,
     with those near it; `lister` says what lists all of them.
     """

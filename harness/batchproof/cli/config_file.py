@@ -1,4 +1,4 @@
-"""`batchproof.toml`, or `[tool.batchproof]` in `pyproject.toml`: what a run would be told by flags.
+"""`batchproof.toml`, or `[tool.batchproof]` in `pyproject.toml`: what flags would say otherwise.
 
 The nearest one counts, from the current folder up to the root of the repository; outside a repository,
 that of the current folder. Its paths are relative to the folder that it lies in.
@@ -15,7 +15,7 @@ from batchproof.cli.option_names import CONFIG, KEYS
 from batchproof.errors import UsageError
 from batchproof.models.embedded import DTYPES
 from batchproof.places import repository
-from batchproof.run.registry import COMMAND_PREFIX, looks_like_engine
+from batchproof.run.engine_names import COMMAND_PREFIX, looks_like_engine
 from batchproof.validation.toml_tables import TomlTable, read_toml
 from batchproof.validation.values import near
 
@@ -88,7 +88,7 @@ def find() -> ConfigFile | None:
         own, shared = folder / OWN, folder / SHARED
         section = _section(read_toml(shared, SHARED)) if shared.is_file() else None
         if own.is_file() and section is not None:
-            raise UsageError(f"{own} and [tool.batchproof] in {SHARED} beside it: keep one of the two")
+            raise UsageError(f"{own} and [tool.batchproof] in {SHARED}: keep one of the two")
         if own.is_file():
             return read(own)
         if section is not None:
@@ -96,7 +96,7 @@ def find() -> ConfigFile | None:
     return None
 
 
-def chosen(asked: str | None) -> ConfigFile | None:
+def select_config(asked: str | None) -> ConfigFile | None:
     """Returns the configuration of `--config`, none with `--no-config`, else the one that is found."""
     if asked is None:
         return find()

@@ -22,9 +22,9 @@ from batchproof.cli.config_file import (
     DEST,
     NONE,
     OWN,
-    chosen,
     dtypes_in,
     required_engines,
+    select_config,
 )
 from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.places import SUITE
@@ -62,7 +62,7 @@ def run_pytest(tests: Path, arguments: Sequence[str], options: Sequence[str]) ->
     engines = list(takewhile(lambda each: not each.startswith("-"), arguments))
     typed = [*(f"--engine={engine}" for engine in engines), *arguments[len(engines) :]]
     known = _known(typed)
-    config = chosen(getattr(known, DEST))
+    config = select_config(getattr(known, DEST))
     if not known.engine:
         required_engines(config, arguments[::-1])  # values of options are not the last
     dtypes = dtypes_in(config.table) if config and tests == SUITE and not known.dtype else []
@@ -96,8 +96,10 @@ def _run(tests: Path, arguments: Sequence[str], part: str | None = None) -> int:
     ]
     with tempfile.TemporaryDirectory() as folder:
         ended = Path(folder) / "ended"
-        told = {TYPED: command_line("batchproof"), ENDED: str(ended)} | ({PART: part} if part else {})
-        status = _status(command, os.environ | told)
+        variables = {TYPED: command_line("batchproof"), ENDED: str(ended)}
+        if part:
+            variables[PART] = part
+        status = _status(command, os.environ | variables)
         has_ended = ended.exists()
     if status < 0:
         name = signal.Signals(-status).name

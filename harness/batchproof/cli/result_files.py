@@ -1,4 +1,4 @@
-"""The two files that a campaign leaves: a record as JSON, and its page in Markdown beside it."""
+"""The two files that a campaign leaves: a record as JSON, and its page in Markdown."""
 
 from __future__ import annotations
 

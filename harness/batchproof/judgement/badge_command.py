@@ -1,4 +1,4 @@
-"""`batchproof badge VERDICT.json`: the verdict as an endpoint of shields.io."""
+"""`batchproof judge badge VERDICT.json`: the verdict as an endpoint of shields.io."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.verdict import EngineVerdict, OverallVerdict
-from batchproof.requirements.consistency import consistent
+from batchproof.records.verdict import EngineVerdict, Verdict
+from batchproof.requirements.consistency import consistent_verdict
 from batchproof.requirements.promises import Promise
 
-COLORS: Mapping[OverallVerdict, str] = {
+COLORS: Mapping[Verdict, str] = {
     "broken": "red",
     "incomplete": "lightgrey",
     "undecided": "orange",
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0. Raises `UsageError` if the file is no verdict, or contradicts itself."""
-    text = json.dumps(badge(consistent(arguments.verdict)), indent=1)
+    text = json.dumps(badge(consistent_verdict(arguments.verdict)), indent=1)
     if arguments.output is None:
         print(text)
     else:

@@ -1,11 +1,10 @@
-"""`python -m batchproof judge ENGINE...`: runs the whole suite on each engine and writes a page about
-it.
-"""
+"""`batchproof judge ENGINE...`: runs the whole suite on each engine and writes a page about it."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,21 +16,24 @@ from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.option_names import NO_CONFIG
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
-from batchproof.judgement.index import write_index
-from batchproof.judgement.issues import DEFAULT_ISSUES, KnownIssue, read_issues
-from batchproof.judgement.output import running_folder, shard_folders, written
-from batchproof.judgement.replays import replayed
+from batchproof.judgement.output import running_folder, write_index, write_verdict
 from batchproof.judgement.session import Session
 from batchproof.places import ROOT
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import entries
 from batchproof.records.made import made_now
 from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
+from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
 from batchproof.requirements.sets import load
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
 
 DEFAULT_OUTPUT = ROOT / "results" / "engines"
 ENDED = (0, 1, 5)  # pytest's statuses of a session that ran to its end; 5: nothing was left to run
+
+REPLAY = (sys.executable, "-m", "batchproof", "replay")
+NUM_REPLAYS = 2
+REPLAY_TIME_LIMIT_S = 300
+REPLAY_WORDS = {0: "not reproduced", 1: "reproduced", 2: "could not be run"}  # by exit status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,15 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue a judgement that was stopped, or add up its shards; otherwise begin anew, since "
-        "an engine may have changed unseen",
+        help="continue a judgement that was stopped; otherwise start over, since an engine may have "
+        "changed unseen",
     )
     parser.add_argument(
         SET,
         metavar="SET",
         help="judge by a dated set of requirements, on its models (default: all tests on all models)",
     )
-    choices.add_shard(parser)
     parser.add_argument(
         "--pytest",
         default="",
@@ -81,24 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _judge(
     engine: str, arguments: argparse.Namespace, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
-    folder = running_folder(output, engine, arguments.shard)
-    options = _words(arguments.pytest)
-    asked = load(arguments.requirements) if arguments.requirements else None
-    if asked is not None:
-        options.append(f"{SET}={asked.name}")
-    elif not any(each.startswith("--model") for each in options):
-        options.append("--model=all")
-    if find():  # a page is about the whole suite, and expects no failure
-        options.insert(0, NO_CONFIG)
-    session = Session(engine, options, arguments.jobs, folder, arguments.shard, asked)
-    num_tests = session.count()  # first of all: what is refused costs no journal
-    shards = shard_folders(output, engine) if arguments.shard.number == 1 else []
-    if not arguments.resume:
-        session.begin_anew()
-    elif shards and not folder.exists():
-        session.add_up(shards)
-    else:
+    session = _session(engine, arguments, running_folder(output, engine))
+    num_tests = session.count()  # count first, so that refused arguments leave no journal behind
+    if arguments.resume:
         session.require_same_as_before()
+    else:
+        session.start_over()
     progress = Progress(engine, "test", num_tests, arguments.progress)
     is_complete = False
     try:
@@ -109,28 +98,35 @@ def _judge(
     return verdict
 
 
-def _words(text: str) -> list[str]:
+def _session(engine: str, arguments: argparse.Namespace, folder: Path) -> Session:
     try:
-        return shlex.split(text)
+        options = shlex.split(arguments.pytest)
     except ValueError as error:
-        raise UsageError(f"--pytest {text!r} cannot be split into arguments: {error}") from error
+        raise UsageError(
+            f"--pytest {arguments.pytest!r} cannot be split into arguments: {error}"
+        ) from error
+    asked = load(arguments.requirements) if arguments.requirements else None
+    if asked is not None:
+        options.append(f"{SET}={asked.name}")
+    elif not any(each.startswith("--model") for each in options):
+        options.append("--model=all")
+    if find():  # a page is about the whole suite, and expects no failure
+        options.insert(0, NO_CONFIG)
+    return Session(engine, options, arguments.jobs, folder, asked)
 
 
 def _conclude(
     session: Session, is_complete: bool, output: Path, issues: Sequence[KnownIssue]
 ) -> EngineVerdict:
     command = shlex.join(["pytest", *session.arguments])
-    found = entries(session.journal)
     options = (each for each in session.options if not each.startswith(f"{SET}="))
     asked = Asked(command, session.requirements, Conditions(tuple(options)))
+    found = entries(session.journal)
     verdict = verdict_of(session.engine, found, is_complete, made_now(), asked, issues)
-    if session.shard.number > 1:
-        _print(verdict, session.journal)
-        return verdict
     if is_complete:
         with ThreadPoolExecutor(session.jobs) as pool:  # each waits for a process of its own
             verdict = replace(verdict, groups=tuple(pool.map(_with_replays, verdict.groups)))
-    path = written(verdict, output)
+    path = write_verdict(verdict, output)
     write_index(output)
     _print(verdict, path)
     return verdict
@@ -139,11 +135,27 @@ def _conclude(
 def _with_replays(group: FailureGroup) -> FailureGroup:
     if group.failure is None or group.failure.replay is None:
         return group
-    return replace(group, replays=replayed(Path(group.failure.replay)))
+    file = group.failure.replay
+    return replace(group, replays=tuple(replay_outcome(file) for _ in range(NUM_REPLAYS)))
+
+
+def replay_outcome(failure_file: str) -> str:
+    """Runs a failure file of `--repro` again in a process of its own, and returns the outcome in
+    words."""
+    command = [*REPLAY, failure_file]
+    try:
+        ran = subprocess.run(
+            command, cwd=ROOT, capture_output=True, check=False, timeout=REPLAY_TIME_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"ran for {REPLAY_TIME_LIMIT_S} s"
+    if ran.returncode < 0:
+        return f"its process was killed by signal {-ran.returncode}"
+    return REPLAY_WORDS.get(ran.returncode, f"exit status {ran.returncode}")
 
 
 def _print(verdict: EngineVerdict, path: Path) -> None:
-    print(f"{verdict.title}: {len(verdict.held)} promises held", end="")
-    print(f", broken: {', '.join(verdict.broken)}" if verdict.broken else "", end="")
-    print("" if verdict.is_complete else "; INCOMPLETE")
+    broken = f", broken: {', '.join(verdict.broken)}" if verdict.broken else ""
+    end = "" if verdict.is_complete else "; INCOMPLETE"
+    print(f"{verdict.title}: {len(verdict.held)} promises held{broken}{end}")
     print(f"written: {path}", file=sys.stderr)

@@ -1,9 +1,8 @@
-"""`batchproof requirements`: which sets there are, what they require, how they differ."""
+"""`batchproof judge requirements`: which sets there are, what they require, how they differ."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import io
 import os
 import re
@@ -22,7 +21,6 @@ from batchproof.records.markdown import header, line
 from batchproof.requirements import sets
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import CURRENT, Requirements, RequirementSet
-from batchproof.validation.values import near
 
 ANY_ENGINE = "reference"  # which tests there are depends on no engine
 COLLECTING = (  # as `batchproof test` does
@@ -42,8 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff = commands.add_parser("diff", help="what the second set adds and leaves out")
     diff.add_argument("old", metavar="A")
     diff.add_argument("new", metavar="B", nargs="?", default=CURRENT, help="(default: current)")
-    explain = commands.add_parser("explain", help="one requirement: promise, grade, what its test does")
-    explain.add_argument("id", metavar="ID")
     freeze = commands.add_parser("freeze", help="write what the suite holds now as a set")
     freeze.add_argument("set", metavar="SET", help="a name such as 2027.06")
     freeze.add_argument("--date", default=f"{datetime.now(UTC):%Y-%m-%d}", help="(default: today)")
@@ -55,8 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(_list()))
     elif arguments.what == "show":
         print("\n".join(_show(_loaded(arguments.set), arguments.promise)))
-    elif arguments.what == "explain":
-        print("\n".join(_explain(arguments.id)))
     elif arguments.what == "freeze":
         if places.CHECKOUT is None or not SET_NAME.fullmatch(arguments.set):
             raise UsageError(
@@ -113,9 +107,9 @@ def _list() -> Iterator[str]:
 def _show(shown: RequirementSet, promise: str | None) -> Iterator[str]:
     if promise is not None and (promise := promise.upper()) not in Promise.__members__:
         raise UsageError(f"{promise!r} is no promise; choose P1 to P{len(Promise)}")
-    chosen = [one for one in shown.requirements if promise in (None, one.promise)]
+    selected = [one for one in shown.requirements if promise in (None, one.promise)]
     for each in Promise:
-        ids = [(one, name) for one in chosen if one.promise == each.id for name in one.ids]
+        ids = [(one, name) for one in selected if one.promise == each.id for name in one.ids]
         if ids:
             yield f"{each}: {each.sentence}; {len(ids)} requirements"
             yield from (f"  {one.grade}  {name}{_needed(one)}" for one, name in ids)
@@ -138,35 +132,8 @@ def diff(old: RequirementSet, new: RequirementSet) -> int:
 
 
 def _terms_by_id(requirements: RequirementSet) -> dict[str, str]:
-    """Returns what each requirement decides, by the ids of today."""
+    """Returns what each requirement decides, by its id."""
     return {
-        sets.current_id(name): f"{each.promise} by grade {each.grade}{_needed(each)}"
+        name: f"{each.promise} by grade {each.grade}{_needed(each)}"
         for name, each in requirements.by_id.items()
     }
-
-
-def _explain(asked: str) -> Iterator[str]:
-    holders = {each.name: each for each in map(sets.load, sets.names()) if asked in each.by_id}
-    known = [*holders.values()] or [_loaded(CURRENT)]
-    if asked not in known[-1].by_id:
-        raise UsageError(f"{asked!r} is no requirement; {near(asked, known[-1].by_id, 'show')}")
-    found = known[-1].by_id[asked]
-    promise = Promise[found.promise]
-    yield f"{asked}"
-    yield f"  promise: {promise}: {promise.sentence}"
-    yield f"  grade: {found.grade} (docs/invariance.md)"
-    yield f"  needs: {', '.join(found.needs) or 'no capability'}"
-    yield f"  models: {', '.join(found.models)}"
-    yield f"  in: {', '.join(holders) or 'no set yet'}"
-    if (now := sets.current_id(asked)) != asked:
-        yield f"  now: {now}"
-    yield f"  test: {_docstring(now)}"
-
-
-def _docstring(requirement_id: str) -> str:
-    """Returns what the test says of itself, or else its name as a sentence."""
-    module, _, function = requirement_id.partition("[")[0].partition("::")
-    for node in ast.walk(ast.parse((SUITE / f"{module}.py").read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name == function and ast.get_docstring(node):
-            return " ".join(str(ast.get_docstring(node)).split())
-    return f"{function.removeprefix('test_').replace('_', ' ')}."

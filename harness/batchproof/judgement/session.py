@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -10,19 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from batchproof.cli.choices import WHOLE, Shard
 from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.places import ROOT, SUITE_ARGUMENTS
 from batchproof.records.file_kinds import FileKind
-from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 from batchproof.requirements.sets import RequirementSet
 
 ASKED = "asked.json"
-SECONDS_BETWEEN_LOOKS = 2.0  # each reads the whole journal
+SECONDS_BETWEEN_LOOKS = 2.0
 TAKES = re.compile(r"(\d+)/(\d+) tests collected|(\d+) tests? collected")
 
 
@@ -37,6 +36,34 @@ class SessionAsked:
 SESSION = FileKind("judgement to resume", "batchproof.session", 1, SessionAsked)
 
 
+class JournalTail:
+    """Counts the tests of a journal that another process writes. It reads each line once."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_tests = self.num_failed = 0
+        self._path = path
+        self._offset = 0  # in bytes, behind the last whole line that was read
+
+    def read_on(self) -> int:
+        """Counts the whole lines that were added, and returns how many tests they hold."""
+        before = self.num_tests
+        for line in self._new_lines():
+            outcome = json.loads(line).get("outcome")  # none in the head
+            self.num_tests += outcome is not None
+            self.num_failed += outcome == "failed"
+        return self.num_tests - before
+
+    def _new_lines(self) -> list[bytes]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            added = file.read()
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.splitlines()
+
+
 @dataclass(frozen=True)
 class Session:
     """What is asked, and where its files are written."""
@@ -45,7 +72,6 @@ class Session:
     options: Sequence[str]  # more pytest arguments: models, dtype, -k
     jobs: int
     folder: Path
-    shard: Shard = WHOLE
     requirements: RequirementSet | None = None  # that is scored; it is among the options as well
 
     @property
@@ -54,15 +80,15 @@ class Session:
 
     @property
     def failures(self) -> Path:
-        """Returns the folder with a file for each failure; the verdict keeps those that it shows."""
+        """The folder with a file for each failure; the verdict keeps those that it shows."""
         return self.folder / "failures"
 
     @property
     def arguments(self) -> list[str]:
-        """Returns what a person would type to see the same."""
+        """What a person would type to see the same."""
         return [*SUITE_ARGUMENTS, f"--engine={self.engine}", *self.options]
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Deletes what an earlier run has left. Raises `UsageError` if the folder is not that of a
         judgement.
         """
@@ -90,30 +116,13 @@ class Session:
                 f"it cannot be resumed with {shlex.join(self.arguments)}"
             )
 
-    def add_up(self, shards: Sequence[Path]) -> None:
-        """Begins a judgement with what the folders of its shards hold, each test once.
-
-        Raises `UsageError` if one is of something else, or if two disagree on a test.
-        """
-        found: dict[str, JournalEntry] = {}
-        for folder in shards:
-            shard = replace(self, folder=folder)
-            shard.require_same_as_before()
-            for entry in entries(shard.journal):
-                if found.setdefault(entry.test, entry).outcome != entry.outcome:
-                    raise UsageError(f"{folder} has another outcome of {entry.test} than other shards")
-        self.begin_anew()
-        with TESTS.append_to(self.journal, NoHead()) as journal:
-            for entry in found.values():
-                journal.append(entry)
-
     @property
     def _asked(self) -> SessionAsked:
         return SessionAsked(self.engine, tuple(self.arguments))
 
     @property
     def _pytest(self) -> list[str]:
-        return [sys.executable, "-m", "pytest", *self.arguments, f"--shard={self.shard}"]
+        return [sys.executable, "-m", "pytest", *self.arguments]
 
     def count(self) -> int:
         """Returns the number of tests. Raises `UsageError` with pytest's own words if it refuses the
@@ -121,11 +130,11 @@ class Session:
         """
         command = [*self._pytest, "--collect-only", "-q", "-p", "no:xdist"]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if ran.returncode < 0:
+            name = signal.Signals(-ran.returncode).name
+            raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
         if ran.returncode != 0:
             errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR: ")]
-            if ran.returncode < 0:
-                name = signal.Signals(-ran.returncode).name
-                raise UsageError(f"pytest was killed by {name} when {self.engine!r} was first built")
             output = " ".join((ran.stdout + ran.stderr).split())
             words = f"pytest ended with status {ran.returncode}: {output or 'no output'}"
             raise UsageError(errors[0].removeprefix("ERROR: ") if errors else words)
@@ -138,13 +147,14 @@ class Session:
         """
         command = [*self._pytest, "-q", "-n", str(self.jobs)]
         command += [f"--journal={self.journal}", f"--repro={self.failures}"]
-        num_shown = 0
+        tail = JournalTail(self.journal)
         with (self.folder / "pytest.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
             try:
                 while True:
                     status = process.poll()
-                    num_shown = self._show(progress, num_shown)
+                    if num_new := tail.read_on():
+                        progress.step(num_new, note=f"{tail.num_failed} failed")
                     if status is not None:
                         return status
                     time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -152,12 +162,3 @@ class Session:
                 if process.poll() is None:
                     process.terminate()
                     process.wait()
-
-    def _show(self, progress: Progress, num_shown: int) -> int:
-        num_broken, count = 0, 0
-        for entry in entries(self.journal):
-            count += 1
-            num_broken += entry.outcome == "failed"
-        if count > num_shown:
-            progress.step(count - num_shown, note=f"{num_broken} failed")
-        return count

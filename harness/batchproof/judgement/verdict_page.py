@@ -19,8 +19,7 @@ def verdict_page(verdict: EngineVerdict) -> str:
     for each in summary(verdict):
         lines += [_paragraph(each), ""]
     lines += [*verdict.made.lines(), f"* run of the suite: `{verdict.suite_command}`"]
-    if verdict.suite is not None:
-        lines.append(f"* suite: version {verdict.suite.version}, digest {verdict.suite.digest}")
+    lines.append(f"* suite: version {verdict.suite.version}, digest {verdict.suite.digest}")
     if (asked := verdict.requirement_set) is not None:
         lines.append(f"* requirement set: {asked.name} of {asked.date}, digest {asked.digest}")
     lines.append("")
@@ -59,7 +58,7 @@ def _group(number: int, group: FailureGroup) -> Iterator[str]:
     yield ""
     if group.issue is not None:
         yield from _issue(group.issue)
-    more = max(0, len(group.tests) - NUM_TESTS_NAMED) + group.num_unnamed
+    more = max(0, len(group.tests) - NUM_TESTS_NAMED)
     names = ", ".join(f"`{each}`" for each in group.tests[:NUM_TESTS_NAMED])
     models = f" on {', '.join(group.models)}" if group.models else ""
     yield (

@@ -1,4 +1,4 @@
-"""`batchproof verify VERDICT.json`: runs a random share of its requirements again, and compares."""
+"""`batchproof judge verify VERDICT.json`: runs a random share of its requirements again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from batchproof.plugin.scoring import ONE
 from batchproof.records.made import versions
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.verdict import VERDICT, EngineVerdict
-from batchproof.requirements import sets
-from batchproof.requirements.consistency import consistent
+from batchproof.requirements.consistency import consistent_verdict
 
 RAN = ("held", "failed", "known")  # what else was asked compared nothing
 SAME = {"known": "failed"}  # whether a failure was expected is no matter of the engine's
@@ -48,32 +47,30 @@ def share(value: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 if all outcomes are the same, 1 if one differs. Raises `UsageError` if that cannot be
-    told: exit status 2."""
-    before = consistent(arguments.verdict)
+    """Returns 0 if all outcomes are the same, 1 if one differs. Raises `UsageError` (exit status 2) if
+    they cannot be compared."""
+    before = consistent_verdict(arguments.verdict)
     _require_same_suite(before)
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
-    chosen = drawn(before, arguments.share, seed)
+    sampled = sample(before, arguments.share, seed)
     engine = arguments.engine or before.engine
     of = counted(len(_ran(before)), "requirement")
-    print(f"verifying {len(chosen)} of {of} that ran, --seed={seed}", flush=True)
-    after = _run_again(engine, before, chosen)
+    print(f"verifying {len(sampled)} of {of} that ran, --seed={seed}", flush=True)
+    after = _run_again(engine, before, sampled)
     if after.release != before.release:
         raise UsageError(f"the verdict is on {before.release!r}, but {engine!r} is {after.release!r}")
-    ids = {sets.current_id(each): each for each in chosen}
-    outcomes = {ids.get(name, name): each for name, each in after.outcomes.items()}
     differing = [
-        f"{each}: was {before.outcomes[each]}, is {outcomes.get(each, 'not run')}"
-        for each in chosen
-        if _plain(before.outcomes, each) != _plain(outcomes, each)
+        f"{each}: was {before.outcomes[each]}, is {after.outcomes.get(each, 'not run')}"
+        for each in sampled
+        if _plain(before.outcomes, each) != _plain(after.outcomes, each)
     ]
-    compared = f"{counted(len(chosen), 'requirement')} compared"
+    compared = f"{counted(len(sampled), 'requirement')} compared"
     same = f"{len(differing)} differ" if differing else "all are the same"
     print("\n".join([*_other_versions(before), *differing, f"{compared}: {same}"]))
     return 1 if differing else 0
 
 
-def drawn(verdict: EngineVerdict, share: float, seed: int) -> list[str]:
+def sample(verdict: EngineVerdict, share: float, seed: int) -> list[str]:
     """Returns that share of the requirements that ran, at least one. Raises `UsageError`."""
     ran = _ran(verdict)
     if not ran:
@@ -89,19 +86,18 @@ def _require_same_suite(verdict: EngineVerdict) -> None:
     """Raises `UsageError` if other code has judged."""
     own = suite_stamp()
     if verdict.suite != own:
-        theirs = verdict.suite and f"{verdict.suite.version}, digest {verdict.suite.digest}"
         raise UsageError(
-            f"the verdict is of another suite, {theirs or 'of before version 2'}; this one is "
-            f"{own.version}, digest {own.digest}"
+            f"the verdict is of another suite, {verdict.suite.version}, digest {verdict.suite.digest}; "
+            f"this one is {own.version}, digest {own.digest}"
         )
 
 
-def _run_again(engine: str, verdict: EngineVerdict, chosen: list[str]) -> EngineVerdict:
-    """Returns the verdict on the chosen requirements. Raises `UsageError` if there is none."""
+def _run_again(engine: str, verdict: EngineVerdict, sampled: list[str]) -> EngineVerdict:
+    """Returns the verdict on the sampled requirements. Raises `UsageError` if there is none."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
         options = [each for each in verdict.conditions.options if not each.startswith(CONFIG)]
-        arguments = [engine, *options, NO_CONFIG, *(f"{ONE}={each}" for each in chosen)]
+        arguments = [engine, *options, NO_CONFIG, *(f"{ONE}={each}" for each in sampled)]
         arguments += ["-q", "--isolate", "--diagnose-for=0", f"--verdict={path}"]
         run_pytest(SUITE, arguments, ["--benchmark-storage=file://."])
         if not path.exists():

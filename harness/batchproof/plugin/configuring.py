@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from batchproof.cli.config_file import DEST, ConfigFile, chosen, require_no_engine
+from batchproof.cli.config_file import DEST, ConfigFile, require_no_engine, select_config
 from batchproof.cli.option_names import ADDOPTS, CONFIG, EXPECTED, FLAGS, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
@@ -56,7 +56,7 @@ def configure(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
     try:
         if TYPED in os.environ:  # by a command, which names the folder of tests
             require_no_engine(typed.file_or_dir[1:])
-        file = chosen(getattr(typed, DEST))
+        file = select_config(getattr(typed, DEST))
         if file is not None:
             config.stash[CONFIGURED] = configured = Configured(file.table.place().path)
             args[:] = [*_arguments(file, configured, parser, typed), *args]
@@ -70,7 +70,7 @@ def problem_of_late() -> str | None:
     """Returns what to tell a run that awakens the plugin when tests are collected, too late for the
     configuration; None if there is none."""
     try:
-        file = chosen(None)
+        file = select_config(None)
     except UsageError as error:
         return str(error)
     if file is None:

@@ -23,7 +23,7 @@ from batchproof.errors import EngineHang, Interrupt
 from batchproof.plugin.lost_tests import Ending, complete, ending
 from batchproof.plugin.watching import watched
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
-from batchproof.run.registry import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
+from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
 
 if TYPE_CHECKING:
     from batchproof.run.laboratory import Laboratory

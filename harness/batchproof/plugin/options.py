@@ -34,7 +34,7 @@ from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import SELECTION, Selection, select
 from batchproof.plugin.xfails import KnownFailures, read_known_failures
-from batchproof.run.registry import BY_DEFAULT, FORMS
+from batchproof.run.engine_names import BY_DEFAULT, FORMS
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S
 
 DIAGNOSE_FOR_S = 20.0

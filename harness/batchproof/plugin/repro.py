@@ -14,7 +14,7 @@ import pytest
 
 from batchproof.findings.failure import Failure
 from batchproof.replay.write import FailureOrigin, write
-from batchproof.run.registry import COMMAND_PREFIX
+from batchproof.run.engine_names import COMMAND_PREFIX
 from batchproof.run.trial import Trial
 
 

@@ -15,7 +15,7 @@ from batchproof.plugin.left_out import keep
 from batchproof.plugin.promise_table import record_of
 from batchproof.plugin.requirement_ids import is_conformance_test, requirement_id
 from batchproof.plugin.xfails import known_failure_of
-from batchproof.requirements.sets import CURRENT, RequirementSet, current_id, load, names
+from batchproof.requirements.sets import CURRENT, RequirementSet, load, names
 from batchproof.validation.values import near
 
 SET, ONE = "--requirements", "--requirement"
@@ -53,7 +53,7 @@ def is_scored(item: pytest.Item) -> bool:
     """Returns whether the outcome of a conformance test counts."""
     asked = item.config.stash.get(ASKED, None)
     is_ours = item.path.is_relative_to(SUITE)
-    return asked is None or (is_ours and requirement_id(item) in asked.by_current_id)
+    return asked is None or (is_ours and requirement_id(item) in asked.by_id)
 
 
 class Scoring:
@@ -71,10 +71,10 @@ class Scoring:
         for item in filter(is_conformance_test, items):
             by_id.setdefault(requirement_id(item), []).append(item)
         for each in self._chosen:
-            if current_id(each) not in by_id:
-                hint = near(each, by_id, "`batchproof requirements show current`")
+            if each not in by_id:
+                hint = near(each, by_id, "`batchproof judge requirements show current`")
                 problems.report(config, f"{ONE} {each!r} is none of this run; {hint}")
-        kept = {item for each in self._chosen for item in by_id.get(current_id(each), ())}
+        kept = {item for each in self._chosen for item in by_id.get(each, ())}
         keep(config, items, kept.__contains__)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: the report is complete

@@ -19,7 +19,8 @@ from batchproof.oracle.precision import Precision, resolve_precision
 from batchproof.plugin import bench_options
 from batchproof.plugin.isolation import has_workers
 from batchproof.plugin.spread import may_have_gpu
-from batchproof.run.registry import BY_DEFAULT, REFERENCE, EngineSpec, isolated, resolve_engine
+from batchproof.run.engine_names import BY_DEFAULT, REFERENCE
+from batchproof.run.registry import EngineSpec, isolated, resolve_engine
 from batchproof.validation.values import one_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from batchproof.plugin.table_file import ran_to_its_end, writable_json
 from batchproof.records.journal import entries
 from batchproof.records.made import made_now, pytest_line
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
-from batchproof.requirements.verdict_of_journal import Asked, passed_on, verdict_of
+from batchproof.requirements.verdict_of_journal import Asked, verdict_of, without_local_paths
 
 OPTION = "--verdict"
 HELP = "write the verdict on the engine to FILE as JSON when the session ends"
@@ -68,7 +68,7 @@ class VerdictFile:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for each in self.verdicts:
             if self._path is not None:
-                VERDICT.write(passed_on(each), self._path)
+                VERDICT.write(without_local_paths(each), self._path)
 
     def _reached(self, is_complete: bool) -> list[EngineVerdict]:
         config = self._config

@@ -24,7 +24,7 @@ from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, trial_of
 from batchproof.plugin.requirement_ids import model_in_id, requirement_id
-from batchproof.requirements.sets import ANY_MODEL, current_id
+from batchproof.requirements.sets import ANY_MODEL
 from batchproof.validation.source_lines import SourceLine, shown_path
 
 REQUIRED = ("test", "reason", "link")
@@ -116,7 +116,7 @@ class KnownFailures:
             for name in _ids(item):
                 by_id.setdefault(name, []).append(item)
         for known in self._listed:
-            place, test_id = known.place, current_id(known.test_id)
+            place, test_id = known.place, known.test_id
             if test_id not in by_id and (what := _missing(known, config, by_id)):
                 yield f"{place}: {what}"
             for item in by_id.get(test_id, ()):

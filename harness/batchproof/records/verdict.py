@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
@@ -13,21 +13,18 @@ from batchproof.records.trial_record import FailureRecord
 
 IssueKind = Literal["defect", "documented"]
 Grade = Literal["B", "S", "E", "T"]  # of docs/invariance.md; T: tokens and exact rules
-PromiseVerdict = Literal[
+Verdict = Literal[  # on a promise; on the whole the worst of them, and never one of the second group
     "broken",
-    "incomplete",  # some of its requirements were not run
-    "undecided",  # some of its tests were ended by another promise that broke, or by the harness
+    "incomplete",  # some requirements were not run
+    "undecided",  # some tests were ended by another promise that broke, or by the harness
     "known failures",
     "differs by design",
     "held",
-    "no cap",  # this and the rest: why nothing was tested
+    "untested",
+    "no cap",  # why nothing was tested
     "refused",
     "inadequate",
     "skipped",
-    "untested",
-]
-OverallVerdict = Literal[
-    "broken", "incomplete", "undecided", "known failures", "differs by design", "held", "untested"
 ]
 RequirementOutcome = Literal[
     "held",
@@ -45,7 +42,7 @@ RequirementOutcome = Literal[
 class PromiseResult:
     """One promise, and tests by outcome."""
 
-    verdict: PromiseVerdict
+    verdict: Verdict
     passed: int = 0
     failed: int = 0
     no_cap: int = 0  # the engine lacks a capability
@@ -124,7 +121,6 @@ class FailureGroup:
     shown_report: str
     failure: FailureRecord | None = None  # that of the report
     issue: IssueRecord | None = None
-    num_unnamed: int = 0  # tests besides, which verdicts of before 2026-11-22 only counted
     replays: tuple[str, ...] = ()  # what became of each time its failure file was run alone
 
     @property
@@ -136,7 +132,7 @@ class FailureGroup:
 @dataclass(frozen=True)
 class EngineVerdict:
     """A verdict. `held`, `broken`, `differing` and `untested` are promise ids; what differs is
-    documented. All after `is_complete` is new in version 2.
+    documented.
     """
 
     title: str
@@ -156,13 +152,13 @@ class EngineVerdict:
     suite_command: str  # the run of the suite
     made: Provenance
     is_complete: bool
-    verdict: OverallVerdict = "untested"
-    requirement_set: SetStamp | None = None  # none: all that was collected is scored
-    suite: SuiteStamp | None = None
-    conditions: Conditions = Conditions()
-    outcomes: Mapping[str, RequirementOutcome] = field(default_factory=dict)  # by requirement id
-    unscored: Mapping[str, RequirementOutcome] = field(default_factory=dict)  # not in the set
-    failures: tuple[RequirementFailure, ...] = ()  # of both
+    verdict: Verdict
+    requirement_set: SetStamp | None  # none: all that was collected is scored
+    suite: SuiteStamp
+    conditions: Conditions
+    outcomes: Mapping[str, RequirementOutcome]  # by requirement id
+    unscored: Mapping[str, RequirementOutcome]  # not in the set
+    failures: tuple[RequirementFailure, ...]  # of both
 
     @property
     def defects(self) -> tuple[FailureGroup, ...]:
@@ -170,12 +166,4 @@ class EngineVerdict:
         return tuple(group for group in self.groups if not group.is_documented)
 
 
-def _of_version_1(old: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the document with the verdict on the whole, which its promises add up to."""
-    names = {"broken": "broken", "differing": "differs by design", "held": "held"}
-    worst = next((word for name, word in names.items() if old.get(name)), "untested")
-    is_open = worst != "broken" and old.get("is_complete") is False
-    return {**old, "verdict": "incomplete" if is_open else worst}
-
-
-VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict, upgrade=_of_version_1)
+VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict)

@@ -18,8 +18,9 @@ from batchproof.oracle.precision import resolve_precision
 from batchproof.replay.judge import ReplayResult, replayed
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.run.devices import make_current
+from batchproof.run.engine_names import FORMS
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import FORMS, resolve_engine
+from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 
 WORDS = {

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from batchproof.records.verdict import VERDICT, EngineVerdict, RequirementOutcome
+from batchproof.records.table import PromiseCell
+from batchproof.records.verdict import VERDICT, EngineVerdict, PromiseResult, RequirementOutcome
 from batchproof.requirements import sets
-from batchproof.requirements.verdict_of_journal import concluded_anew
+from batchproof.requirements.verdict_of_journal import (
+    conclusion_of,
+    result_of,
+    undocumented_promises,
+)
 
 LISTS = ("held", "broken", "differing", "untested")
 # The field of `PromiseResult` that counts an outcome. Others it does not hold.
@@ -22,7 +27,7 @@ FIELDS: Mapping[RequirementOutcome, str] = {
 }
 
 
-def consistent(path: Path) -> EngineVerdict:
+def consistent_verdict(path: Path) -> EngineVerdict:
     """Returns the verdict in the file. Raises `UsageError` if it contradicts its outcomes, or names
     a set that is not the released one."""
     verdict = VERDICT.read(path)
@@ -45,12 +50,11 @@ def contradiction(verdict: EngineVerdict) -> str | None:
         return f"its outcomes are not those of the requirements of {asked.name}"
     if verdict.is_complete and "not run" in verdict.outcomes.values():
         return "it is stated to be complete, but requirements were not run"
-    is_old = verdict.suite is None  # of version 1: without outcomes, and of fewer promises
-    return _lists(verdict, LISTS[:-1]) if is_old else _numbers(verdict, asked) or _lists(verdict, LISTS)
+    return _wrong_number(verdict, asked) or _wrong_conclusion(verdict)
 
 
-def _numbers(verdict: EngineVerdict, asked: sets.RequirementSet | None) -> str | None:
-    """Returns where the numbers of the promises are not those of the outcomes. Only a set tells which
+def _wrong_number(verdict: EngineVerdict, asked: sets.RequirementSet | None) -> str | None:
+    """Returns where the numbers of the promises are not those of the outcomes. Only a set states which
     promise a requirement decides: without one, the sums over all are compared."""
     broke = {each.requirement: each.failure.promise for each in verdict.failures if each.failure}
     stated, counted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -71,17 +75,32 @@ def _numbers(verdict: EngineVerdict, asked: sets.RequirementSet | None) -> str |
     return None
 
 
-def _lists(verdict: EngineVerdict, fields: Sequence[str]) -> str | None:
+def _wrong_conclusion(verdict: EngineVerdict) -> str | None:
     """Returns which list or verdict is not what the promises add up to."""
-    anew = concluded_anew(verdict)
+    promises = _results_again(verdict)
     for name, each in verdict.promises.items():
-        if each.verdict != anew.promises[name].verdict:
-            return f"{name} is stated as {each.verdict!r}, but is {anew.promises[name].verdict!r}"
-    for field in fields:
-        was, now = getattr(verdict, field), getattr(anew, field)
-        if was != now:
-            words = [", ".join(each) or "empty" for each in (was, now)]
-            return f"its list {field!r} is {words[0]}, but must be {words[1]}"
-    if verdict.verdict != anew.verdict:
-        return f"its verdict is stated as {verdict.verdict!r}, but is {anew.verdict!r}"
+        if each.verdict != promises[name].verdict:
+            return f"{name} is stated as {each.verdict!r}, but is {promises[name].verdict!r}"
+    conclusion = conclusion_of(promises, verdict.groups, verdict.is_complete)
+    for field in LISTS:
+        lists = getattr(verdict, field), getattr(conclusion, field)
+        if lists[0] != lists[1]:
+            stated, right = (", ".join(each) or "empty" for each in lists)
+            return f"its list {field!r} is {stated}, but must be {right}"
+    if verdict.verdict != conclusion.verdict:
+        return f"its verdict is stated as {verdict.verdict!r}, but is {conclusion.verdict!r}"
     return None
+
+
+def _results_again(verdict: EngineVerdict) -> Mapping[str, PromiseResult]:
+    """Returns the results that the stated numbers and groups of failures lead to."""
+    undocumented = undocumented_promises(verdict.groups)
+    return {
+        name: result_of(
+            PromiseCell(each.verdict, each.passed, each.failed, known=each.known, no_cap=each.no_cap),
+            name in undocumented,
+            each.undecided,
+            each.not_run,
+        )
+        for name, each in verdict.promises.items()
+    }

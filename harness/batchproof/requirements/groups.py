@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
 
 from batchproof.records.journal import JournalEntry
-from batchproof.records.trial_record import FailureRecord, TrialRecord
-from batchproof.records.verdict import FailureGroup, IssueRecord
+from batchproof.records.trial_record import FailureRecord
+from batchproof.records.verdict import FailureGroup
+from batchproof.requirements.issues import KnownIssue
 from batchproof.requirements.promises import Promise
 
-
-class KnownIssue(Protocol):
-    """What a person found out about failures of a release: `batchproof.judgement.issues`."""
-
-    def is_of(self, release: str | None) -> bool:
-        """Returns whether it is known of this release."""
-
-    def fits(self, record: TrialRecord) -> bool:
-        """Returns whether it explains the failure of a test."""
-
-    @property
-    def record(self) -> IssueRecord:
-        """Returns what a verdict shows of it."""
+IssueGroup = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
 
 
-Found = tuple[KnownIssue | None, tuple[JournalEntry, ...]]
-
-
-def grouped(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[Found]:
+def group_by_issue(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> list[IssueGroup]:
     """Returns the failed tests by the first issue that fits, else by promise and test."""
     groups: dict[object, tuple[KnownIssue | None, list[JournalEntry]]] = {}
     for each in entries:
@@ -40,7 +25,7 @@ def grouped(entries: Iterable[JournalEntry], issues: Sequence[KnownIssue]) -> li
     return [(issue, tuple(members)) for issue, members in groups.values()]
 
 
-def in_order(groups: Iterable[Found]) -> Iterator[FailureGroup]:
+def failure_groups(groups: Iterable[IssueGroup]) -> Iterator[FailureGroup]:
     """Yields defects first, then by the order of the promises; groups that name
     no promise come last.
     """
@@ -48,7 +33,7 @@ def in_order(groups: Iterable[Found]) -> Iterator[FailureGroup]:
 
 
 def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> FailureGroup:
-    shown = min(members, key=lambda each: (_replay(each) is None, len(each.report)))
+    shown = min(members, key=_shortest_replayable)
     failure = _failure(shown)
     headline = failure.headline if failure else shown.report.partition("\n")[0]
     promises = {promise for each in members for promise in _promises(each)}
@@ -65,13 +50,13 @@ def _group(issue: KnownIssue | None, members: Sequence[JournalEntry]) -> Failure
     )
 
 
+def _shortest_replayable(entry: JournalEntry) -> tuple[bool, int]:
+    failure = _failure(entry)
+    return failure is None or failure.replay is None, len(entry.report)
+
+
 def _failure(entry: JournalEntry) -> FailureRecord | None:
     return entry.record.failure if entry.record else None
-
-
-def _replay(entry: JournalEntry) -> str | None:
-    failure = _failure(entry)
-    return failure.replay if failure else None
 
 
 def _promises(entry: JournalEntry) -> tuple[str, ...]:

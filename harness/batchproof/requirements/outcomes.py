@@ -24,22 +24,20 @@ class Outcomes:
 
 
 def outcomes_of(entries: Iterable[JournalEntry], asked: RequirementSet | None) -> Outcomes:
-    """Returns the outcomes of the set's requirements under its own ids, none left out, and of what it
-    lacks. Without a set all that were met are scored."""
+    """Returns the outcomes of the set's requirements, none left out, and of what it lacks. Without a
+    set all that were met are scored."""
     found = [(each.record, _outcome(each.outcome, each.record)) for each in entries if each.record]
     met = {record.requirement: (record, outcome) for record, outcome in found if outcome}
-    met.pop("", None)  # of journals of before there were ids
     counted = {name for name, (record, _) in met.items() if record.is_scored}
-    own = asked.by_current_id if asked else {name: name for name in met}
-    scored: dict[str, RequirementOutcome] = dict.fromkeys(own.values(), "not run")
+    scored: dict[str, RequirementOutcome] = dict.fromkeys(asked.by_id if asked else met, "not run")
     not_run, undecided = Counter[str](), Counter[str]()
-    for name, own_id in own.items():
+    for name in asked.by_id if asked else met:
         if name in counted:
-            record, scored[own_id] = met[name]
-            promises = (asked.by_id[own_id].promise,) if asked else record.promises
-            undecided.update(each for each in promises if _says_nothing(each, scored[own_id], record))
+            record, scored[name] = met[name]
+            promises = (asked.by_id[name].promise,) if asked else record.promises
+            undecided.update(each for each in promises if _says_nothing(each, scored[name], record))
         elif asked:
-            not_run[asked.by_id[own_id].promise] += 1
+            not_run[asked.by_id[name].promise] += 1
     unscored = {name: outcome for name, (_, outcome) in met.items() if name not in counted}
     return Outcomes(scored, unscored, not_run, undecided)
 

@@ -1,9 +1,9 @@
 """Requirement sets: dated lists of what the suite requires of an engine.
 
-A set lies beside this module as `NAME.json`. Once its digest stands in `RELEASED`, it never changes:
+A set is the file `NAME.json` in this folder. Once its digest stands in `RELEASED`, it never changes:
 what is added to the suite later is in the next set. A *requirement id*, `module::function[model-...]`,
 is the id of a test without the engine; the model is `any` where the first that an engine serves
-decides. Ids are public: a test that is renamed leaves its old name in `ALIASES`.
+decides. Ids are public: a test of a released set is never renamed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ FOLDER = Path(__file__).parent
 RELEASED: dict[str, str] = {
     "2026.12": "24c384f8a69d810a367575bc018b38d5ae58091fe87c97b1d94d3856ed741b33",
 }
-# Old requirement id, or `module::function` for all its ids, to the new one.
-ALIASES: dict[str, str] = {}
 ANY_MODEL = "any"
 CURRENT = "current"  # no set: what the suite holds now
 
@@ -62,11 +60,6 @@ class RequirementSet:
         return {each_id: each for each in self.requirements for each_id in each.ids}
 
     @cached_property
-    def by_current_id(self) -> Mapping[str, str]:
-        """Returns the set's own ids by those that the tests have now."""
-        return {current_id(each): each for each in self.by_id}
-
-    @cached_property
     def digest(self) -> str:
         """Returns the SHA-256 of the set as canonical JSON: sorted keys, no blanks."""
         text = json.dumps(encode(self), sort_keys=True, separators=(",", ":"))
@@ -101,15 +94,6 @@ def load(name: str) -> RequirementSet:
             f"not {released[:12]}"
         )
     return found
-
-
-def current_id(requirement_id: str) -> str:
-    """Returns the id that the requirement's test has now, after any number of renames."""
-    function, bracket, rest = requirement_id.partition("[")
-    new = ALIASES.get(requirement_id) or (
-        ALIASES[function] + bracket + rest if function in ALIASES else None
-    )
-    return requirement_id if new is None else current_id(new)
 
 
 def set_of(name: str, date: str, requirements: Iterable[Requirements]) -> RequirementSet:

@@ -19,27 +19,26 @@ from batchproof.records.verdict import (
     Conditions,
     EngineVerdict,
     FailureGroup,
-    OverallVerdict,
     PromiseResult,
-    PromiseVerdict,
     RequirementFailure,
+    Verdict,
 )
-from batchproof.requirements.groups import KnownIssue, grouped, in_order
+from batchproof.requirements.groups import failure_groups, group_by_issue
+from batchproof.requirements.issues import KnownIssue
 from batchproof.requirements.outcomes import Outcomes, outcomes_of
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import RequirementSet
 from batchproof.requirements.tally import Outcome, cells_of, totals_of
 
-NOT_TESTED: Mapping[str, PromiseVerdict] = {
+NOT_TESTED: Mapping[str, Verdict] = {
     "no cap": "no cap",
     "refused": "refused",
     "inadequate": "inadequate",
     "skipped": "skipped",
 }
-WORST_FIRST: tuple[OverallVerdict, ...] = (
+WORST_FIRST: tuple[Verdict, ...] = (
     *("broken", "incomplete", "undecided", "known failures", "differs by design", "held"),
 )
-EMPTY = PromiseCell("")
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,17 @@ class Asked:
     command: str
     requirements: RequirementSet | None = None
     conditions: Conditions = Conditions()
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What the results of the promises add up to: their ids by verdict, and the overall verdict."""
+
+    held: tuple[str, ...]
+    broken: tuple[str, ...]
+    differing: tuple[str, ...]
+    untested: tuple[str, ...]
+    verdict: Verdict
 
 
 def verdict_of(
@@ -65,23 +75,24 @@ def verdict_of(
     met = outcomes_of(everything, asked.requirements)
     entries = [each for each in everything if each.record is None or each.record.is_scored]
     outcomes = [_counted(each) for each in entries if each.record]
-    said = _said([record.ledger for _, record in outcomes])
-    known = [each for each in issues if each.is_of(said.release)]
-    found = grouped([each for each in entries if not (each.record and each.record.is_stale)], known)
-    groups = tuple(in_order(found))
+    statement = _statement([record.ledger for _, record in outcomes])
+    known = [each for each in issues if each.is_of(statement.release)]
+    found = group_by_issue([e for e in entries if not (e.record and e.record.is_stale)], known)
+    groups = tuple(failure_groups(found))
     promises = _results(cells_of(engine, outcomes), groups, met)
     is_whole = is_complete and "not run" not in met.scored.values()
-    bare = EngineVerdict(
-        title=title_of(engine, said.release, said.precision),
+    conclusion = conclusion_of(promises, groups, is_whole)
+    return EngineVerdict(
+        title=title_of(engine, statement.release, statement.precision),
         engine=engine,
-        release=said.release,
-        precision=said.precision,
-        conventions=said.conventions,
+        release=statement.release,
+        precision=statement.precision,
+        conventions=statement.conventions,
         promises=promises,
-        held=(),
-        broken=(),
-        differing=(),
-        untested=(),
+        held=conclusion.held,
+        broken=conclusion.broken,
+        differing=conclusion.differing,
+        untested=conclusion.untested,
         totals=totals_of(engine, outcomes),
         groups=groups,
         unshown=tuple(each.record for each in known if each not in [issue for issue, _ in found]),
@@ -89,6 +100,7 @@ def verdict_of(
         suite_command=asked.command,
         made=made,
         is_complete=is_whole,
+        verdict=conclusion.verdict,
         requirement_set=asked.requirements.stamp if asked.requirements else None,
         suite=suite_stamp(),
         conditions=asked.conditions,
@@ -96,35 +108,21 @@ def verdict_of(
         unscored=met.unscored,
         failures=tuple(_failures(engine, everything, met, asked)),
     )
-    return _added_up(bare)
 
 
-def concluded_anew(verdict: EngineVerdict) -> EngineVerdict:
-    """Returns the verdict with what the numbers of its promises, and its groups, add up to."""
-    undocumented = _undocumented(verdict.groups)
-    promises = {
-        name: _result(
-            PromiseCell(each.verdict, each.passed, each.failed, known=each.known, no_cap=each.no_cap),
-            name in undocumented,
-            each.undecided,
-            each.not_run,
-        )
-        for name, each in verdict.promises.items()
-    }
-    return _added_up(replace(verdict, promises=promises))
-
-
-def _added_up(verdict: EngineVerdict) -> EngineVerdict:
-    """Returns the verdict with lists and verdict on the whole as its promises say."""
-    promises = verdict.promises
-    is_whole = verdict.is_complete and all(group.promises for group in verdict.groups)
-    return replace(
-        verdict,
+def conclusion_of(
+    promises: Mapping[str, PromiseResult], groups: Iterable[FailureGroup], is_complete: bool
+) -> Conclusion:
+    """Returns what the results of the promises add up to. A run is whole if it is complete and each
+    of its failures names a promise; what is not whole is never "held"."""
+    is_whole = is_complete and all(group.promises for group in groups)
+    verdicts = {each.verdict for each in promises.values()} | (set() if is_whole else {"incomplete"})
+    return Conclusion(
         held=_with("held", promises),
         broken=_with("broken", promises),
         differing=_with("differs by design", promises),
         untested=tuple(p.id for p in Promise if not _is_tried(promises.get(p.id))),
-        verdict=_overall(promises.values(), is_whole),
+        verdict=next((each for each in WORST_FIRST if each in verdicts), "untested"),
     )
 
 
@@ -146,10 +144,10 @@ def _results(
     cells: Mapping[str, PromiseCell], groups: Sequence[FailureGroup], met: Outcomes
 ) -> dict[str, PromiseResult]:
     """Returns the result of each promise that was asked, in their order."""
-    undocumented = _undocumented(groups)
+    undocumented = undocumented_promises(groups)
     return {
-        p.id: _result(
-            cells.get(p.id, EMPTY),
+        p.id: result_of(
+            cells.get(p.id, PromiseCell("")),
             p.id in undocumented,
             met.undecided.get(p.id, 0),
             met.not_run.get(p.id, 0),
@@ -159,13 +157,13 @@ def _results(
     }
 
 
-def _undocumented(groups: Iterable[FailureGroup]) -> set[str]:
+def undocumented_promises(groups: Iterable[FailureGroup]) -> set[str]:
     return {p for group in groups if not group.is_documented for p in group.promises}
 
 
-def _result(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
+def result_of(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: int) -> PromiseResult:
     """Returns the result of a promise. `is_undocumented`: some failure of it is not documented."""
-    verdict: PromiseVerdict
+    verdict: Verdict
     if cell.failed:
         verdict = "broken" if is_undocumented else "differs by design"
     elif not_run or undecided:
@@ -177,20 +175,13 @@ def _result(cell: PromiseCell, is_undocumented: bool, undecided: int, not_run: i
     return PromiseResult(verdict, cell.passed, cell.failed, cell.no_cap, cell.known, undecided, not_run)
 
 
-def _overall(results: Iterable[PromiseResult], is_whole: bool) -> OverallVerdict:
-    """Returns the worst verdict of a promise. What is not whole is never held."""
-    words = {each.verdict for each in results} | (set() if is_whole else {"incomplete"})
-    return next((each for each in WORST_FIRST if each in words), "untested")
-
-
 def _failures(
     engine: str, entries: Iterable[JournalEntry], met: Outcomes, asked: Asked
 ) -> Iterable[RequirementFailure]:
     """Yields what failed, of tests that are scored and that are not."""
-    own_ids = asked.requirements.by_current_id if asked.requirements else {}
     for each in entries:
         record = each.record
-        name = record and own_ids.get(record.requirement, record.requirement)
+        name = record and record.requirement
         outcome = name and (met.scored.get(name) or met.unscored.get(name))
         if record and name and outcome in ("failed", "known", "error"):
             headline = record.failure.headline if record.failure else each.report.partition("\n")[0]
@@ -200,7 +191,7 @@ def _failures(
             yield RequirementFailure(name, headline, shlex.join(command), record.failure)
 
 
-def _said(ledgers: Sequence[Ledger]) -> Ledger:
+def _statement(ledgers: Sequence[Ledger]) -> Ledger:
     """Returns what the engine states about itself: the first value of each field."""
     return Ledger(
         release=next((each.release for each in ledgers if each.release), None),
@@ -221,7 +212,7 @@ def title_of(engine: str, release: str | None, precision: str) -> str:
     return ", ".join(filter(None, (release, options, f"judged in {precision}" if precision else "")))
 
 
-def passed_on(verdict: EngineVerdict) -> EngineVerdict:
+def without_local_paths(verdict: EngineVerdict) -> EngineVerdict:
     """Returns the verdict without paths of this machine. Reasons that differed in a path alone become
     one.
     """

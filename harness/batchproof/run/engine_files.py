@@ -1,4 +1,5 @@
-"""Imports engines from Python files, each of which may import its neighbours.
+"""Imports the factories of engines from modules, and from Python files, each of which may import its
+neighbours.
 
 A process holds one module of a name. Where the folders of two engine files both hold a helper of one
 name, the second engine would run the helper of the first: that import is refused.
@@ -9,15 +10,56 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+
+from batchproof.api import Engine
+from batchproof.run.engine_names import engine_error
 
 _folders: list[Path] = []  # of engine files, as `sys.path` has them: searched last
 
 
 class TwoHelpersError(ImportError):
-    """Two engine files each have a helper of the same name beside them."""
+    """The folders of two engine files each hold a helper of the same name."""
+
+
+def load_factory(text: str, target: str) -> Callable[..., Engine]:
+    """Returns the factory of `pkg.mod:factory` or `path.py:factory`. `text` names the engine in errors.
+
+    Raises `UsageError` if it cannot be imported, or is no factory.
+    """
+    module_name, _, attribute = target.rpartition(":")
+    is_file = module_name.endswith(".py")
+    if is_file and not Path(module_name).resolve().is_file():
+        where = "" if Path(module_name).is_absolute() else f" in {str(Path.cwd())!r}"
+        raise engine_error(text, f"there is no file {module_name!r}{where}")
+    try:
+        module = engine_module(Path(module_name)) if is_file else importlib.import_module(module_name)
+    except TwoHelpersError as error:
+        raise engine_error(text, str(error)) from None
+    except (Exception, SystemExit) as error:
+        what = f"{'running' if is_file else 'importing'} {module_name!r}"
+        raise engine_error(text, f"{what} raised {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        callables = [
+            name
+            for name, value in vars(module).items()
+            if callable(value)
+            and not name.startswith("_")
+            and getattr(value, "__module__", None) == module.__name__
+        ]
+        listed = ", ".join(callables) or "none"
+        raise engine_error(
+            text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}"
+        )
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        kind = type(factory).__name__
+        rule = "a factory(model, config) that returns an engine"
+        raise engine_error(text, f"{attribute!r} is a {kind}, but must be {rule}")
+    return factory
 
 
 def engine_module(path: Path) -> ModuleType:

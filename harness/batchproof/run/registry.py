@@ -1,78 +1,44 @@
 """Resolves the text behind `--engine` to a factory.
 
-This is the only module that imports from `implementations/`. It also finds the engines of other
-packages: each names its factories in the entry-point group `batchproof.engines`.
+This is the only module that imports from `implementations/`.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import json
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from batchproof.api import Engine, EngineFactory
 from batchproof.errors import UsageError
-from batchproof.run.engine_files import TwoHelpersError, engine_module
+from batchproof.run.engine_files import load_factory
+from batchproof.run.engine_names import (
+    COARSE_PREFIX,
+    COMMAND_PREFIX,
+    FAULT_PREFIX,
+    ODD_PREFIX,
+    PACKAGE,
+    REFERENCE,
+    SET_PREFIX,
+    engine_error,
+    has_own_process,
+    target_of,
+)
+from batchproof.run.engine_options import check_options, parse_options
 from batchproof.validation.values import near
 
-PACKAGE = "batchproof_engines"
-REFERENCE = "reference"  # its answers are the specification
-OWN = {
-    REFERENCE: "batchproof_engines.reference:reference",
-    "static": "batchproof_engines.static:static",
-    "ragged": "batchproof_engines.ragged.engine:ragged",
-    "paged": "batchproof_paged:paged",
-}
-RELEASED = "batchproof_engines.adapters.released"  # a folder for each engine
-
-
-def _released_names() -> list[str]:
-    """Returns the folders that describe one. The package that holds them is not imported, since it
-    brings torch along."""
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None, f"{PACKAGE} is installed with this package"
-    assert spec.origin is not None, f"{PACKAGE} has a file"
-    folder = Path(spec.origin).parent / "adapters" / "released"
-    return sorted(path.parent.name for path in folder.glob("*/engine.toml"))
-
-
-PEERS = {  # adapters to released engines: they run only when they are named
-    "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
-    "generate-static": "batchproof_engines.adapters.generate_static:generate_static",
-    "openai": "batchproof_engines.adapters.openai:openai",
-    **{name: f"{RELEASED}:{name}" for name in _released_names()},
-}
-IN_PROCESS = {*OWN, "transformers-cb", "generate-static"}
-BUILT_IN = OWN | PEERS
-BY_DEFAULT = list(OWN)
-ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
-FAULT_PREFIX = "fault:"
-ODD_PREFIX = "odd:"
-COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
-SET_PREFIX = "set:"  # honest, but set otherwise than asked for
 COLLECTIONS = {  # by prefix: what each of them is, and the module and the table that hold them
     FAULT_PREFIX: ("planted fault", "faulty", "FAULTS"),
     ODD_PREFIX: ("honest oddity", "odd", "ODDITIES"),
     COARSE_PREFIX: ("coarse engine", "coarse", "COARSE"),
     SET_PREFIX: ("engine set otherwise", "coarse", "SET"),
 }
-COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
-FACTORY = re.compile(r"[^-:\s][^:\s]*:[^:\s]+")  # and fault:NAME, but no id of a test
-FORMS = (
-    "a built-in or installed name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or "
-    "path.py:factory, "
-    "then ?key=value&key=value; or cmd:COMMAND LINE"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +60,9 @@ def resolve_engine(text: str) -> EngineSpec:
     if prefix is not None:
         factory = _planted(prefix, target)
     else:
-        factory = _load(text, target if ":" in target else _target_of(text, target))
-    _check_options(text, factory, options)
+        factory = load_factory(text, target if ":" in target else target_of(text, target))
+    check_options(text, factory, options)
     return EngineSpec(text, partial(factory, **options) if options else factory)
-
-
-def looks_like_engine(text: str) -> bool:
-    """Returns whether a word has the form of an engine's name. None is resolved."""
-    name = text.partition("?")[0]
-    is_named = name in BUILT_IN or bool(installed_engines(name))
-    return is_named or text.startswith(COMMAND_PREFIX) or bool(FACTORY.fullmatch(name))
-
-
-def has_own_process(text: str) -> bool:
-    """Returns whether the engine of this text works in another process than that of the tests."""
-    name = text.partition("?")[0]
-    return text.startswith(COMMAND_PREFIX) or name in BUILT_IN.keys() - IN_PROCESS
 
 
 def isolated(spec: EngineSpec, device: str) -> EngineSpec:
@@ -131,40 +84,9 @@ def source_of(spec: EngineSpec) -> Path:
     factory = spec.factory.func if isinstance(spec.factory, partial) else spec.factory
     file = inspect.getsourcefile(sys.modules.get(factory.__module__, type(factory)))
     if file is None:
-        raise _wrong(spec.name, "its factory has no Python source to change")
+        raise engine_error(spec.name, "its factory has no Python source to change")
     path = Path(file)
     return path.parent if path.name == "__init__.py" else path
-
-
-def installed_engines(name: str | None = None) -> list[EntryPoint]:
-    """Returns the engines that other installed packages name, or those of one name."""
-    found = entry_points(group=ENTRY_POINTS)
-    return sorted(found if name is None else found.select(name=name), key=lambda each: each.name)
-
-
-def _target_of(text: str, name: str) -> str:
-    """Returns module and factory of a plain name. Raises `UsageError` if it is unknown or ambiguous."""
-    targets = [BUILT_IN[name]] if name in BUILT_IN else []
-    installed = installed_engines(name)
-    targets += [entry.value for entry in installed]
-    if not targets and name.endswith(".py"):
-        raise UsageError(
-            f"--engine {text!r} names no factory: add it after a colon, such as {name}:Engine"
-        )
-    if not targets:
-        others = ", ".join(dict.fromkeys(entry.name for entry in installed_engines()))
-        raise UsageError(
-            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; "
-            f"installed packages name {others or 'none'}; give {FORMS}"
-        )
-    if len(targets) > 1:
-        owners = ["Batchproof itself"] if name in BUILT_IN else []
-        owners += [entry.dist.name if entry.dist else entry.value for entry in installed]
-        raise UsageError(
-            f"--engine {text!r} is ambiguous: {' and '.join(owners)} give an engine that name; "
-            f"name the factory instead, one of {', '.join(targets)}"
-        )
-    return targets[0]
 
 
 def collection(prefix: str) -> Mapping[str, Any]:
@@ -212,80 +134,3 @@ def _planted(prefix: str, target: str) -> Callable[..., Engine]:
         raise UsageError(f"--engine {target!r} is no {COLLECTIONS[prefix][0]}; {hint}")
     factory: Callable[..., Engine] = known[name].factory
     return factory
-
-
-def _load(text: str, target: str) -> Callable[..., Engine]:
-    module_name, _, attribute = target.rpartition(":")
-    is_file = module_name.endswith(".py")
-    if is_file and not Path(module_name).resolve().is_file():
-        where = "" if Path(module_name).is_absolute() else f" in {str(Path.cwd())!r}"
-        raise _wrong(text, f"there is no file {module_name!r}{where}")
-    try:
-        module = engine_module(Path(module_name)) if is_file else importlib.import_module(module_name)
-    except TwoHelpersError as error:
-        raise _wrong(text, str(error)) from None
-    except (Exception, SystemExit) as error:
-        what = f"{'running' if is_file else 'importing'} {module_name!r}"
-        raise _wrong(text, f"{what} raised {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        callables = [
-            name
-            for name, value in vars(module).items()
-            if callable(value)
-            and not name.startswith("_")
-            and getattr(value, "__module__", None) == module.__name__
-        ]
-        listed = ", ".join(callables) or "none"
-        raise _wrong(text, f"{module_name} has no attribute {attribute!r}; its callables are {listed}")
-    factory = getattr(module, attribute)
-    if not callable(factory):
-        kind = type(factory).__name__
-        rule = "a factory(model, config) that returns an engine"
-        raise _wrong(text, f"{attribute!r} is a {kind}, but must be {rule}")
-    return factory
-
-
-def _wrong(text: str, problem: str) -> UsageError:
-    return UsageError(f"--engine {text!r}: {problem}")
-
-
-def parse_options(text: str, query: str) -> dict[str, Any]:
-    """Returns `a=1&b=true` as keyword arguments: a value that is a JSON scalar is that, any other is a
-    text. Raises `UsageError`."""
-    options: dict[str, Any] = {}
-    for part in filter(None, query.split("&")):
-        key, equals, value = part.partition("=")
-        if not (key.isidentifier() and equals):
-            raise _wrong(text, f"option {part!r} must read key=value")
-        if key in options:
-            raise _wrong(text, f"option {key!r} is given twice")
-        if value in PYTHON_WORDS:
-            raise _wrong(text, f"option {key!r} is {value!r}; write {PYTHON_WORDS[value]!r}")
-        options[key] = _scalar(value)
-    return options
-
-
-PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-
-
-def _scalar(value: str) -> Any:
-    try:
-        read = json.loads(value)
-    except ValueError:
-        return value
-    return value if isinstance(read, list | dict) else read
-
-
-def _check_options(text: str, factory: Callable[..., Engine], options: Mapping[str, Any]) -> None:
-    """Raises `UsageError` unless all options are parameters of the factory after model and config."""
-    parameters = list(inspect.signature(factory).parameters.values())
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    names = [p.name for p in parameters if p not in positional[:2]]
-    for key in options:
-        if key not in names:
-            known = ", ".join(names) or "none"
-            raise _wrong(text, f"unknown option {key!r}; its factory takes {known}")
-    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in positional):
-        raise _wrong(text, "a factory takes (model, config), this one cannot")

@@ -33,9 +33,11 @@ from batchproof.records.triage import (
     TriageRecord,
     Verdict,
 )
+from batchproof.run.engine_names import has_own_process
+from batchproof.run.engine_options import parse_options
 from batchproof.run.invariance.serving import num_threads
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import has_own_process, parse_options, resolve_engine, server_engine
+from batchproof.run.registry import resolve_engine, server_engine
 from batchproof.triage.blinded import NUM_FAULTY, NUM_HONEST
 from batchproof.triage.confusion import confusion
 from batchproof.triage.engine_triage import triage_engine

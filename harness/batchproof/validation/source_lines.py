@@ -1,4 +1,4 @@
-"""Files that people write, and their lines, for complaints about what stands there."""
+"""Files that people write, and their lines, for errors about their content."""
 
 from __future__ import annotations
 

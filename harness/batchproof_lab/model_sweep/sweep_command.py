@@ -1,4 +1,4 @@
-"""`python -m batchproof models`: which causal LMs of transformers does an engine serve, and does it
+"""`batchproof lab models`: which causal LMs of transformers does an engine serve, and does it
 refuse the others when it is built? Every type of the library is tried as a tiny random model."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 if nothing is WRONG, else 1. A sweep over some types, of another engine than the
     default, or stopped with Ctrl-C is written to `models-partial.*`."""
     known = model_types()
-    types = choices.chosen(arguments.types, known, "causal LM of this version of transformers")
+    types = choices.select_names(arguments.types, known, "causal LM of this version of transformers")
     _try(arguments.engine)
     output = choices.writable(arguments.output)
     asked = {"types": types, "engine": arguments.engine, "seed": arguments.seed}

@@ -1,4 +1,4 @@
-"""`batchproof mutants ENGINE...`: random one-point mutants of an engine before the suite.
+"""`batchproof lab mutants ENGINE...`: random one-point mutants of an engine before the suite.
 
 A run is a file of `results/mutants/`: the mutants that were drawn, and what the journals hold of them.
 People judge the survivors of all runs in `judged.yaml` beside them; without an engine the command
@@ -95,7 +95,7 @@ def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
     """Tries the mutants, each by a few quick tests and then, if these miss it, by all."""
     path, engines = folder / f"{arguments.name}.json", tuple(arguments.engines)
     models = tuple(
-        choices.chosen(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
+        choices.select_names(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
     )
     suite = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
     is_new = arguments.anew or not path.exists()

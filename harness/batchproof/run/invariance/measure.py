@@ -11,6 +11,7 @@ from batchproof.findings.finding_text import headline
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.machine_paths import without_machine_paths
 from batchproof.requirements.promises import Promise
+from batchproof.run.engine_names import has_own_process
 from batchproof.run.failures import ConformanceFailure, HangFailure
 from batchproof.run.invariance.axes import Axis
 from batchproof.run.invariance.control import failed_control
@@ -18,7 +19,7 @@ from batchproof.run.invariance.grades import Graded, graded
 from batchproof.run.invariance.serving import Served, serve_setting
 from batchproof.run.invariance.settings import Comparison, Contents
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import EngineSpec, has_own_process
+from batchproof.run.registry import EngineSpec
 from batchproof.run.time_limit import contained
 from batchproof.run.trial import Trial
 

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchproof.judgement.recording import Recording, read_recording
-from batchproof.judgement.upstream_report import UpstreamReport, UpstreamReports
 from batchproof.records.markdown import header, line
+from batchproof_lab.reports.recording import Recording, read_recording
+from batchproof_lab.reports.upstream_report import UpstreamReport, UpstreamReports
 
 INDEX = """# Reports for upstream
 
 Each page reports one defect of a released library to its maintainers: a script that needs the library
 alone, what it printed here, what it should print, and the public threads that were found. None has been
-sent; before one is, look for newer threads. `batchproof reports` writes these pages from
+sent; before one is, look for newer threads. `batchproof lab reports` writes these pages from
 `../reports.yaml`, the scripts in `../reproductions/` and their recorded outputs.
 
 Wrong answers come first: valid requests that are answered wrongly and silently. Then what takes other

@@ -1,4 +1,4 @@
-"""`python -m batchproof reports`: writes the reports on defects of released libraries, ready to send.
+"""`batchproof lab reports`: writes the reports on defects of released libraries, ready to send.
 
 Nothing is sent.
 """
@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 from batchproof.errors import UsageError
-from batchproof.judgement.issues import DEFAULT_ISSUES
-from batchproof.judgement.recording import record, recording_of
-from batchproof.judgement.report_pages import pages
-from batchproof.judgement.upstream_report import UpstreamReport, UpstreamReports, read_reports
 from batchproof.records.file_kinds import replace_text
+from batchproof.requirements.issues import DEFAULT_ISSUES
 from batchproof.run.registry import released_engines
+from batchproof_lab.reports.recording import record, recording_of
+from batchproof_lab.reports.report_pages import pages
+from batchproof_lab.reports.upstream_report import UpstreamReport, UpstreamReports, read_reports
 
 FOLDER = DEFAULT_ISSUES.parent
 

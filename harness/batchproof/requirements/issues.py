@@ -16,7 +16,7 @@ That is written down once, in `results/engines/findings.yaml`, a list of
           facts: {shortest_prompt: {at_most: 1}}
       cause: ...                    why it happens, with its source
       threads: [https://...]        where it is known in public; may be left out
-      scripts: [reproductions/x.py] show it with the library alone, beside that file; may be left out
+      scripts: [reproductions/x.py] show it with the library alone; may be left out
       reports: [x]                  of a defect: its reports to the maintainers (`upstream_report.py`)
 
 All that a match names must hold; a list is a choice. Names and facts are those of the failure's record,

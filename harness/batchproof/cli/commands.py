@@ -1,0 +1,70 @@
+"""Tables of commands: how the one that is asked for is found, parsed and run.
+
+A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of the
+command asked for is imported, since most of them bring torch along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from batchproof.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Names the module of a command, says what it is for, and holds the commands below it."""
+
+    module: str
+    purpose: str
+    below: Mapping[str, Command] = field(default_factory=dict)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Reports wrong arguments in one sentence instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def run_command(
+    commands: Mapping[str, Command], argv: Sequence[str], prog: str, purpose: str, epilog: str = ""
+) -> int:
+    """Runs the command that `argv` begins with and returns its exit code. Raises `UsageError` if it is
+    unknown or its arguments are wrong."""
+    name = argv[0] if argv else ""
+    command = commands.get(name)
+    if command is not None and argv[1:2] and argv[1] in command.below:
+        return run_command(command.below, argv[1:], f"{prog} {name}", command.purpose)
+    parser = CommandParser(prog=prog, description=purpose, epilog=epilog)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for each, known in commands.items():
+        subparser = subparsers.add_parser(
+            each,
+            help=known.purpose,
+            description=known.purpose,
+            epilog=_below(prog, each, known),
+            allow_abbrev=False,
+        )
+        if each == name:
+            _module(known).add_arguments(subparser)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown and "arguments" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if unknown:  # what comes before the first argument that is no option
+        arguments.arguments = [*unknown, *arguments.arguments]
+    exit_code: int = _module(commands[arguments.command]).run(arguments)
+    return exit_code
+
+
+def _below(prog: str, name: str, command: Command) -> str | None:
+    each = [f"`{prog} {name} {below}`: {found.purpose}" for below, found in command.below.items()]
+    return f"See also {'; '.join(each)}." if each else None
+
+
+def _module(command: Command) -> Any:
+    return importlib.import_module(command.module)

@@ -1,0 +1,107 @@
+"""The names of engines: those built in, those of installed packages, and the forms of their texts.
+
+No engine is imported. Other packages name their factories in the entry-point group
+`batchproof.engines`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from batchproof.errors import UsageError
+
+PACKAGE = "batchproof_engines"
+REFERENCE = "reference"  # its answers are the specification
+OWN = {
+    REFERENCE: "batchproof_engines.reference:reference",
+    "static": "batchproof_engines.static:static",
+    "ragged": "batchproof_engines.ragged.engine:ragged",
+    "paged": "batchproof_paged:paged",
+}
+RELEASED = "batchproof_engines.adapters.released"  # a folder for each engine
+
+
+def _released_names() -> list[str]:
+    """Returns the folders that describe one. The package that holds them is not imported, since it
+    brings torch along."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None, f"{PACKAGE} is installed with this package"
+    assert spec.origin is not None, f"{PACKAGE} has a file"
+    folder = Path(spec.origin).parent / "adapters" / "released"
+    return sorted(path.parent.name for path in folder.glob("*/engine.toml"))
+
+
+PEERS_HERE = {  # in the process of the tests
+    "transformers-cb": "batchproof_engines.adapters.transformers_cb:transformers_cb",
+    "generate-static": "batchproof_engines.adapters.generate_static:generate_static",
+}
+PEERS_ELSEWHERE = {  # in a process of their own
+    "openai": "batchproof_engines.adapters.openai:openai",
+    **{name: f"{RELEASED}:{name}" for name in _released_names()},
+}
+PEERS = PEERS_HERE | PEERS_ELSEWHERE  # adapters to released engines: they run only when they are named
+BUILT_IN = OWN | PEERS
+BY_DEFAULT = list(OWN)
+ENTRY_POINTS = "batchproof.engines"  # group; an entry is `name = "pkg.mod:factory"`
+FAULT_PREFIX = "fault:"
+ODD_PREFIX = "odd:"
+COARSE_PREFIX = "coarse:"  # honest, but rounds more than the model as it is served
+SET_PREFIX = "set:"  # honest, but set otherwise than asked for
+COMMAND_PREFIX = "cmd:"  # all behind it is a command line: it has no options
+FACTORY = re.compile(r"[^-:\s][^:\s]*:[^:\s]+")  # and fault:NAME, but no id of a test
+FORMS = (
+    "a built-in or installed name, fault:NAME, odd:NAME, coarse:NAME, set:NAME, pkg.mod:factory or "
+    "path.py:factory, "
+    "then ?key=value&key=value; or cmd:COMMAND LINE"
+)
+
+
+def engine_error(text: str, problem: str) -> UsageError:
+    """Returns the error to raise about the engine of this text."""
+    return UsageError(f"--engine {text!r}: {problem}")
+
+
+def looks_like_engine(text: str) -> bool:
+    """Returns whether a word has the form of an engine's name. None is resolved."""
+    name = text.partition("?")[0]
+    is_named = name in BUILT_IN or bool(installed_engines(name))
+    return is_named or text.startswith(COMMAND_PREFIX) or bool(FACTORY.fullmatch(name))
+
+
+def has_own_process(text: str) -> bool:
+    """Returns whether the engine of this text works in another process than that of the tests."""
+    return text.startswith(COMMAND_PREFIX) or text.partition("?")[0] in PEERS_ELSEWHERE
+
+
+def installed_engines(name: str | None = None) -> list[EntryPoint]:
+    """Returns the engines that other installed packages name, or those of one name."""
+    found = entry_points(group=ENTRY_POINTS)
+    return sorted(found if name is None else found.select(name=name), key=lambda each: each.name)
+
+
+def target_of(text: str, name: str) -> str:
+    """Returns module and factory of a plain name. Raises `UsageError` if it is unknown or ambiguous."""
+    targets = [BUILT_IN[name]] if name in BUILT_IN else []
+    installed = installed_engines(name)
+    targets += [entry.value for entry in installed]
+    if not targets and name.endswith(".py"):
+        raise UsageError(
+            f"--engine {text!r} names no factory: add it after a colon, such as {name}:Engine"
+        )
+    if not targets:
+        others = ", ".join(dict.fromkeys(entry.name for entry in installed_engines()))
+        raise UsageError(
+            f"--engine {text!r} is no engine: built in are {', '.join(BUILT_IN)}; "
+            f"installed packages name {others or 'none'}; give {FORMS}"
+        )
+    if len(targets) > 1:
+        owners = ["Batchproof itself"] if name in BUILT_IN else []
+        owners += [entry.dist.name if entry.dist else entry.value for entry in installed]
+        raise UsageError(
+            f"--engine {text!r} is ambiguous: {' and '.join(owners)} give an engine that name; "
+            f"name the factory instead, one of {', '.join(targets)}"
+        )
+    return targets[0]

@@ -1,0 +1,43 @@
+"""`batchproof lab NAME`: the commands that check the suite itself; `python -m batchproof_lab` is the
+same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from batchproof.__main__ import main
+from batchproof.cli.commands import Command, run_command
+
+PURPOSE = "Checks the suite itself, in a checkout."
+COMMANDS = {
+    "faults": Command(
+        "batchproof_lab.faults_command",
+        "run the suite on every planted fault and write the kill table",
+    ),
+    "honest": Command(
+        "batchproof_lab.honest_command", "look for false alarms: honest engines on many workloads"
+    ),
+    "mutants": Command(
+        "batchproof_lab.mutation.mutants_command",
+        "change an engine at one point, many times, and list the changes that no test sees",
+    ),
+    "models": Command(
+        "batchproof_lab.model_sweep.sweep_command",
+        "find the causal LMs of transformers that an engine serves",
+    ),
+    "reports": Command(
+        "batchproof_lab.reports.reports_command",
+        "write the reports on defects of released libraries to their maintainers",
+    ),
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command and returns its exit code. Raises `UsageError`."""
+    return run_command(COMMANDS, argv, "batchproof lab", PURPOSE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["lab", *sys.argv[1:]]))
