@@ -29,7 +29,7 @@ from batchproof.bench.drive import Round, serve_at_once
 from batchproof.bench.reading import INVALID, UNVERIFIED, VALID
 from batchproof.bench.verification import Verifier, blaming, judging
 from batchproof.errors import EngineHang, UnsupportedModelError
-from batchproof.run.registry import REFERENCE
+from batchproof.run.engine_names import REFERENCE
 from batchproof.run.trial import Trial
 from batchproof.statistics import fit_line
 
