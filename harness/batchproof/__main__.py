@@ -66,9 +66,8 @@ COMMANDS = {
     "replay": Command(
         "batchproof.replay.replay_command", "run again a failure that --repro has written"
     ),
-    "report": Command("batchproof.report", "draw one HTML page from result files"),
     "site": Command(
-        "batchproof.report.site", "write verdicts, benchmarks and grades as static pages to a folder"
+        "batchproof.site", "write verdicts, findings, benchmarks and grades as static pages to a folder"
     ),
     "compare": Command(
         "batchproof.bench.compare_files", "say whether the second of two result files is slower"

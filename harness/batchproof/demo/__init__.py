@@ -15,8 +15,8 @@ from batchproof.demo import logs, pages
 from batchproof.demo.experiment import LETTERS, Experiment, judge, make_experiment, run_timed
 from batchproof.demo.prose import many, quoted
 from batchproof.drawing.picture import standalone
-from batchproof.drawing.timeline import Timeline
-from batchproof.drawing.timeline_svg import timeline_picture
+from batchproof.timeline import Timeline
+from batchproof.timeline_svg import timeline_picture
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED

@@ -11,7 +11,7 @@ from typing import cast
 from batchproof.api import Completion, EngineConfig, Limits, Request, StepRecord, TracingEngine
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise
-from batchproof.drawing.timeline import Timeline, build_timeline, waves
+from batchproof.timeline import Timeline, build_timeline, waves
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from batchproof.api import StepRecord
 from batchproof.demo.experiment import Experiment, TimedRun
 from batchproof.demo.prose import listed, prose, span
-from batchproof.drawing.timeline import IDLE, Cell, num_refills, waves
+from batchproof.timeline import IDLE, Cell, num_refills, waves
 
 LOG_MARGIN = 11  # what stands in front of a step's cells
 

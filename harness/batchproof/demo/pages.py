@@ -9,8 +9,8 @@ from batchproof.api import MaskingEngine, RowRecord, StepRecord
 from batchproof.demo.experiment import Experiment, Judgement, TimedRun, num_tokens
 from batchproof.demo.prose import many, prose, quoted, shortened
 from batchproof.drawing.mask_text import draw_mask, token_row
-from batchproof.drawing.timeline import IDLE, Timeline, is_prefill, num_refills
-from batchproof.drawing.timeline_text import draw_timelines
+from batchproof.timeline import IDLE, Timeline, is_prefill, num_refills
+from batchproof.timeline_text import draw_timelines
 
 
 def heading(case: Experiment, width: int) -> list[str]:
