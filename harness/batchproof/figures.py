@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 # name -> (light, dark). Series are Paul Tol's "bright" scheme, distinct with any kind of colour vision.
 THEME = {
@@ -97,7 +98,7 @@ class Chart:
     def _svg(self, note: str) -> str:
         with mpl.rc_context(SETTINGS | {"svg.hashsalt": self.title}):
             size = (self.width / POINTS_PER_INCH, self.height / POINTS_PER_INCH)
-            figure = Figure(size, layout="constrained")
+            figure = Figure(size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
             self.draw(figure)
             if note:
                 figure.suptitle(self.title, x=0.01, ha="left", fontweight="bold")

@@ -8,12 +8,10 @@ everything that is printed or drawn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from batchproof.api import RowRecord, StepRecord
-
-IDLE = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,78 +24,37 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """Returns the request with the kind and number of its tokens."""
+        """The request with the kind and number of its tokens."""
         kind = "PREFILL" if self.is_prefill else "decode"
         return f"{self.request} {kind}({self.num_tokens})"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Consecutive steps in which one slot serves one request: prefill steps, then decode steps."""
-
-    slot: int
-    start: int
-    request: str
-    prefill: tuple[tuple[int, int], ...]  # of each step: prompt tokens, and tokens computed with pads
-    num_decodes: int
-
-    @property
-    def num_steps(self) -> int:
-        """Returns the number of steps."""
-        return len(self.prefill) + self.num_decodes
-
-    @property
-    def end(self) -> int:
-        """Returns the step after the last one."""
-        return self.start + self.num_steps
-
-    def cells(self) -> list[Cell]:
-        """Returns the cell of each step."""
-        prefill = [Cell(self.request, num_tokens, True) for num_tokens, _ in self.prefill]
-        return prefill + [Cell(self.request, 1, False)] * self.num_decodes
-
-    def extended(self, row: RowRecord, *, by_prefill: bool) -> Span:
-        """Returns the span with one more step."""
-        if by_prefill:
-            return replace(self, prefill=(*self.prefill, (row.query_len, row.query_len)))
-        return replace(self, num_decodes=self.num_decodes + 1)
-
-
-@dataclass(frozen=True, slots=True)
 class Timeline:
-    """All spans of a run. `barriers` are the steps after which a whole wave had to be over."""
+    """All slots, step by step; None where a slot is idle. `barriers` are the steps after which a whole
+    wave had to be over."""
 
     num_slots: int
-    num_steps: int
-    spans: tuple[Span, ...]
+    steps: tuple[tuple[Cell | None, ...], ...]
     barriers: tuple[int, ...] = ()
 
     @property
     def num_slot_steps(self) -> int:
-        """Returns the number of slots times the number of steps."""
-        return self.num_slots * self.num_steps
+        return self.num_slots * len(self.steps)
 
     @property
     def num_busy(self) -> int:
-        """Returns the number of slot-steps that fed a token of a request."""
-        return sum(span.num_steps for span in self.spans)
+        """The number of slot-steps that fed a token of a request."""
+        return sum(cell is not None for cells in self.steps for cell in cells)
 
     @property
     def occupancy(self) -> float:
-        """Returns the share of busy slot-steps among all slot-steps."""
-        return self.num_busy / self.num_slot_steps if self.num_steps else 0.0
+        """The share of busy slot-steps among all slot-steps."""
+        return self.num_busy / self.num_slot_steps if self.steps else 0.0
 
     def row(self, slot: int) -> list[Cell | None]:
-        """Returns one slot through all steps; None where it is idle."""
-        cells: list[Cell | None] = [None] * self.num_steps
-        for span in self.spans:
-            if span.slot == slot:
-                cells[span.start : span.end] = span.cells()
-        return cells
-
-    def steps(self) -> list[tuple[Cell | None, ...]]:
-        """Returns all slots, step by step."""
-        return list(zip(*map(self.row, range(self.num_slots)), strict=True))
+        """Returns one slot through all steps."""
+        return [cells[slot] for cells in self.steps]
 
 
 def assign_slots(trace: Sequence[StepRecord], num_slots: int) -> list[dict[str, int]]:
@@ -129,23 +86,14 @@ def build_timeline(
     prompt_lens: Mapping[str, int],
     barriers: Sequence[int] = (),
 ) -> Timeline:
-    """Returns the timeline of a trace. A pause, or a prompt fed again, begins another span."""
-    done: list[Span] = []
-    current: dict[int, Span] = {}
-    for step, (record, slots) in enumerate(zip(trace, assign_slots(trace, num_slots), strict=True)):
+    steps = []
+    for record, slots in zip(trace, assign_slots(trace, num_slots), strict=True):
+        cells: list[Cell | None] = [None] * num_slots
         for row in record.rows:
-            slot = slots[row.request_id]
             by_prefill = is_prefill(row, prompt_lens[row.request_id])
-            span = current.get(slot)
-            if (
-                span is None
-                or (span.request, span.end) != (row.request_id, step)
-                or (by_prefill and span.num_decodes)
-            ):
-                done += [span] if span else []
-                span = Span(slot, step, row.request_id, (), 0)
-            current[slot] = span.extended(row, by_prefill=by_prefill)
-    return Timeline(num_slots, len(trace), (*done, *current.values()), tuple(barriers))
+            cells[slots[row.request_id]] = Cell(row.request_id, row.query_len, by_prefill)
+        steps.append(tuple(cells))
+    return Timeline(num_slots, tuple(steps), tuple(barriers))
 
 
 def is_prefill(row: RowRecord, prompt_len: int) -> bool:

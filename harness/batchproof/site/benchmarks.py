@@ -37,10 +37,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """All that is shown of a benchmark file. `note` says where its figures come from."""
+    """All that is shown of a benchmark file. `about` says when and on what it was
+    measured."""
 
     name: str
-    note: str
+    about: str
     facts: tuple[Fact, ...]
     comparisons: tuple[Comparison, ...]
     ratios: Chart | None
@@ -69,8 +70,8 @@ def _benchmark(file: BenchmarkFile) -> Benchmark:
     }
     return Benchmark(
         file.path.name,
-        f"{where}, {file.made.date}, {file.path.name}",
-        tuple(_facts(file)),
+        f"{where}, {file.made.date}",
+        tuple(facts_of(file)),
         tuple(map(_comparison, comparisons)),
         ratio_chart({title: lines for title, lines in ratios.items() if lines}, colours),
         throughput_chart(panels, colours),
@@ -170,7 +171,8 @@ def _over_first(row: Data, comparison: Data) -> str:
     return ratios[row["engine"]].figures() if row["engine"] in ratios else "-"
 
 
-def _facts(file: BenchmarkFile) -> list[Fact]:
+def facts_of(file: BenchmarkFile) -> list[Fact]:
+    """Returns what a file states about its origin."""
     made, header = file.made, file.data["header"]
     device = header["device"]
     driver = f", driver {device['driver']}" if device.get("driver") else ""

@@ -26,7 +26,7 @@ def write_markdown(path: Path) -> list[Path]:
     pictures = {path.with_name(f"{path.stem}{end}.svg"): each for end, each in charts.items() if each}
     lines = [*_head(shown)]
     for picture, chart in pictures.items():
-        replace_text(picture, chart.standalone(shown.note))
+        replace_text(picture, chart.standalone(f"{shown.about}, {shown.name}"))
         lines += ["", f"![{chart.title}]({picture.name})", "", chart.caption]
     lines += [each for comparison in shown.comparisons for each in _comparison(comparison)]
     page = path.with_suffix(".md")

@@ -126,6 +126,7 @@ def comparison(
             "max_speedup_over_static": {"by_steps": steps.get("static", least) / least, "by_rows": 2.6},
         },
         "model": {"name": "tiny", "dtype": dtype, "num_parameters": 5_200_000, "load_s": 0.1},
+        "clock": clock,
         "rows": rows,
         "ratios": [_ratio(each, rows[0], clock) for each in rows[1:]],
     }
