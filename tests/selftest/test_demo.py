@@ -19,7 +19,7 @@ from batchproof.demo.experiment import TimedRun, judge, make_experiment
 from batchproof.demo.pages import draw_timelines, letters
 from batchproof.demo.prose import quoted, shortened
 from batchproof.places import ROOT
-from batchproof.timeline import Cell, Timeline, assign_slots, build_timeline, num_refills, waves
+from batchproof.run.timeline import Cell, Timeline, assign_slots, build_timeline, num_refills, waves
 from tests.selftest.conftest import oracle_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

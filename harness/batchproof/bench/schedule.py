@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from batchproof.api import Request, StepRecord
-from batchproof.timeline import assign_slots, is_prefill
+from batchproof.run.timeline import assign_slots, is_prefill
 
 MAX_STEPS_KEPT = 5000  # longer runs keep no step-by-step picture
 

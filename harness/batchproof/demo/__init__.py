@@ -22,7 +22,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.records.file_kinds import replace_text
 from batchproof.run.devices import make_current
 from batchproof.run.registry import reference_factory
-from batchproof.timeline import Timeline
+from batchproof.run.timeline import Timeline
 
 # Prompts and caps, short beside long: with equal ones static waves would lose nothing.
 EXAMPLES = (

@@ -17,7 +17,7 @@ from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
 from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
-from batchproof.timeline import Timeline, build_timeline, waves
+from batchproof.run.timeline import Timeline, build_timeline, waves
 
 LETTERS = ascii_uppercase  # each names one request, which limits requests and slots to 26
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from batchproof.api import StepRecord
 from batchproof.demo.experiment import Experiment, TimedRun
 from batchproof.demo.prose import IDLE, listed, prose, span
-from batchproof.timeline import Cell, num_refills, waves
+from batchproof.run.timeline import Cell, num_refills, waves
 
 
 def static_log(case: Experiment, run: TimedRun, width: int) -> list[str]:

@@ -8,7 +8,7 @@ from math import ceil
 
 from batchproof.demo.experiment import Experiment, Judgement, TimedRun, num_tokens
 from batchproof.demo.prose import IDLE, many, prose, quoted, shortened
-from batchproof.timeline import Cell, Timeline, num_refills
+from batchproof.run.timeline import Cell, Timeline, num_refills
 
 
 def heading(case: Experiment, width: int) -> list[str]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from batchproof.figures import LIGHT, Chart
-from batchproof.timeline import Timeline
+from batchproof.run.timeline import Timeline
 
 # Requests: Paul Tol's "muted" scheme.
 COLOURS = (
