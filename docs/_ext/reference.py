@@ -15,11 +15,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
-from typing import Any, get_args, get_type_hints
-
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from batchproof import records
 from batchproof.__main__ import COMMANDS
@@ -31,6 +27,10 @@ from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
 
 CONTRACT = ("batchproof.api", "batchproof.decoding.sampling", "batchproof.decoding.speculation")
 TEST = re.compile(r"pytest\.mark\.promise\((.*?)\)|^def test_(\w+)", re.MULTILINE)
@@ -126,19 +126,18 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
-class Reference(SphinxDirective):
-    """`{reference} PART`: the part, parsed as Markdown."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Returns the nodes of the part. Raises `KeyError` for one that does not exist."""
-        self.env.note_reread()  # the code may have changed
-        text = "\n\n".join(PARTS[self.arguments[0]]())
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Registers the directive."""
+    """Registers the directive `{reference} PART`: the part, parsed as Markdown."""
+    from sphinx.util.docutils import SphinxDirective  # noqa: PLC0415 (only where the site is built)
+
+    class Reference(SphinxDirective):
+        required_arguments = 1
+
+        def run(self) -> list[nodes.Node]:
+            """Returns the nodes of the part. Raises `KeyError` for one that does not exist."""
+            self.env.note_reread()  # the code may have changed
+            text = "\n\n".join(PARTS[self.arguments[0]]())
+            return self.parse_text_to_nodes(text, allow_section_headings=True)
+
     app.add_directive("reference", Reference)
     return {"parallel_read_safe": True}

@@ -13,6 +13,7 @@ from batchproof.places import ROOT
 from batchproof.requirements.promises import Promise
 from batchproof_lab.suite_run import run_suite
 from docs._ext.outside_links import rewritten
+from docs._ext.reference import PARTS
 from docs.check_tutorial import TUTORIAL, Block, PageError, blocks, differs, write
 
 DOCS = ROOT / "docs"
@@ -96,9 +97,6 @@ def test_a_link_out_of_the_docs_leads_to_the_source_or_is_plain_text(
 
 
 def test_each_part_of_the_reference_is_made() -> None:
-    pytest.importorskip("sphinx", reason="the site of the docs is built with the extra `docs`")
-    from docs._ext.reference import PARTS
-
     texts = {name: "\n".join(part()) for name, part in PARTS.items()}
     for promise in Promise:
         section = texts["promises"].partition(f"## {promise}\n")[2].partition("\n## ")[0]
