@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +29,7 @@ def timeline_chart(timelines: Mapping[str, Timeline]) -> Chart:
 
     def draw(figure: Figure) -> None:
         heights = [each.num_slots for each in timelines.values()]
-        panels = figure.subplots(
+        panels: Any = figure.subplots(
             len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
         )
         for axes, (heading, timeline) in zip(panels.flat, timelines.items(), strict=True):

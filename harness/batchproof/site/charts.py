@@ -105,7 +105,7 @@ def throughput_chart(panels: Panels, colours: Mapping[str, int]) -> Chart | None
     most = max(map(len, panels.values()))
 
     def draw(figure: Figure) -> None:
-        all_axes = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+        all_axes: list[Axes] = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
         for axes, (title, bars) in zip(all_axes, panels.items(), strict=False):
             axes.set_title(title)
             _draw_panel(axes, bars, colours)
