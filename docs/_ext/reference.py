@@ -9,91 +9,84 @@ stands for what `contract()` below returns, and so for each other part.
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any, get_args, get_type_hints
-
-import source_text as source
-from docutils import nodes
-from promise_text import promises
-from source_text import code, table
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from batchproof import records
 from batchproof.__main__ import COMMANDS, PLUMBING
 from batchproof.cli.commands import Command
+from batchproof.findings.finding import Rule
+from batchproof.findings.rule_texts import TEMPLATES
+from batchproof.places import SUITE
 from batchproof.plugin.options import pytest_addoption
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.journal import JournalKind
+from batchproof.requirements.promises import Promise
+from batchproof.run.registry import faults
 from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
+
 CONTRACT = ("batchproof.api", "batchproof.decoding.sampling", "batchproof.decoding.speculation")
+TEST = re.compile(r"pytest\.mark\.promise\((.*?)\)|^def test_(\w+)", re.MULTILINE)
+
+
+def code_block(text: str, language: str = "python") -> str:
+    return f"```{language}\n{text.strip()}\n```"
 
 
 def contract() -> Iterator[str]:
-    """Yields every public class and function of the contract, in the order of the source."""
+    """Yields the source of the contract: its docstrings and comments are the reference."""
     for name in CONTRACT:
-        module = importlib.import_module(name)
-        tree = source.tree_of(module)
-        yield f"## `{name}`\n\n{source.documented(tree)}"
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                yield from _definition(node, module)
+        yield f"## `{name}`\n\n{code_block(inspect.getsource(importlib.import_module(name)))}"
 
 
-def _definition(node: ast.ClassDef | ast.FunctionDef, module: ModuleType) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef):
-        yield f"### `{node.name}`\n\n```python\n{source.signature(node)}\n```"
-        yield source.documented(node)
-        return
-    yield f"### `{node.name}`\n\n{source.documented(node)}"
-    rows = list(source.fields_of(node, Path(inspect.getfile(module))))
-    if rows:
-        cells = [(code(each.name), code(each.kind), code(each.default), each.comment) for each in rows]
-        is_enum = not any(each.kind for each in rows)
-        head = ("member", "", "value") if is_enum else ("field", "type", "default")
-        yield table((*head, "meaning"), cells)
-    for method in node.body:
-        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-            said = source.documented(method).replace("\n", "\n  ")
-            yield f"`{source.signature(method)}`\n: {said}"
+def promises() -> Iterator[str]:
+    """Yields each promise with the rules that find it broken, its tests, and the bugs behind it."""
+    tests = [
+        each for path in sorted(SUITE.glob("test_*.py")) for each in _tests(path.read_text("utf-8"))
+    ]
+    planted = list(faults().values())
+    for promise in Promise:
+        threads = sorted({each.thread for each in planted if each.promise is promise})
+        yield f"## {promise}\n\n> {promise.sentence}"
+        rules = [each for each in Rule if each.promise is promise and each in TEMPLATES]
+        if not rules:
+            raise ValueError(f"no rule can find {promise} broken")
+        yield "\n".join(f"* rule `{each.id}`: `{TEMPLATES[each][0]}`" for each in rules)
+        yield "\n".join(f"* test: {name}" for names, name in tests if f'"{promise.id}"' in names)
+        yield f"Planted faults are modelled on {', '.join(threads) or 'no public report'}."
+
+
+def _tests(source: str) -> Iterator[tuple[str, str]]:
+    """Yields promises and name of each test of a module; a mark holds up to the next one."""
+    marked = ""
+    for names, test in TEST.findall(source):
+        marked = names or marked
+        if test:
+            yield marked, test.replace("_", " ")
 
 
 def files() -> Iterator[str]:
     """Yields every kind of result file and journal, with the records it is made of, each once."""
     shown: list[type] = []
-    for kind in _file_kinds():
-        title = kind.schema.partition("/")[0].removeprefix("batchproof.").replace("-", " ")
-        yield f"## {getattr(kind, 'what', title)}\n\nSchema `{kind.schema}`."
+    modules = [each.name for each in pkgutil.iter_modules(records.__path__, "batchproof.records.")]
+    values = [value for name in modules for value in vars(importlib.import_module(name)).values()]
+    kinds = {each.schema: each for each in values if isinstance(each, FileKind | JournalKind)}
+    for schema, kind in sorted(kinds.items()):
         roots = [kind.head, kind.entry] if isinstance(kind, JournalKind) else [kind.record]
-        if isinstance(kind, JournalKind):
-            head, entry = (each.__name__ for each in roots)
-            yield f"The first line holds `schema` and a `{head}`, each further line one `{entry}`."
-        else:
-            yield f"One JSON object: `schema`, and the keys of a `{roots[0].__name__}`."
+        yield f"## `{schema}`\n\n" + ("Lines" if isinstance(kind, JournalKind) else "One JSON object")
         num_known = len(shown)
         for root in roots:
             _collect(root, shown)
-        for record in shown[num_known:]:
-            yield from _record(record)
-
-
-def _file_kinds() -> list[Any]:
-    """Returns the kinds of files that the package declares, sorted by schema."""
-    found = {}
-    for each in pkgutil.iter_modules(records.__path__, "batchproof.records."):
-        for value in vars(importlib.import_module(each.name)).values():
-            if isinstance(value, FileKind | JournalKind):
-                found[value.schema] = value
-    return [found[schema] for schema in sorted(found)]
+        yield from (code_block(inspect.getsource(each)) for each in shown[num_known:])
 
 
 def _collect(kind: Any, found: list[type]) -> None:
@@ -106,35 +99,12 @@ def _collect(kind: Any, found: list[type]) -> None:
         _collect(argument, found)
 
 
-def _record(record: type) -> Iterator[str]:
-    node = source.class_of(record)
-    rows = []
-    for each in source.fields_of(node, Path(inspect.getfile(record))):
-        renamed = re.fullmatch(r"Annotated\[(.+), Key\('(.+)'\)\]", each.kind)
-        kind, key = renamed.groups() if renamed else (each.kind, each.name)
-        rows.append((code(key), code(kind), code(each.default), each.comment))
-    yield f"### `{record.__name__}`\n\n{source.documented(node)}"
-    if rows:
-        yield table(("key", "type", "default", "meaning"), rows)
-
-
 def commands() -> Iterator[str]:
-    """Yields every command with its options, and the options of pytest that the plugin adds."""
+    """Yields the help of every command."""
     for name, command in _every_command():
-        module = importlib.import_module(command.module)
-        parser = argparse.ArgumentParser(
-            prog=f"batchproof {name}",
-            add_help=False,
-            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=84),
-        )
-        module.add_arguments(parser)
-        where = " In a checkout only." if name.startswith("lab ") else ""
-        usage = inspect.cleandoc(parser.format_usage().removeprefix("usage: "))
-        more = (inspect.getdoc(module) or "").partition("\n\n")[2]  # the first paragraph is the purpose
-        yield f"## `{name}`\n\n{command.purpose[0].upper()}{command.purpose[1:]}.{where}"
-        yield f"```text\n{usage}\n```\n\n{more}"
-        rows = [_option(each) for each in parser._actions if each.help != argparse.SUPPRESS]
-        yield table(("argument", "meaning"), rows) if rows else ""
+        parser = argparse.ArgumentParser(f"batchproof {name}", add_help=False)
+        importlib.import_module(command.module).add_arguments(parser)
+        yield f"## `{name}`\n\n{command.purpose}\n\n{code_block(parser.format_help(), 'text')}"
 
 
 def _every_command() -> Iterator[tuple[str, Command]]:
@@ -145,34 +115,20 @@ def _every_command() -> Iterator[tuple[str, Command]]:
     yield from ((f"lab {name}", command) for name, command in LAB_COMMANDS.items())
 
 
-def _option(action: argparse.Action) -> tuple[str, str]:
-    form = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-    if action.option_strings and action.nargs != 0:
-        form += f" {action.metavar or action.dest.upper()}"
-    return code(form), (action.help or "") % {"default": action.default, "prog": "batchproof"}
+class _Parser(argparse.ArgumentParser):
+    """Takes options, in groups, as pytest's parser does."""
 
-
-class _Group(argparse.ArgumentParser):
-    """Takes options as a group of pytest's parser does: that one shows none."""
-
-    addoption = argparse.ArgumentParser.add_argument
-
-
-class _Parser(dict[str, _Group]):
-    """Takes groups of options as pytest's parser does: title -> group."""
-
-    def getgroup(self, name: str, description: str = "") -> _Group:
-        """Returns the group of this title, new if there is none."""
-        return self.setdefault(description or name, _Group(add_help=False))
+    def getgroup(self, name: str, description: str = "") -> Any:
+        group: Any = self.add_argument_group(description or name)
+        group.addoption = group.add_argument
+        return group
 
 
 def options() -> Iterator[str]:
-    """Yields the options that the plugin adds to pytest, group by group."""
-    parser = _Parser()
+    """Yields the help of the options that the plugin adds to pytest."""
+    parser = _Parser("pytest", usage=argparse.SUPPRESS, add_help=False)
     pytest_addoption(parser)  # type: ignore[arg-type]
-    for title, group in parser.items():
-        yield f"## {title.removeprefix('Batchproof: ').capitalize()}"
-        yield table(("option", "meaning"), [_option(each) for each in group._actions])
+    yield code_block(parser.format_help(), "text")
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
@@ -180,19 +136,18 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
-class Reference(SphinxDirective):
-    """`{reference} PART`: the part, parsed as Markdown."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Returns the nodes of the part. Raises `KeyError` for one that does not exist."""
-        self.env.note_reread()  # the code may have changed
-        text = "\n\n".join(PARTS[self.arguments[0]]())
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Registers the directive."""
+    """Registers the directive `{reference} PART`: the part, parsed as Markdown."""
+    from sphinx.util.docutils import SphinxDirective  # noqa: PLC0415 (only where the site is built)
+
+    class Reference(SphinxDirective):
+        required_arguments = 1
+
+        def run(self) -> list[nodes.Node]:
+            """Returns the nodes of the part. Raises `KeyError` for one that does not exist."""
+            self.env.note_reread()  # the code may have changed
+            text = "\n\n".join(PARTS[self.arguments[0]]())
+            return self.parse_text_to_nodes(text, allow_section_headings=True)
+
     app.add_directive("reference", Reference)
     return {"parallel_read_safe": True}

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -17,21 +16,10 @@ from batchproof import demo
 from batchproof.__main__ import main
 from batchproof.api import Completion, RowRecord, StepRecord
 from batchproof.demo.experiment import TimedRun, judge, make_experiment
+from batchproof.demo.pages import draw_timelines, letters
 from batchproof.demo.prose import quoted, shortened
-from batchproof.drawing.mask_text import draw_mask, elide, token_row
-from batchproof.drawing.picture import standalone
-from batchproof.drawing.timeline import (
-    Cell,
-    Span,
-    Timeline,
-    assign_slots,
-    build_timeline,
-    num_refills,
-    waves,
-)
-from batchproof.drawing.timeline_svg import timeline_picture
-from batchproof.drawing.timeline_text import draw_timelines, letters
-from batchproof_engines.ragged.engine import packed_mask
+from batchproof.places import ROOT
+from batchproof.run.timeline import Cell, Timeline, assign_slots, build_timeline, num_refills, waves
 from tests.selftest.conftest import oracle_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,7 +70,7 @@ def record(
 
 def test_the_demo_succeeds_and_finds_every_answer_equal(shown: Shown) -> None:
     assert shown.exit_code == 0
-    check = "\n".join(section(shown.text, 7))
+    check = "\n".join(section(shown.text, 6))
     assert check.count("8 of 8 answers equal, 81 tokens compared, 0 near-ties") == 3
     assert "Batching changed nothing but the speed." in check
 
@@ -115,7 +103,7 @@ def test_the_static_log_marks_each_barrier_and_the_requests_that_wait_behind_it(
 
 
 def test_all_timelines_account_for_every_step(shown: Shown) -> None:
-    drawn = section(shown.text, 5)
+    drawn = section(shown.text, 4)
     slots = [line.split()[2] for line in drawn if re.match(r" +slot \d", line)]
     assert [len(slot) for slot in slots] == [51, 51, 51, 31, 31, 31, 31, 31, 31]
     for group in (slots[:3], slots[3:6], slots[6:]):
@@ -127,72 +115,13 @@ def test_all_timelines_account_for_every_step(shown: Shown) -> None:
 
 def test_the_totals_add_up(shown: Shown) -> None:
     numbers = {
-        line[3:41].strip(): line[41:].split() for line in section(shown.text, 6) if len(line) > 41
+        line[3:41].strip(): line[41:].split() for line in section(shown.text, 5) if len(line) > 41
     }
     assert numbers["slot-steps"] == [str(3 * 51), str(3 * 31), str(3 * 31)]
     assert numbers["of which busy"] == numbers["new tokens"] == ["81"] * 3
     # Wave by wave: 3 x (28 + 21), 3 x (61 + 19), 2 x (22 + 8); without padding and idle rows:
     useful = sum(len(prompt) + cap - 1 for prompt, cap in demo.EXAMPLES)
     assert numbers["token positions computed"] == [str(147 + 240 + 60), str(useful), str(useful)]
-
-
-def test_the_drawn_step_mixes_prefill_and_decode(shown: Shown) -> None:
-    drawn = "\n".join(section(shown.text, 4))
-    assert "[B C DDDDDDDDDDDDDD]" in drawn
-    assert re.search(r"B +decode\(1\) +position 22 +22 keys cached +token \d+", drawn)
-    assert re.search(r'D +PREFILL\(14\) +positions 0-13 +0 keys cached +"Rain tomorrow\?"', drawn)
-
-
-def test_the_mask_in_the_demo_agrees_with_the_definition(shown: Shown) -> None:
-    rows = (("B", 22, 1), ("C", 21, 1), ("D", 0, 14))
-    keys = [(owner, k) for owner, context, _ in rows for k in range(context)]
-    fed = [(owner, context + k) for owner, context, new in rows for k in range(new)]
-    lines = [line for line in section(shown.text, 4) if re.match(r" [B-D] +\d+  [#.]", line)]
-    assert len(lines) == len(fed)
-    for line, (owner, position) in zip(lines, fed, strict=True):
-        label, grid, right = line[:10], line[10:-1], line[-1]
-        assert (label.split(), right) == ([owner, str(position)], owner)
-        should_be = ["#" if o == owner and p <= position else "." for o, p in keys + fed]
-        assert list(re.sub(r"[ |]", "", grid)) == should_be
-
-
-@pytest.mark.parametrize("window", [None, 5])
-def test_an_elided_mask_shows_true_cells_and_says_what_is_missing(window: int | None) -> None:
-    rows = [RowRecord("A", 90, 1, True), RowRecord("B", 7, 40, True), RowRecord("C", 3, 1, True)]
-    lines = draw_mask(rows, packed_mask(rows, window), 80)
-    assert max(map(len, lines)) <= 80
-    limit = next(n for n in range(90, 0, -1) if "A" * n in lines[1])
-    keys = [(row.request_id, k) for row in rows for k in elide(row.context_len, limit)]
-    keys += [
-        (row.request_id, None if k is None else row.context_len + k)
-        for row in rows
-        for k in elide(row.query_len, limit)
-    ]
-    for line in lines[2:]:
-        match = re.match(r" ([ABC]) +(\d+)  (.*)  \1$", line)
-        if match is None:
-            continue
-        owner, position = match[1], int(match[2])
-        should_be = [
-            "~" if k is None else "#" if o == owner and 0 <= position - k < (window or 999) else "."
-            for o, k in keys
-        ]
-        assert list(re.sub(r"[ |]", "", match[3])) == should_be
-    words = " ".join(" ".join(lines).split())
-    assert f"left out: cached keys A {90 - limit + 1}" in words
-    assert "left out: queries B 19" in words  # 24 lines: one each for A and C, 21 and a ~ for B
-
-
-def test_a_mask_of_too_many_sequences_names_those_it_does_not_draw() -> None:
-    rows = [RowRecord(letter, 50, 1, True) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXY"]
-    rows.append(RowRecord("Z", 0, 30, True))
-    lines = draw_mask(rows, packed_mask(rows, None), 80)
-    drawn = {line[1] for line in lines if re.match(r" [A-Z] ", line)}
-    hidden = set("".join(lines[-2:]).partition("want of room:")[2].replace(" ", ""))
-    assert "Z" in drawn
-    assert drawn | hidden == {row.request_id for row in rows}
-    assert not drawn & hidden
-    assert max(map(len, lines + token_row(rows, 80))) <= 80
 
 
 def test_the_lowest_free_slot_is_taken_and_finishing_or_preemption_frees_it() -> None:
@@ -224,22 +153,16 @@ def test_the_last_chunk_of_a_prompt_is_prefill_even_if_it_is_one_token() -> None
     timeline = build_timeline(trace, 1, {"A": 5})
     assert letters(timeline.row(0)) == "AAa"
     assert timeline.row(0)[-1] == Cell("A", 1, is_prefill=False)
-    assert timeline.spans == (Span(0, 0, "A", ((4, 4), (1, 1)), 1),)
 
 
-def test_a_pause_and_a_prompt_fed_again_each_begin_another_span() -> None:
+def test_a_pause_is_idle_and_a_prompt_fed_again_is_prefill() -> None:
     trace = [
         record([("A", 0, 4)], admitted="A"),
         record(),
         record([("A", 4, 1)]),
         record([("A", 0, 5)], admitted="A", preempted="A"),
     ]
-    spans = build_timeline(trace, 1, {"A": 4}).spans
-    assert [(each.start, len(each.prefill), each.num_decodes) for each in spans] == [
-        (0, 1, 0),
-        (2, 0, 1),
-        (3, 1, 0),
-    ]
+    assert letters(build_timeline(trace, 1, {"A": 4}).row(0)) == "A.aA"
 
 
 def test_refills_count_only_slots_that_a_request_waited_for() -> None:
@@ -254,50 +177,20 @@ def test_refills_count_only_slots_that_a_request_waited_for() -> None:
 
 
 def test_a_timeline_longer_than_the_line_is_scaled_and_says_so() -> None:
-    spans = tuple(Span(0, step + 1, "A", (), 3) for step in range(0, 200, 4))
-    lines = draw_timelines({"static": Timeline(1, 200, spans, (99,))}, 80)
+    steps = tuple((Cell("A", 1, False) if step % 4 else None,) for step in range(200))
+    lines = draw_timelines({"static": Timeline(1, steps, (99,))}, 80)
     assert max(map(len, lines)) <= 80
     assert lines[0] == "One column stands for 3 steps: it shows what fills most of them."
     assert set(lines[3].split()[2]) == {"a"}
     assert lines[4].index("^") - lines[1].index("1") == 99 // 3
 
 
-def test_the_picture_is_xml_with_every_request_and_barrier(shown: Shown) -> None:
+def test_the_picture_has_every_request_in_each_panel_and_every_barrier(shown: Shown) -> None:
     root = ElementTree.fromstring(shown.svg)
-    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
-    for letter, (prompt, cap) in zip("ABCDEFGH", demo.EXAMPLES, strict=True):
-        own = [each for each in titles if each.startswith(f"Request {letter} ")]
-        words = f"prefill of {len(prompt)} tokens, {cap - 1} decode steps"
-        assert len(own) == 3, f"{letter} has a bar in each panel"
-        assert all(words in each for each in own)
     words = [text.text for text in root.iter(f"{SVG}text")]
-    assert words.count("batch barrier") == 1
-    assert len([each for each in root.iter(f"{SVG}path") if each.get("stroke-dasharray")]) == 2
-    assert {f"{len(prompt)} + {cap}" for prompt, cap in demo.EXAMPLES} <= set(words)
-
-
-def test_nothing_in_the_picture_lies_outside_of_it() -> None:
-    spans = (Span(0, 0, "A", ((3, 3),), 198), Span(7, 5, "B", ((1, 9),), 10))
-    sizes = {"A": "3 + 199", "B": "1 + 11"}
-    picture = timeline_picture([("static", Timeline(8, 199, spans, (4, 15)))], sizes, "", "")
-    (panel,) = picture.panels
-    for bar in panel.bars:
-        for part in (bar.outline, *bar.parts):
-            assert part.x + part.width <= picture.width + 0.01
-            assert part.y >= bar.outline.y
-            assert part.y + part.height <= panel.bottom + 0.01
-    assert all(x <= picture.width for x in (*panel.barriers, *(x for _, x in panel.ticks)))
-    for key in picture.kinds + picture.requests:
-        assert key.y < picture.height
-        assert key.x + 29 + 7 * len(key.words) <= picture.width
-
-
-def test_names_in_the_picture_are_escaped() -> None:
-    timeline = Timeline(1, 1, (Span(0, 0, "A", ((3, 3),), 0),))
-    svg = standalone(timeline_picture([("static", timeline)], {"A": "3 + 1"}, 'a "b" <c>', ""), "d & e")
-    words = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    assert 'a "b" <c>' in words
-    assert "d & e" in words
+    assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * 8
+    dashed = [each for each in root.iter(f"{SVG}path") if "stroke-dasharray" in each.get("style", "")]
+    assert len(dashed) == 2
 
 
 def test_own_prompts_replace_the_examples(
@@ -317,8 +210,6 @@ def test_own_prompts_replace_the_examples(
     assert main(["demo", "--model", "mistral-window", "--device", "cpu", *options]) == 0
     out = capsys.readouterr().out
     assert '"one\\ttwo"' in out
-    assert "No step of this run mixes prefill and decode" in out
-    assert "(the model has a window: the last 6)" in " ".join(out.split())
     assert out.count("2 of 2 answers equal, 4 tokens compared") == 3
 
 
@@ -385,15 +276,8 @@ def test_texts_and_ids_are_shortened_to_the_width_they_are_given() -> None:
     assert shortened([11, 22, 33, 44, 55, 66, 77], 19) == "11 22 ... (5 more)"
 
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_picture_in_the_readme_is_of_the_examples() -> None:
-    words = [text.text for text in ElementTree.parse(DOCS / "timeline.svg").iter(f"{SVG}text")]
-    assert {f"{len(prompt)} + {cap}" for prompt, cap in demo.EXAMPLES} <= set(words)
-
-
-@pytest.mark.parametrize("name", ["timeline", "slots", "ratios", "throughput"])
-def test_the_pictures_in_the_readme_show_the_fast_engine(name: str) -> None:
-    words = ElementTree.parse(DOCS / f"{name}.svg").iter(f"{SVG}text")
-    assert any("paged" in (text.text or "") for text in words)
+def test_the_picture_in_the_docs_is_of_the_examples() -> None:
+    root = ElementTree.parse(ROOT / "docs" / "timeline.svg")
+    words = [text.text or "" for text in root.iter(f"{SVG}text")]
+    assert any("paged" in each for each in words)
+    assert [words.count(letter) for letter in "ABCDEFGH"] == [3] * len(demo.EXAMPLES)

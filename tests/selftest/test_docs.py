@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from batchproof import api
 from batchproof.api import Capability
 from batchproof.places import ROOT
 from batchproof.requirements.promises import Promise
 from batchproof_lab.suite_run import run_suite
 from docs._ext.outside_links import rewritten
+from docs._ext.reference import PARTS
 from docs.check_tutorial import TUTORIAL, Block, PageError, blocks, differs, write
 
 DOCS = ROOT / "docs"
@@ -91,25 +91,14 @@ def test_a_link_out_of_the_docs_leads_to_the_source_or_is_plain_text(
     assert rewritten(text, DOCS / "page.md", DOCS, "") == without
 
 
-def test_each_promise_has_rules_tests_and_the_reports_behind_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    from docs._ext.promise_text import promises, suite_tests
-
-    text = "\n".join(promises())
+def test_each_part_of_the_reference_is_made() -> None:
+    texts = {name: "\n".join(part()) for name, part in PARTS.items()}
     for promise in Promise:
-        _, _, section = text.partition(f"## {promise}\n")
+        section = texts["promises"].partition(f"## {promise}\n")[2].partition("\n## ")[0]
         assert promise.sentence in section
-        assert "| rule |" in section.partition("\n## ")[0]
-    assert len({each.name for each in suite_tests()}) > 100
-
-
-def test_a_comment_behind_a_field_is_read_to_its_end_and_no_further() -> None:
-    from docs._ext.source_text import class_of, fields_of
-
-    said = {each.name: each.comment for each in fields_of(class_of(Capability), Path(api.__file__))}
-    assert said["TRACING"] == "`trace`"
-    assert said["SCHEDULING"].startswith("P9: a slot freed by a step is filled in the next, first come")
-    assert said["SCHEDULING"].endswith("frees a slot as late as it declares: `DelayedEngine`")
-    assert said.keys() == set(Capability.__members__)
+        assert "* rule `" in section
+    assert texts["promises"].count("* test: ") > 100
+    assert all(f"{member.name} =" in texts["contract"] for member in Capability)
+    assert "## `site`" in texts["commands"]
+    assert "--engine" in texts["options"]
+    assert "class EngineVerdict" in texts["files"]

@@ -8,18 +8,21 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from posixpath import dirname, normpath
+from xml.etree import ElementTree
 
 import pytest
 
 from batchproof.__main__ import main
-from batchproof.drawing.theme import THEME
+from batchproof.errors import UsageError
+from batchproof.figures import THEME
 from batchproof.places import ROOT
+from batchproof.records.table import CONFORMANCE, PromiseCell
 from batchproof.records.verdict import VERDICT, EngineVerdict
-from batchproof.report.site.folder import write_site
-from batchproof.report.site.history import engines_of, version_key
-from batchproof.report.site.inputs import VerdictFile, read_all
-from batchproof.report.site.pages import pages
 from batchproof.requirements.promises import Promise
+from batchproof.site.folder import write_site
+from batchproof.site.history import engines_of, version_key
+from batchproof.site.inputs import InputFile, VerdictFile, read_inputs
+from batchproof.site.pages import pages
 from tests.selftest.bench import samples
 from tests.selftest.html_page import Html
 
@@ -31,7 +34,7 @@ Files = dict[str, bytes]
 @pytest.fixture(scope="module")
 def site() -> Files:
     names = ("engines", "conformance.json", "invariance.json", "2026-11-23-cpu-released-tiny.json")
-    return pages(read_all([RESULTS / name for name in names], Path("none")))
+    return pages(read_inputs([RESULTS / name for name in names], Path("none")))
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def changed(path: Path, **changes: object) -> EngineVerdict:
 
 
 def page_of(path: Path) -> str:
-    files = pages(read_all([path], Path("none")))
+    files = pages(read_inputs([path], Path("none")))
     (name,) = (each for each in files if each.startswith("verdicts/") and each.endswith("index.html"))
     return files[name].decode()
 
@@ -141,7 +144,7 @@ def test_the_newest_release_is_shown_in_each_configuration_and_pages_keep_their_
         made = replace(verdict.made, date=f"2026-12-{day:02}")
         title = f"{release}, {options}" if options else release
         new = replace(verdict, title=title, release=release, is_complete=is_complete, made=made)
-        return VerdictFile(Path("verdict.json"), new)
+        return InputFile(Path("verdict.json"), new, {})
 
     files = [
         file("4.9", day=2),
@@ -151,7 +154,7 @@ def test_the_newest_release_is_shown_in_each_configuration_and_pages_keep_their_
         file("4.11", is_complete=False, day=9),
     ]
     (engine,) = engines_of(files)
-    assert (engine.product, engine.page) == ("ctranslate2", "engines/ctranslate2.html")
+    assert engine.product == "ctranslate2"
     newest = [(each.version, each.configuration, each.date) for each in engine.newest]
     assert newest == [("4.10", "", "2026-12-04"), ("4.10", "a=b", "2026-12-01")]
     before = {each.verdict.title: each.page for each in engine.judged if each.date < "2026-12-04"}
@@ -173,7 +176,7 @@ def test_a_verdict_from_elsewhere_publishes_no_other_file_and_no_markup(judged: 
     issue = replace(group.issue, threads=threads, scripts=scripts, cause="<script>")
     failure = replace(group.failure, replay="../../secret.json")
     changed(judged, groups=(replace(group, issue=issue, failure=failure),), unshown=(issue,))
-    files = pages(read_all([judged], Path("none")))
+    files = pages(read_inputs([judged], Path("none")))
     assert not any(b"a secret" in content for content in files.values())
     page = page_of(judged)
     assert "<script" not in page
@@ -193,17 +196,72 @@ def test_a_verdict_of_a_later_suite_or_without_a_release_is_shown(judged: Path) 
     assert page_of(judged) == page
 
 
-def test_only_rows_whose_answers_were_right_have_figures(tmp_path: Path) -> None:
+def benchmark_file(folder: Path, **of_ragged: object) -> Path:
+    """A file of two workloads; in the first, the row of `ragged` is changed."""
+    result = samples.made(workloads=["bimodal", "uniform"], engines=["static", "ragged"])
+    result["comparisons"][0]["rows"][1].update(of_ragged)
+    return samples.saved(folder / "b.json", result)
+
+
+@pytest.mark.parametrize("verdict", ["UNVERIFIED", "INVALID"])
+def test_only_rows_whose_answers_were_right_have_figures(tmp_path: Path, verdict: str) -> None:
+    path = benchmark_file(tmp_path, verdict=verdict, reason="<one> token too few")
+    page = pages(read_inputs([path], Path("none")))["benchmarks.html"].decode()
+    _, *rows = page.split('<th scope="row">')
+    figures = {each.partition("<")[0]: "<small>" in each for each in rows[:2]}
+    assert figures == {"static": True, "ragged": False}
+    assert f"{verdict}: &lt;one&gt; token too few" in page
+
+
+def test_a_benchmark_without_a_figure_of_its_kind_is_damaged(tmp_path: Path) -> None:
     result = samples.made(workloads=["bimodal"])
-    _, ragged = result["comparisons"][0]["rows"]
-    ragged.update(verdict="UNVERIFIED", reason="nobody looked")
-    page = pages(read_all([samples.saved(tmp_path / "b.json", result)], Path("none")))["speed.html"]
-    _, *rows = page.decode().split('<th scope="row">')
-    static = [row for row in rows if row.startswith("static")]
-    ragged = [row for row in rows if row.startswith("ragged")]
-    assert all("<small>" in row for row in static)
-    assert not any("<small>" in row for row in ragged)
-    assert b"UNVERIFIED: nobody looked" in page
+    del result["comparisons"][0]["rows"][0]["metrics"]["num_output_tokens"]
+    with pytest.raises(UsageError, match=r"b.json' is damaged, for it ends in KeyError"):
+        pages(read_inputs([samples.saved(tmp_path / "b.json", result)], Path("none")))
+
+
+def test_what_is_not_defined_is_a_dash_and_never_nought(tmp_path: Path) -> None:
+    result = samples.made(workloads=["bimodal"])
+    row = result["comparisons"][0]["rows"][1]
+    row["metrics"].update({key: None for key in row["metrics"] if key.endswith("_ms")})
+    row["schedule"] = row["num_at_once"] = row["cores"] = None
+    path = samples.saved(tmp_path / "b.json", result)
+    assert main(["site", "--markdown", str(path)]) == 0
+    (line,) = (each for each in path.with_suffix(".md").read_text().splitlines() if "| ragged" in each)
+    assert line.split(" | ")[3:8] == ["-"] * 5
+
+
+def test_a_benchmark_file_is_a_page_of_tables_with_two_pictures(tmp_path: Path) -> None:
+    path = benchmark_file(tmp_path, num_at_once=2 * samples.SLOTS)
+    assert main(["site", "--markdown", str(path)]) == 0
+    page = path.with_suffix(".md").read_text()
+    assert "| engine | verdict | output tok/s (process time)" in page
+    assert "| more slots than asked |" in page
+    for name in ("b.svg", "b-ratios.svg"):
+        words = {text.text for text in ElementTree.parse(tmp_path / name).iter() if text.text}
+        assert f"]({name})" in page
+        assert any("2 cores of Some CPU" in each for each in words)
+
+
+def test_names_that_mean_something_to_html_or_matplotlib_are_shown_as_they_are(tmp_path: Path) -> None:
+    name = "_my<b>.mod:$x^2$&co"
+    result = samples.made(workloads=["bimodal"], engines=["static", name], speeds={})
+    path = samples.saved(tmp_path / "b.json", result)
+    page = pages(read_inputs([path], Path("none")))["benchmarks.html"].decode()
+    assert sum(name == each.strip() for each in Html(page).words) == 2  # in the chart and in the table
+    assert "<b>.mod" not in page
+
+
+@pytest.mark.parametrize(("failed", "words"), [(0, "PASS"), (2, "FAIL")])
+def test_a_conformance_table_is_shown_cell_by_cell(tmp_path: Path, failed: int, words: str) -> None:
+    path = shutil.copy(RESULTS / "conformance.json", tmp_path / "c.json")
+    table = CONFORMANCE.read(path)
+    cells = {each: dict(table.cells[each]) for each in table.engines}
+    cells["static"]["P1"] = PromiseCell("the cell", passed=3, failed=failed)
+    CONFORMANCE.write(replace(table, cells=cells), path)
+    page = pages(read_inputs([path], Path("none")))["conformance.html"].decode()
+    assert f'title="3 tests passed, {failed} failed">the cell</td>' in page
+    assert f">{words}</span>" in page
 
 
 @pytest.mark.parametrize(
@@ -213,6 +271,7 @@ def test_only_rows_whose_answers_were_right_have_figures(tmp_path: Path) -> None
         (f'{{"schema": "{VERDICT.schema}"}}', "is damaged: it has no 'title'"),
         ('{"schema": "elsewhere"}', "'verdict.json' is no file that a site shows: verdicts"),
         ("", "'verdict.json' is no result file: it is not JSON"),
+        ('{"schema": "batchproof.benchmark/99"}', "reads up to"),
     ],
 )
 def test_a_file_that_cannot_be_shown_is_one_sentence_that_names_it(
@@ -243,6 +302,10 @@ def test_a_folder_with_nothing_to_show_and_a_foreign_page_are_refused(
     assert f"'{tmp_path / 'index.html'}' is not of an earlier site" in capsys.readouterr().err
     assert (tmp_path / "index.html").read_text() == "mine"
     assert main(["site", str(tmp_path / "package.json"), str(CTRANSLATE2)]) == 2
+    assert main(["site"]) == 2
+    assert "name the folder DIR of the site" in capsys.readouterr().err
+    assert main(["site", "--markdown", str(CTRANSLATE2 / "verdict.json")]) == 2
+    assert "is no benchmark file" in capsys.readouterr().err
 
 
 def test_a_list_of_files_that_names_others_deletes_none_of_them(tmp_path: Path) -> None:

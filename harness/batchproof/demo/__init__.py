@@ -7,22 +7,22 @@ What they did is read from their traces, and every answer is compared with per-p
 from __future__ import annotations
 
 import argparse
+import importlib
 import shutil
-from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.demo import logs, pages
 from batchproof.demo.experiment import LETTERS, Experiment, judge, make_experiment, run_timed
-from batchproof.demo.prose import many, quoted
-from batchproof.drawing.picture import standalone
-from batchproof.drawing.timeline import Timeline
-from batchproof.drawing.timeline_svg import timeline_picture
+from batchproof.demo.prose import many
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import load_model, resolve_device, resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.oracle.oracle import Oracle
+from batchproof.records.file_kinds import replace_text
 from batchproof.run.devices import make_current
 from batchproof.run.registry import reference_factory
+from batchproof.run.timeline import Timeline
 
 # Prompts and caps, short beside long: with equal ones static waves would lose nothing.
 EXAMPLES = (
@@ -37,9 +37,9 @@ EXAMPLES = (
 )
 STATIC, CONTINUOUS, PAGED = "static", "ragged", "paged"  # engines, as `--engine` names them
 HEADINGS = {
-    STATIC: "Static batching",
-    CONTINUOUS: "Continuous batching",
-    PAGED: "Continuous batching on a paged cache",
+    STATIC: "Static batching (static)",
+    CONTINUOUS: "Continuous batching (ragged)",
+    PAGED: "Continuous batching on a paged cache (paged)",
 }
 DEFAULT_SLOTS = 3
 DEFAULT_CAP = 16
@@ -120,6 +120,8 @@ def _asked(arguments: argparse.Namespace) -> list[tuple[str, int]]:
 
 def _check_writable(path: Path) -> None:
     """Raises `UsageError` before the work is done, not after it."""
+    if find_spec("matplotlib") is None:
+        raise UsageError("--svg draws with matplotlib, so install it: pip install matplotlib")
     if path.is_dir():
         raise UsageError(f"--svg '{path}' is a directory, but must name a file")
     if not path.parent.is_dir():
@@ -133,12 +135,11 @@ def _show(case: Experiment, svg: Path | None, width: int) -> int:
     _say(logs.static_log(case, runs[STATIC], width))
     runs[CONTINUOUS] = run_timed(CONTINUOUS, case, has_waves=False)
     _say(logs.continuous_log(case, runs[CONTINUOUS], width))
-    _say(pages.packed_step(case, runs[CONTINUOUS], width))
     runs[PAGED] = run_timed(PAGED, case, has_waves=False)
     timelines = {name: each.timeline for name, each in runs.items()}
     _say(pages.timelines(timelines, width))
     if svg is not None:
-        _write(svg, _picture(case, timelines))
+        _draw(svg, case, {HEADINGS[name]: each for name, each in timelines.items()})
     _say(pages.totals(case, runs, width))
     oracle = Oracle(case.subject, reference_factory())
     judgements = {name: judge(case, each.completions, oracle) for name, each in runs.items()}
@@ -146,26 +147,15 @@ def _show(case: Experiment, svg: Path | None, width: int) -> int:
     return 1 if any(each.failures for each in judgements.values()) else 0
 
 
-def _picture(case: Experiment, timelines: Mapping[str, Timeline]) -> str:
-    panels = [(f"{HEADINGS[name]} ({name})", each) for name, each in timelines.items()]
-    sizes = {r.request_id: f"{len(r.prompt_token_ids)} + {r.max_new_tokens}" for r in case.requests}
-    title = "The same requests in waves and in continuous batching"
-    caption = "Each row is a slot of the batch, each colour a request."
-    name = quoted(case.subject.name, 60)[1:-1]
+def _draw(path: Path, case: Experiment, timelines: dict[str, Timeline]) -> None:
+    module = importlib.import_module("batchproof.demo.timeline_figure")  # imports matplotlib
     note = (
-        f"{many(len(sizes), 'request')} on {many(case.num_slots, 'slot')}; a step is one pass through "
-        f"the model ({name})"
+        f"{many(len(case.requests), 'request')} on {many(case.num_slots, 'slot')}; a step is one pass "
+        f"through the model ({case.subject.name})"
     )
-    return standalone(timeline_picture(panels, sizes, title, caption), note)
+    replace_text(path, module.timeline_chart(timelines).standalone(note))
+    _say([f"   The same as a picture: {path}"])
 
 
 def _say(lines: list[str]) -> None:
     print("\n".join([*lines, ""]), flush=True)
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--svg '{path}' cannot be written: {error.strerror}") from error
-    _say([f"   The same as a picture: {path}"])

@@ -11,13 +11,13 @@ from typing import cast
 from batchproof.api import Completion, EngineConfig, Limits, Request, StepRecord, TracingEngine
 from batchproof.checks.answers import check_completions
 from batchproof.checks.broken import BrokenPromise
-from batchproof.drawing.timeline import Timeline, build_timeline, waves
 from batchproof.errors import UsageError
 from batchproof.models.catalogue import ModelUnderTest
 from batchproof.oracle.oracle import Oracle
 from batchproof.records.trial_record import Ledger
 from batchproof.run.devices import synchronise
 from batchproof.run.registry import resolve_engine
+from batchproof.run.timeline import Timeline, build_timeline, waves
 
 LETTERS = ascii_uppercase  # each names one request, which limits requests and slots to 26
 

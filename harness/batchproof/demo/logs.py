@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from batchproof.api import StepRecord
 from batchproof.demo.experiment import Experiment, TimedRun
-from batchproof.demo.prose import listed, prose, span
-from batchproof.drawing.timeline import IDLE, Cell, num_refills, waves
-
-LOG_MARGIN = 11  # what stands in front of a step's cells
+from batchproof.demo.prose import IDLE, listed, prose, span
+from batchproof.run.timeline import Cell, num_refills, waves
 
 
 def static_log(case: Experiment, run: TimedRun, width: int) -> list[str]:
@@ -52,7 +49,7 @@ def _wave_slots(case: Experiment, run: TimedRun, wave: range) -> list[str]:
 
 
 def _barrier(run: TimedRun, wave: range, waiting: Sequence[str], width: int) -> list[str]:
-    last = run.timeline.steps()[wave.stop - 1]
+    last = run.timeline.steps[wave.stop - 1]
     idle = [str(slot + 1) for slot, cell in enumerate(last) if cell is None]
     title = f" BATCH BARRIER after step {wave.stop} "
     lines = [f"   {title:=^{min(width, 80) - 6}}"]
@@ -74,15 +71,14 @@ def continuous_log(case: Experiment, run: TimedRun, width: int) -> list[str]:
         ),
         "",
     ]
-    all_cells = run.timeline.steps()
+    all_cells = run.timeline.steps
     column = max(len(c.text) for step in all_cells for c in step if c) + 2
     header = "".join(f"{f'slot {slot + 1}':<{column}}" for slot in range(case.num_slots))
-    if len(header) + LOG_MARGIN <= width:
-        lines.append(f"   {'step':<8}{header}".rstrip())
+    lines.append(f"   {'step':<8}{header}".rstrip())
     for steps in _alike(run, all_cells):
-        cells = [cell.text if cell else IDLE for cell in all_cells[steps.start]]
-        events = _events(run, steps.start)
-        lines += _log_lines(span(steps), cells, column, events, width)
+        texts = (cell.text if cell else IDLE for cell in all_cells[steps.start])
+        cells = "".join(f"{text:<{column}}" for text in texts)
+        lines += _log_lines(span(steps), cells, _events(run.trace[steps.start]), width)
     if num_wanted:
         sentence = (
             f"Slots that came free while a request waited: {num_wanted}. Filled again in the very next "
@@ -108,27 +104,17 @@ def _is_quiet(record: StepRecord) -> bool:
     return not (record.admitted or record.finished or record.preempted)
 
 
-def _events(run: TimedRun, step: int) -> list[str]:
-    record = run.trace[step]
-    return [
+def _events(record: StepRecord) -> str:
+    return ", ".join(
         f"{listed(ids)} {verb}{'s' if len(ids) == 1 else ''}"
         for ids, verb in ((record.admitted, "enter"), (record.finished, "end"))
         if ids
-    ]
+    )
 
 
-def _log_lines(
-    steps: str, cells: Sequence[str], column: int, events: Sequence[str], width: int
-) -> list[str]:
-    """Returns a step's cells, on several lines if need be, with its events beside or below."""
-    room = width - LOG_MARGIN
-    per_line = max(1, room // column)
-    parts = [cells[i : i + per_line] for i in range(0, len(cells), per_line)]
-    lines = ["".join(f"{cell:<{column}}" for cell in part) for part in parts]
-    beside = column * len(cells)
-    if room - beside >= 24:
-        first, *others = textwrap.wrap(", ".join(events), room - beside) or [""]
-        lines = [lines[0] + first, *(" " * beside + other for other in others)]
-    else:
-        lines += textwrap.wrap(", ".join(events), room, initial_indent="  ", subsequent_indent="  ")
-    return [f"   {steps if i == 0 else '':<8}{line}".rstrip() for i, line in enumerate(lines)]
+def _log_lines(steps: str, cells: str, events: str, width: int) -> list[str]:
+    """Returns a step's cells with its events behind them, or below if there is no room."""
+    line = f"   {steps:<8}{cells}"
+    if len(line + events) <= width:
+        return [(line + events).rstrip()]
+    return [line.rstrip(), f"{'':<13}{events}"]

@@ -1,16 +1,14 @@
-"""The other sections of the demo: requests, one packed step, timelines, totals, and the check."""
+"""The other sections of the demo: requests, timelines, totals, and the check."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import ceil
 
-from batchproof.api import MaskingEngine, RowRecord, StepRecord
 from batchproof.demo.experiment import Experiment, Judgement, TimedRun, num_tokens
-from batchproof.demo.prose import many, prose, quoted, shortened
-from batchproof.drawing.mask_text import draw_mask, token_row
-from batchproof.drawing.timeline import IDLE, Timeline, is_prefill, num_refills
-from batchproof.drawing.timeline_text import draw_timelines
+from batchproof.demo.prose import IDLE, many, prose, quoted, shortened
+from batchproof.run.timeline import Cell, Timeline, num_refills
 
 
 def heading(case: Experiment, width: int) -> list[str]:
@@ -41,72 +39,6 @@ def heading(case: Experiment, width: int) -> list[str]:
     return [*lines, "   No end-of-sequence token is set, so each runs to exactly its cap."]
 
 
-def packed_step(case: Experiment, run: TimedRun, width: int) -> list[str]:
-    """Returns the step that shows best how prefill and decode share a pass, with its mask."""
-    index = _most_telling(case, run.trace)
-    record = run.trace[index]
-    lines = [f"4  ONE PACKED STEP: step {index + 1} of the run above"]
-    if not _is_mixed(case, record):
-        lines += prose(
-            "No step of this run mixes prefill and decode: no request entered while another decoded.",
-            width,
-        )
-    sentence = (
-        f"Fed to the model as one row, without a pad: {many(num_tokens(record), 'token')} of "
-        f"{many(len(record.rows), 'sequence')}."
-    )
-    lines += [*prose(sentence, width), "", *token_row(record.rows, width), ""]
-    lines += [_row_in_words(case, run, row, width) for row in record.rows]
-    mask = cast(MaskingEngine, run.engine).attention_mask(record.rows)
-    farthest = int(mask.sum(dim=1).max())
-    has_window = farthest < max(row.context_len + row.query_len for row in record.rows)
-    sentence = (
-        "The attention mask keeps them apart: a line for each fed token (query), a column for each "
-        "key, a # where the query may look and a dot where it may not. Each sees the keys of its own "
-        "sequence, up to its own position"
-        + (f" (the model has a window: the last {farthest})" if has_window else "")
-        + ", and nothing else."
-    )
-    return [*lines, "", *prose(sentence, width), "", *draw_mask(record.rows, mask, width)]
-
-
-def _is_mixed(case: Experiment, record: StepRecord) -> bool:
-    kinds = {is_prefill(row, case.prompt_lens[row.request_id]) for row in record.rows}
-    return len(kinds) == 2
-
-
-def _most_telling(case: Experiment, trace: tuple[StepRecord, ...]) -> int:
-    """Returns the index of the step to show: mixed before unmixed, then the most sequences, then the
-    narrowest mask.
-    """
-
-    def rank(index: int) -> tuple[bool, int, int]:
-        rows = trace[index].rows
-        num_keys = sum(row.context_len + row.query_len for row in rows)
-        return not _is_mixed(case, trace[index]), -len(rows), num_keys
-
-    return min(range(len(trace)), key=rank)
-
-
-def _row_in_words(case: Experiment, run: TimedRun, row: RowRecord, width: int) -> str:
-    """Returns kind, positions, cache and content of one sequence's share of the step."""
-    request = next(each for each in case.requests if each.request_id == row.request_id)
-    answer = next(each for each in run.completions if each.request_id == row.request_id)
-    end = row.context_len + row.query_len
-    fed = (*request.prompt_token_ids, *answer.token_ids)[row.context_len : end]
-    phase = "PREFILL" if is_prefill(row, len(request.prompt_token_ids)) else "decode"
-    single = f"position {row.context_len}"
-    positions = single if row.query_len == 1 else f"positions {row.context_len}-{end - 1}"
-    line = (
-        f"    {row.request_id}   {f'{phase}({row.query_len})':<14} {positions:<18} "
-        f"{row.context_len:>5} keys cached   "
-    )
-    is_text = phase == "PREFILL" or case.subject.tokenizer is not None
-    return line + (
-        quoted(case.subject.decode(fed), width - len(line)) if is_text else f"token {fed[0]}"
-    )
-
-
 def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
     """Returns the slot timelines of all engines, to one scale."""
     sentence = (
@@ -114,7 +46,56 @@ def timelines(by_name: Mapping[str, Timeline], width: int) -> list[str]:
         f"tokens are decoded, {IDLE} where the slot is idle."
     )
     drawn = [f"   {line}" for line in draw_timelines(by_name, width - 3)]
-    return ["5  SLOT TIMELINES, to one scale", *prose(sentence, width), "", *drawn]
+    return ["4  SLOT TIMELINES, to one scale", *prose(sentence, width), "", *drawn]
+
+
+def draw_timelines(timelines: Mapping[str, Timeline], width: int) -> list[str]:
+    """Returns lines of at most `width` characters, with all timelines to one scale.
+
+    A line stands for a slot and a letter for a step, or for several steps, which the first line then
+    states. Request ids are single letters.
+    """
+    margin = max(len("barrier"), *(len(f"slot {each.num_slots}") for each in timelines.values())) + 3
+    longest = max(len(timeline.steps) for timeline in timelines.values())
+    scale = ceil(longest / (width - margin))
+    lines = []
+    if scale > 1:
+        lines.append(f"One column stands for {scale} steps: it shows what fills most of them.")
+    lines.append(f"{'step':<{margin}}{_ruler(ceil(longest / scale), scale)}")
+    for name, timeline in timelines.items():
+        lines.append(f"{name}: {len(timeline.steps)} steps")
+        for slot in range(timeline.num_slots):
+            lines.append(f"{f'  slot {slot + 1}':<{margin}}{letters(timeline.row(slot), scale)}")
+        if timeline.barriers:
+            marks = {barrier // scale for barrier in timeline.barriers}
+            ruler = "".join("^" if i in marks else " " for i in range(max(marks) + 1))
+            lines.append(f"{'  barrier':<{margin}}{ruler}")
+    return lines
+
+
+def letters(row: Sequence[Cell | None], steps_per_column: int = 1) -> str:
+    """Returns one slot as text, one letter per column.
+
+    A column of several steps shows what fills most of them (the earlier on a tie), in upper case if a
+    prefill of that request is among them.
+    """
+    columns = []
+    for start in range(0, len(row), steps_per_column):
+        part = row[start : start + steps_per_column]
+        owner = Counter(cell.request if cell else IDLE for cell in part).most_common(1)[0][0]
+        has_prefill = any(cell and cell.request == owner and cell.is_prefill for cell in part)
+        columns.append(owner.upper() if has_prefill else owner.lower())
+    return "".join(columns)
+
+
+def _ruler(num_columns: int, scale: int) -> str:
+    """Returns step numbers at the columns that begin with them: 1, then every tenth column."""
+    ruler = [" "] * num_columns
+    for column in [0, *range(9, num_columns, 10)]:
+        label = str(column * scale + 1)
+        if column + len(label) <= num_columns:
+            ruler[column : column + len(label)] = label
+    return "".join(ruler).rstrip()
 
 
 def totals(case: Experiment, by_name: Mapping[str, TimedRun], width: int) -> list[str]:
@@ -123,7 +104,7 @@ def totals(case: Experiment, by_name: Mapping[str, TimedRun], width: int) -> lis
     refills = [num_refills(each.trace) for each in runs]
     delivered = [sum(len(c.token_ids) for c in each.completions) for each in runs]
     table = {
-        "steps (passes through the model)": [str(each.timeline.num_steps) for each in runs],
+        "steps (passes through the model)": [str(len(each.timeline.steps)) for each in runs],
         "new tokens": [str(count) for count in delivered],
         "token positions computed": [str(each.num_fed) for each in runs],
         "  of which padding or idle rows": [
@@ -135,7 +116,7 @@ def totals(case: Experiment, by_name: Mapping[str, TimedRun], width: int) -> lis
         "freed slots refilled in the next step": [f"{got} of {wanted}" for wanted, got in refills],
         "wall time, one run": [f"{each.wall_time_s * 1e3:.1f} ms" for each in runs],
     }
-    lines = [f"6  TOTALS: the same requests, {many(case.num_slots, 'slot')} each"]
+    lines = [f"5  TOTALS: the same requests, {many(case.num_slots, 'slot')} each"]
     lines.append(f"   {'':<38}" + "".join(f"{name:>12}" for name in by_name))
     lines += [f"   {what:<38}" + "".join(f"{v:>12}" for v in values) for what, values in table.items()]
     sentence = (
@@ -151,7 +132,7 @@ def verdict(
     case: Experiment, judgements: Mapping[str, Judgement], run: TimedRun, width: int
 ) -> list[str]:
     """Returns the comparison with per-prompt generation, then the answers themselves."""
-    lines = ["7  THE CHECK: every answer against generating its prompt alone"]
+    lines = ["6  THE CHECK: every answer against generating its prompt alone"]
     for name, judgement in judgements.items():
         lines.append(
             f"   {name:<12}{judgement.num_equal} of {len(case.requests)} answers equal, "

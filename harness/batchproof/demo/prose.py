@@ -6,6 +6,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
+IDLE = "."  # a slot without a request
 PROSE_WIDTH = 80  # longer lines read badly, however wide the terminal is
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from batchproof.records.markdown import header, line
 from batchproof.records.verdict import EngineVerdict, FailureGroup, IssueRecord
-from batchproof.report.engine_verdicts import Paragraph, summary
 from batchproof.requirements.promises import Promise
+from batchproof.site.verdict_summary import Paragraph, summary
 
 NUM_TESTS_NAMED = 3
 MOST_LINES_SHOWN = 40

@@ -1,4 +1,4 @@
-"""`--table=FILE`: the table engine x promise as JSON, for other programs.
+"""`--table=FILE`: the table engine x promise as JSON, for `batchproof site` and other readers.
 
 It is written by the controller if there are workers, when the session ends; and every `KEPT_S` before,
 marked as incomplete, because a session that is killed ends without a word. A session without a

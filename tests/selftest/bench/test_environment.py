@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.report.file_origins import Fact, origin
-from batchproof.report.inputs import Kind, Source
+from batchproof.records.benchmark import BENCHMARK
+from batchproof.site.benchmarks import facts_of
+from batchproof.site.inputs import InputFile
+from batchproof.site.tables import Fact
 from tests.selftest.bench.samples import made
 
 TWO_GPUS = """\
@@ -56,8 +58,10 @@ def test_where_nobody_tells_the_clocks_are_absent(
 
 def test_the_page_shows_the_clocks_where_they_are_known() -> None:
     result = made()
-    source = Source(Path("gpu.json"), Kind.BENCHMARK, result)
-    assert not any("clocks" in fact.name for fact in origin(source).facts)
+
+    def shown() -> list[Fact]:
+        return facts_of(InputFile(Path("gpu.json"), BENCHMARK.of(Path("gpu.json"), result), result))
+
+    assert not any("clocks" in fact.name for fact in shown())
     result["header"]["device"]["clocks"] = {"clocks.sm": "1755 MHz", "power.limit": "700.00 W"}
-    clocks = Fact("clocks, when the run began", "clocks.sm 1755 MHz, power.limit 700.00 W")
-    assert clocks in origin(source).facts
+    assert Fact("clocks, when the run began", "clocks.sm 1755 MHz, power.limit 700.00 W") in shown()

@@ -1,0 +1,201 @@
+"""A benchmark file as tables: a row for each engine. Only rows whose answers were all right have
+figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from batchproof.bench.ratios import Ratio
+from batchproof.bench.reading import INVALID, UNVERIFIED, VALID, exceeds_slots
+from batchproof.errors import UsageError
+from batchproof.figures import Chart
+from batchproof.site.charts import Bar, Throughput, ratio_chart, throughput_chart
+from batchproof.site.inputs import BenchmarkFile, Data
+from batchproof.site.tables import NOTHING, Chip, Fact, Row, Table, TableCell
+from batchproof.site.words import many, number, share
+
+CHIPS = {
+    VALID: Chip(VALID, "good"),
+    INVALID: Chip(INVALID, "bad"),
+    UNVERIFIED: Chip(UNVERIFIED, "warn"),
+}
+FIGURES = ("TTFT ms", "ITL ms", "cores", "at once", "roofline")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One workload on one model. `reasons`: the engines that are not VALID, and why."""
+
+    title: str
+    why: str
+    size: str
+    table: Table
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """All that is shown of a benchmark file. `about` says when and on what it was
+    measured."""
+
+    name: str
+    about: str
+    facts: tuple[Fact, ...]
+    comparisons: tuple[Comparison, ...]
+    ratios: Chart | None
+    throughputs: Chart | None
+
+
+def benchmark(file: BenchmarkFile) -> Benchmark:
+    """Returns what is shown of a file. Raises `UsageError` if it lacks a figure that every row of a
+    benchmark has.
+    """
+    try:
+        return _benchmark(file)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"result file '{file.path}' is damaged, for it ends in {what}") from error
+
+
+def _benchmark(file: BenchmarkFile) -> Benchmark:
+    comparisons, device = file.data["comparisons"], file.data["header"]["device"]
+    where = str(file.made.machine) if device["type"] == "cpu" else device["name"]
+    rows = [row for each in comparisons for row in each["rows"]]
+    colours = {name: index for index, name in enumerate(dict.fromkeys(row["engine"] for row in rows))}
+    panels = {_heading(each): [_bar(row, each) for row in each["rows"]] for each in comparisons}
+    ratios = {
+        f"{_heading(each)}: over {_first(each)}": _ratios_over_first(each) for each in comparisons
+    }
+    return Benchmark(
+        file.path.name,
+        f"{where}, {file.made.date}",
+        tuple(facts_of(file)),
+        tuple(map(_comparison, comparisons)),
+        ratio_chart({title: lines for title, lines in ratios.items() if lines}, colours),
+        throughput_chart(panels, colours),
+    )
+
+
+def _heading(comparison: Data) -> str:
+    return f"{comparison['workload']['name']}, {comparison['model']['name']}"
+
+
+def _bar(row: Data, comparison: Data) -> Bar:
+    is_wide = exceeds_slots(row, comparison["workload"]["spec"]["slots"])
+    return Bar(row["engine"], row["verdict"], throughput(row, comparison), is_wide)
+
+
+def throughput(row: Data, comparison: Data) -> Throughput | None:
+    """Returns the throughput by the clock of the comparison; None for a row that is not VALID."""
+    if row["verdict"] != VALID or row["metrics"] is None or not row["rounds"]:
+        return None
+    seconds = [each[f"{comparison['clock']}_s"] for each in row["rounds"]]
+    num_tokens = row["metrics"]["num_output_tokens"]
+    if not num_tokens or min(seconds) <= 0:
+        return None
+    return Throughput(*(num_tokens / each for each in (median(seconds), max(seconds), min(seconds))))
+
+
+def _ratios_over_first(comparison: Data) -> list[tuple[str, Ratio]]:
+    first = _first(comparison)
+    return [(each["engine"], Ratio.of(each)) for each in comparison["ratios"] if each["over"] == first]
+
+
+def _first(comparison: Data) -> str:
+    return comparison["rows"][0]["engine"] if comparison["rows"] else "none"
+
+
+def _comparison(comparison: Data) -> Comparison:
+    workload, model, rows = comparison["workload"], comparison["model"], comparison["rows"]
+    title = f"{workload['name']} on {model['name']} in {model['dtype']}"
+    rate = f"output tok/s ({comparison['clock']} time)"
+    head = ("engine", "verdict", rate, *FIGURES, f"over {_first(comparison)}")
+    return Comparison(
+        title,
+        str(workload["spec"].get("why", "")).strip(),
+        _size(workload),
+        Table(title, head, tuple(_row(row, comparison) for row in rows)),
+        {
+            row["engine"]: f"{row['verdict']}: {row.get('reason') or 'no reason is given'}"
+            for row in rows
+            if row["verdict"] != VALID
+        },
+    )
+
+
+def _size(workload: Data) -> str:
+    """Returns the size of a workload, and the most that scheduling can gain on it."""
+    totals, most = workload["totals"], workload.get("max_speedup_over_static") or {}
+    size = (
+        f"{many(totals['num_requests'], 'request')} over {many(workload['spec']['slots'], 'slot')}, "
+        f"{totals['num_prompt_tokens']:,} prompt and at most {totals['max_output_tokens']:,} output "
+        f"tokens."
+    )
+    if not (most.get("by_steps") and most.get("by_rows")):
+        return size
+    return (
+        f"{size} No schedule beats static waves here by more than {most['by_steps']:.2f}x if each step "
+        f"costs the same, {most['by_rows']:.2f}x if cost follows the tokens computed."
+    )
+
+
+def _row(row: Data, comparison: Data) -> Row:
+    verdict = TableCell(row["verdict"], chip=CHIPS[row["verdict"]])
+    rate = throughput(row, comparison)
+    if rate is None:
+        return Row(row["engine"], (verdict, *[NOTHING] * (len(FIGURES) + 2)))
+    num_at_once = row.get("num_at_once")
+    texts = (
+        *(_latency(row["metrics"], name) for name in ("ttft", "itl")),
+        number(row.get("cores")),
+        "-" if num_at_once is None else f"{num_at_once:,}",
+        share(((row.get("schedule") or {}).get("roofline") or {}).get("share")),
+        _over_first(row, comparison),
+    )
+    spread = TableCell(number(rate.typical), under=f"{number(rate.low)} to {number(rate.high)}")
+    return Row(row["engine"], (verdict, spread, *map(TableCell, texts)))
+
+
+def _latency(metrics: Data, name: str) -> str:
+    """Returns median and 99th percentile; a dash for an engine that does not show when tokens come."""
+    values = metrics.get(f"median_{name}_ms"), metrics.get(f"p99_{name}_ms")
+    return "-" if None in values else " / ".join(map(number, values))
+
+
+def _over_first(row: Data, comparison: Data) -> str:
+    if exceeds_slots(row, comparison["workload"]["spec"]["slots"]):
+        return "more slots than asked"
+    ratios = dict(_ratios_over_first(comparison))
+    return ratios[row["engine"]].figures() if row["engine"] in ratios else "-"
+
+
+def facts_of(file: BenchmarkFile) -> list[Fact]:
+    """Returns what a file states about its origin."""
+    made, header = file.made, file.data["header"]
+    device = header["device"]
+    driver = f", driver {device['driver']}" if device.get("driver") else ""
+    facts = [
+        Fact("state", "complete" if file.record.is_complete else "INCOMPLETE: the run was stopped"),
+        Fact("made", made.date),
+        Fact("command", made.command, is_code=True),
+        Fact("machine", str(made.machine)),
+        Fact("versions", ", ".join(f"{name} {version}" for name, version in made.versions.items())),
+        Fact("commit", made.commit),
+        Fact("device", f"{device['type']}: {device['name']}{driver}"),
+    ]
+    if device.get("clocks"):
+        clocks = ", ".join(f"{name} {value}" for name, value in device["clocks"].items())
+        facts.append(Fact("clocks, when the run began", clocks))
+    for name, value in (("threads", device.get("threads")), ("laps", header.get("num_laps"))):
+        facts += [Fact(name, str(value))] if value else []
+    return facts + [_ceiling(dtype, each) for dtype, each in header.get("ceilings", {}).items()]
+
+
+def _ceiling(dtype: str, ceiling: Data) -> Fact:
+    rates = [
+        f"{number(ceiling['copy_bytes_per_s'] / 1e9)} GB/s copied",
+        f"{number(ceiling['matmul_flop_per_s'] / 1e9)} GFLOP/s multiplied",
+    ]
+    return Fact(f"ceilings, {dtype}", ", ".join(rates))

@@ -1,0 +1,117 @@
+"""All files of a site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from batchproof.figures import FONTS, THEME, Chart
+from batchproof.requirements.promises import Promise
+from batchproof.site import matrix
+from batchproof.site.benchmarks import benchmark
+from batchproof.site.conformance import conformance
+from batchproof.site.facts import findings_by_verdict, verdict_facts
+from batchproof.site.findings import attachments, findings, scripts
+from batchproof.site.grades import MEANINGS, grade_tables
+from batchproof.site.history import Engine, Judged, engines_of
+from batchproof.site.inputs import SiteInputs
+from batchproof.site.verdict_summary import TITLES, summary
+from batchproof.site.words import many
+
+TITLES_OF_PAGES = {
+    "index.html": "Verdicts",
+    "findings.html": "Findings",
+    "benchmarks.html": "Benchmarks",
+    "grades.html": "Grades",
+    "conformance.html": "Conformance",
+}
+
+
+def pages(inputs: SiteInputs) -> dict[str, bytes]:
+    """Returns the content of each file by its name in the folder. Raises `UsageError` for a damaged
+    file.
+    """
+    engines = engines_of(inputs.verdicts)
+    values: dict[str, dict[str, object]] = {"index.html": _index(engines)}
+    if engines:
+        values["findings.html"] = {"engines": [(each, findings_by_verdict(each)) for each in engines]}
+    if inputs.benchmarks:
+        values["benchmarks.html"] = {"files": [benchmark(each) for each in inputs.benchmarks]}
+    if inputs.invariance:
+        grades = [(each, list(grade_tables(each.record))) for each in inputs.invariance]
+        values["grades.html"] = {"files": grades, "meanings": MEANINGS}
+    if inputs.tables:
+        values["conformance.html"] = {"files": [conformance(each) for each in inputs.tables]}
+    renderer = _Renderer({name: TITLES_OF_PAGES[name] for name in values})
+    files = {"site.css": renderer.style()}
+    for name, each in values.items():
+        files[name] = renderer.page(name, name.removesuffix(".html"), TITLES_OF_PAGES[name], each)
+    for judged in (each for engine in engines for each in engine.judged):
+        files |= attachments(judged)
+        address, values_of_verdict = f"{judged.page}/index.html", _verdict(judged)
+        files[address] = renderer.page(address, "verdict", judged.verdict.title, values_of_verdict)
+    return dict(sorted(files.items()))
+
+
+class _Renderer:
+    """Renders templates. All values are escaped, and a missing one raises."""
+
+    def __init__(self, titles: dict[str, str]) -> None:
+        """`titles`: those of the pages in the navigation, by address."""
+        self._environment = Environment(
+            loader=PackageLoader("batchproof.site"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals.update(pages=titles, promises=list(Promise), svg_of=_svg_of)
+
+    def page(self, address: str, template: str, title: str, values: dict[str, object]) -> bytes:
+        common = {"title": title, "root": "../" * address.count("/"), "here": address}
+        return self._environment.get_template(f"{template}.html.jinja").render(common | values).encode()
+
+    def style(self) -> bytes:
+        style = self._environment.get_template("site.css.jinja")
+        return style.render(theme=THEME, fonts=Markup(FONTS)).encode()
+
+
+def _svg_of(chart: Chart) -> Markup:
+    return Markup(chart.in_page())
+
+
+def _index(engines: Sequence[Engine]) -> dict[str, object]:
+    newest = [judged for each in engines for judged in each.newest]
+    rows = list(matrix.matrix_rows(newest))
+    return {
+        "rows": rows,
+        "earlier": [each for engine in engines for each in engine.judged if each not in newest],
+        "engines": many(len(engines), "engine"),
+        "num_answers": sum(each.verdict.totals.num_requests for each in newest),
+        "last": max((each.date for each in newest), default=""),
+        "legend": matrix.legend(rows),
+        "tallies": {promise.id: _tally(promise.id, newest) for promise in Promise},
+    }
+
+
+def _tally(promise: str, judged: Sequence[Judged]) -> tuple[int, int]:
+    """Returns how many verdicts hold a promise, and how many break it or differ."""
+    return (
+        sum(promise in each.verdict.held for each in judged),
+        sum(promise in (*each.verdict.broken, *each.verdict.differing) for each in judged),
+    )
+
+
+def _verdict(judged: Judged) -> dict[str, object]:
+    verdict = judged.verdict
+    return {
+        "verdict": verdict,
+        "summary": list(summary(verdict)),
+        "facts": list(verdict_facts(verdict)),
+        "titles": TITLES,
+        "kinds": {name: kind for name, (_, kind) in matrix.WORDS.items()},
+        "findings": findings(judged),
+        "unshown": [(each, scripts(judged, each)) for each in verdict.unshown],
+    }

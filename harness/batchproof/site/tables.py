@@ -1,0 +1,61 @@
+"""What the templates print besides text: marks, tables and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batchproof.site.words import UNDEFINED
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A verdict that is readable without its colour; `kind`: good, bad, warn or none."""
+
+    word: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """One cell. `under` is a smaller line below the text; `note` is the number of a note below the
+    table; `title` is shown when the mouse rests on the cell.
+    """
+
+    text: str
+    kind: str = ""  # as of a chip; empty for a plain cell
+    title: str = ""
+    note: int | None = None
+    chip: Chip | None = None
+    href: str = ""
+    under: str = ""
+
+
+NOTHING = TableCell(UNDEFINED, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: its heading and its cells."""
+
+    head: str
+    cells: tuple[TableCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. `head` names all columns, including that of the row heads; notes count from 1."""
+
+    label: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A label and its value."""
+
+    name: str
+    text: str
+    is_code: bool = False
