@@ -56,7 +56,7 @@ COMMANDS = {
     ),
     "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
     "invariance": Command(
-        "batchproof_lab.invariance.invariance_command",
+        "batchproof.invariance.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
     ),
     "triage": Command(
@@ -82,11 +82,6 @@ COMMANDS = {
     "honest": Command(
         "batchproof_lab.honest_command",
         "look for false alarms: honest engines on many workloads",
-        needs_checkout=True,
-    ),
-    "merge": Command(
-        "batchproof_lab.merge_command",
-        "make one result out of several that were made apart",
         needs_checkout=True,
     ),
     "mutants": Command(

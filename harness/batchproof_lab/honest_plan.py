@@ -1,8 +1,8 @@
-"""Decides which honest engine meets which test, for any number of workloads, machines and sittings.
+"""Decides which honest engine meets which test, for any number of workloads and sittings.
 
 The workloads of a seed come in portions. In each dtype a portion is a chain of tasks, each of which
 follows from the seed alone; it ends once its share of the workloads is judged. So what is judged does
-not depend on timing, on shards or on interruptions, and more workloads go on where fewer stopped.
+not depend on timing or on interruptions, and more workloads go on where fewer stopped.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, product
 
-from batchproof.cli.choices import WHOLE, Shard
 from batchproof.errors import UsageError
 from batchproof.models.embedded import EMBEDDED, NAN_MODEL
+from batchproof.places import ROOT
+from batchproof.records.honest import HonestCounts
 from batchproof.run.registry import BY_DEFAULT, ODD_PREFIX, oddities
 from batchproof_lab.conformance_modules import Facts, conformance_functions
-from batchproof_lab.honest_tasks import HonestOutcome, HonestTask
+from batchproof_lab.shared_laboratory import process_laboratory
+from batchproof_lab.suite_run import Effort, own_failures, run_suite
 
+PROFILE = "thorough"
+TIME_LIMIT_S = 120.0  # cores are shared with other workers, and an honest engine ends anyway
 PORTION = 500  # workloads in one dtype
 MOST_PORTIONS = 1000  # of one --seed
 MOST_TASKS = 1000  # of one chain
@@ -29,6 +33,55 @@ LARGE_SHARE = 1 / 4  # of the tasks of these tests
 MODELS = tuple(name for name in EMBEDDED if name != NAN_MODEL)
 
 Meeting = tuple[str, str, str, bool]  # engine, model, test; whether a test of scale is large
+
+
+@dataclass(frozen=True, slots=True)
+class HonestTask:
+    """One engine, model, dtype, seed and test. `function` is a conformance test, by its node id
+    without parameters.
+    """
+
+    engine: str
+    model: str
+    dtype: str
+    function: str
+    seed: int
+    num_examples: int
+
+    @property
+    def key(self) -> str:
+        """Returns what identifies the task within its question."""
+        return f"{self.engine} on {self.model} in {self.dtype}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class HonestOutcome:
+    """What a task counted. `alarms` holds whole reports."""
+
+    task: HonestTask
+    counts: HonestCounts
+    alarms: tuple[str, ...] = ()
+
+
+def judge_honest(task: HonestTask) -> HonestOutcome:
+    """Runs the suite on an honest engine. Failures are shrunk, because a person reads an alarm."""
+    effort = Effort(profile=PROFILE, max_examples=task.num_examples, shrinks=True)
+    arguments = [f"{ROOT / task.function}", f"--model={task.model}", f"--hypothesis-seed={task.seed}"]
+    findings = run_suite(task.engine, arguments, process_laboratory(task.dtype, TIME_LIMIT_S), effort)
+    broken = [each.report for each in findings.catches if each.broken is not None]
+    alarms = (*broken, *own_failures(findings))
+    if alarms:  # their workloads are mostly steps of shrinking, and count for nothing
+        return HonestOutcome(task, HonestCounts(tasks=1), alarms)
+    return HonestOutcome(
+        task,
+        HonestCounts(
+            tasks=1,
+            workloads=findings.totals["num_workloads"],
+            answers=findings.totals["num_requests"],
+            tokens=findings.totals["num_steps"],
+            near_ties=findings.totals["num_near_ties"],
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +103,6 @@ class HonestPlan:
     num_examples: int
     wanted: int
     models: Sequence[str] = MODELS
-    shard: Shard = WHOLE
 
     @property
     def question(self) -> dict[str, object]:
@@ -60,14 +112,14 @@ class HonestPlan:
 
     @cached_property
     def chains(self) -> Sequence[Chain]:
-        """Returns the chains of this shard. Raises `UsageError` if one seed has not as many."""
+        """Raises `UsageError` if one seed has not as many."""
         num_portions = -(-self.wanted // PORTION)
         if num_portions > MOST_PORTIONS:
             most = PORTION * MOST_PORTIONS
             raise UsageError(f"--workloads {self.wanted} is beyond {most}, which one --seed has")
         return [
             Chain(portion, dtype, min(PORTION, self.wanted - portion * PORTION))
-            for portion in self.shard.of(range(num_portions))
+            for portion in range(num_portions)
             for dtype in self.dtypes
         ]
 

@@ -15,6 +15,12 @@ from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineF
 from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
+from batchproof.invariance import axes, measure
+from batchproof.invariance.axes import AXES
+from batchproof.invariance.holding import declared_grades, require_grade
+from batchproof.invariance.invariance_command import invariance_page
+from batchproof.invariance.measure import measure_axis, measure_engine
+from batchproof.invariance.settings import NEIGHBOUR, Comparison, Contents
 from batchproof.places import ROOT
 from batchproof.records.invariance import (
     INVARIANCE,
@@ -26,16 +32,9 @@ from batchproof.records.invariance import (
 from batchproof.records.made import made_now
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.invariance import axes, control
-from batchproof.run.invariance.axes import AXES
-from batchproof.run.invariance.declared import declared_grades
-from batchproof.run.invariance.holding import require_grade
-from batchproof.run.invariance.measure import measure_axis, measure_engine
-from batchproof.run.invariance.settings import NEIGHBOUR, Comparison, Contents
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
 from batchproof.run.trial import Trial
-from batchproof_lab.invariance.invariance_page import invariance_page
 
 RESULTS = ROOT / "results" / "invariance.json"
 ULP, LARGE = 2.0**-23, 1e-3  # added to logits; the second is far beyond kappa E, and changes no token
@@ -300,7 +299,7 @@ def test_an_engine_that_does_not_read_its_prompt_gets_no_grades(lab: Laboratory)
 def test_a_comparison_that_does_not_see_noise_gives_no_grades(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "with_noise", lambda answer, _seed: answer)
+    monkeypatch.setattr(measure, "with_noise", lambda answer, _seed: answer)
     assert "noise on the logits gets grade B, but should get E" in refusal(lab, engine(exact))
 
 
@@ -333,7 +332,7 @@ def test_the_command_writes_a_record_and_its_page(
 def test_an_engine_without_grades_fails_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "with_noise", lambda answer, _seed: answer)
+    monkeypatch.setattr(measure, "with_noise", lambda answer, _seed: answer)
     arguments = ["--model", RANDOM, "--axis", "restart", "--output", str(tmp_path)]
     assert main(["invariance", "static", *arguments]) == 1
     out = capsys.readouterr().out
