@@ -56,7 +56,7 @@ COMMANDS = {
     ),
     "badge": Command("batchproof.judgement.badge_command", "turn a verdict into a badge of shields.io"),
     "invariance": Command(
-        "batchproof.invariance.invariance_command",
+        "batchproof.judgement.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
     ),
     "triage": Command(

@@ -157,7 +157,7 @@ class Campaign(Generic[Task, Outcome]):
         self,
         arguments: argparse.Namespace,
         time_limit_s: float,
-        tasks: Callable[[], Iterable[Task | None]],
+        tasks: Callable[[], Iterable[Task]],
         finish: Callable[[], int],
     ) -> int:
         """Does the tasks that have no outcome, again and again until `tasks` has no other. Returns
@@ -172,10 +172,10 @@ class Campaign(Generic[Task, Outcome]):
                 exit_code = finish()
         return exit_code
 
-    def _pass(self, pool: WorkerPool, tasks: Iterable[Task | None], journal: JournalWriter) -> bool:
+    def _pass(self, pool: WorkerPool, tasks: Iterable[Task], journal: JournalWriter) -> bool:
         """Does those that have no outcome; returns whether there were any."""
         is_any, known = False, self.state.outcomes
-        waiting = (each for each in tasks if each is None or each.key not in known)
+        waiting = (each for each in tasks if each.key not in known)
         for task, result in pool.run(self.function, waiting):
             is_any = True
             if isinstance(result, LostTask) and result.is_killed and not self._is_given_up(task.key):

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked = (engines, dtypes, arguments.seed, arguments.examples, arguments.workloads)
     plan = HonestPlan(*asked, models=models)
     state: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
-    total = sum(each.share for each in plan.chains)
+    total = plan.wanted * len(plan.dtypes)
     campaign = Campaign(
         question=Question("honest", plan.question, code_digest()),
         state=state,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,6 @@ def honest(plan: HonestPlan, workloads: int = 4) -> CampaignState[HonestOutcome]
     made: CampaignState[HonestOutcome] = CampaignState(HonestOutcome)
     sitting = Sitting("a", MADE)
     for task in plan.tasks(made.outcomes):
-        assert task is not None
         assert task.key not in made.outcomes
         counts = HonestCounts(1, workloads, 3, 2, 1)
         made.outcomes[task.key], made.sittings[task.key] = HonestOutcome(task, counts), sitting
@@ -222,8 +222,6 @@ def test_more_honest_workloads_go_on_where_fewer_stopped() -> None:
     more = replace(few, wanted=1300)
     assert set(honest(few).outcomes) < set(honest(more).outcomes)
     assert not more.is_complete(honest(few).outcomes)
-    with pytest.raises(UsageError, match="--workloads 500001 is beyond 500000"):
-        honest(replace(few, wanted=500_001))
 
 
 def test_an_alarm_is_written_out_whole_and_one_that_was_right_stays_on_the_page_with_the_reason(
@@ -251,7 +249,7 @@ def test_an_alarm_is_written_out_whole_and_one_that_was_right_stays_on_the_page_
 
 def test_a_campaign_on_one_model_meets_no_other() -> None:
     plan = HonestPlan(["static", "paged"], ["float32"], 0, 4, 100, models=(STATE_MODEL,))
-    tasks = [plan.task(plan.chains[0], place) for place in range(200)]
+    tasks = list(islice(plan.sequence("float32"), 200))
     assert {task.model for task in tasks} == {STATE_MODEL}
     assert {task.engine for task in tasks} == {"static", "paged"}
     assert not any("not_finite" in task.function for task in tasks), "that test is of another model"

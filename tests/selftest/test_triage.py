@@ -64,16 +64,16 @@ def test_corruption_is_shown_by_the_smallest_scene_and_replayed(
 
 
 @pytest.mark.parametrize(
-    ("engine", "name"),
+    ("engine", "model", "name"),
     [
-        ("set:bos_0-reference", "token 0 stands before each prompt"),
-        ("set:repetition_1_1-reference", "repetition_penalty 1.1"),
-        ("set:temperature_1-reference", "temperature"),
-        ("set:cut_at_5-reference", "cut at 5 tokens"),
+        ("set:bos_0-reference", "gpt2-hash", "token 0 stands before each prompt"),
+        ("set:repetition_1_1-reference", "llama-twins", "repetition_penalty 1.1"),
+        ("set:temperature_1-reference", "gpt2-hash", "temperature"),
+        ("set:cut_at_5-reference", "gpt2-hash", "cut at 5 tokens"),
     ],
 )
-def test_a_setting_is_named(engine: str, name: str, tmp_path: Path) -> None:
-    code, found = triage(tmp_path, engine, "--model=gpt2-hash")
+def test_a_setting_is_named(engine: str, model: str, name: str, tmp_path: Path) -> None:
+    code, found = triage(tmp_path, engine, f"--model={model}")
     assert (code, found.verdict) == (3, CONFIG)
     assert name in found.models[0].configuration
 
