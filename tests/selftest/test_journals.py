@@ -118,7 +118,7 @@ class RayError(Exception):
 
 def stand_in_of_ray() -> ModuleType:
     """Actors in this process; each has a worker process of its own, as real ones have."""
-    lost = []
+    lost: list[int] = []
 
     def remote(**_: object) -> Any:
         return lambda kind: SimpleNamespace(remote=lambda *given: _actor(kind(*given)))

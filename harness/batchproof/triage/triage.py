@@ -42,7 +42,7 @@ from batchproof.workload.workloads import Workload
 
 LEVELS = 2.0  # factor over the regret of single requests that still counts as rounding
 MOST_RESTARTS = 3  # after an answer that is as wrong alone
-NUM_DRAWS = 240  # of one token, to tell draws from answers that go wrong
+NUM_DRAWS = 400  # of one token, to tell draws from answers that go wrong
 
 UNEXPLAINED = "requests are answered wrongly one at a time; no configuration that was tried explains it"
 BY_EARLIER_CALLS = "an answer depends on earlier calls"
