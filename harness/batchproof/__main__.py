@@ -49,7 +49,7 @@ COMMANDS = {
         "say of a running engine whether its answers are corrupt, rounded, or set otherwise",
     ),
     "invariance": Command(
-        "batchproof_lab.invariance.invariance_command",
+        "batchproof.judgement.invariance_command",
         "grade how far answers depend on batch, neighbours, arrival, chunks, prefix hits and others",
     ),
     "replay": Command(

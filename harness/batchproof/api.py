@@ -373,7 +373,7 @@ class InvariantEngine(Protocol):
     """An engine that declares how little its answers depend on what should not matter (P20).
 
     Only what is declared can fail. The axes and what is varied along each are in
-    `batchproof.run.invariance.axes`: batch, neighbours, order, arrival, chunking, prefix, prefill,
+    `batchproof.invariance.axes`: batch, neighbours, order, arrival, chunking, prefix, prefill,
     preemption, speculation, restart, threads. The grades, each of which implies those behind it:
 
     * "B": every bit of the logits stays, whatever the shapes. No grade of neighbours and restart,

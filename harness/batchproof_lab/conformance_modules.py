@@ -17,8 +17,8 @@ Modules = dict[str, ModuleType]
 _known: dict[str, Modules] = {}  # settings a module was imported under -> modules
 
 
-def swapped(is_meant: Callable[[str, ModuleType], bool], new: Modules) -> Modules:
-    """Puts modules in the place of those that are meant, and returns these."""
+def swap_modules(is_meant: Callable[[str, ModuleType], bool], new: Modules) -> Modules:
+    """Replaces the matching entries of `sys.modules` by `new` and returns the old ones."""
     old = {name: module for name, module in list(sys.modules.items()) if is_meant(name, module)}
     for name in old:
         del sys.modules[name]
@@ -32,13 +32,13 @@ def conformance_modules(settings: str) -> Iterator[None]:
     imported.
 
     A test keeps the settings it was imported under, and parsing the curated cases takes longer than
-    many a suite run. So modules are neither shared between settings nor imported anew each time.
+    many a suite run. So modules are neither shared between settings nor imported again each time.
     """
-    outer = swapped(_is_of_suite, _known.get(settings, {}))
+    outer = swap_modules(_is_of_suite, _known.get(settings, {}))
     try:
         yield
     finally:
-        _known[settings] = swapped(_is_of_suite, outer)
+        _known[settings] = swap_modules(_is_of_suite, outer)
 
 
 def _is_of_suite(_name: str, module: ModuleType) -> bool:
@@ -47,14 +47,14 @@ def _is_of_suite(_name: str, module: ModuleType) -> bool:
 
 @contextmanager
 def fresh_engines() -> Iterator[None]:
-    """Imports planted faults and oddities anew inside the context: what an engine keeps on its class
+    """Imports planted faults and oddities again inside the context: what an engine keeps on its class
     must not depend on earlier suite runs.
     """
-    outer = swapped(_is_planted, {})
+    outer = swap_modules(_is_planted, {})
     try:
         yield
     finally:
-        swapped(_is_planted, outer)
+        swap_modules(_is_planted, outer)
 
 
 def _is_planted(name: str, _module: ModuleType) -> bool:

@@ -9,28 +9,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
+from batchproof.errors import UsageError
 from batchproof.models.embedded import DEFAULT_MODELS
-from batchproof.records.campaign import Question
-from batchproof.records.kills import KILL_TABLE, KillTableRecord
+from batchproof.records.kills import KILL_TABLE, FunctionRow, KillTableRecord, KillUpdate
 from batchproof.run.registry import faults
-from batchproof_lab.attempts import Attempt, Hunt, Kill, make_attempt
+from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.found import Found
-from batchproof_lab.kill_page import kill_page
-from batchproof_lab.kill_table import KillTable
-from batchproof_lab.kill_table_problems import problems
-from batchproof_lab.options import add_options
-from batchproof_lab.update import still_busy, updated, whole_table
-from batchproof_lab.work import Work
+from batchproof_lab.kill_page import kill_page, problems
+from batchproof_lab.kill_table import Attempt, Hunt, Kill, KillTable, diagnosis, make_attempt
 from batchproof_lab.worker_pool import LostTask
 
 TASK_LIMIT_S = 3600.0  # far beyond any session: a worker that hangs is given up
@@ -64,47 +58,46 @@ def run(arguments: argparse.Namespace) -> int:
     names = choices.select_names(arguments.names, known, "planted fault", "results/faults.md")
     models = choices.select_names(arguments.model, DEFAULT_MODELS, "embedded model")
     output = choices.writable(arguments.output)
-    found: Found[Hunt] = Found(Hunt)
-
-    def table(share: Sequence[str] = names) -> KillTable:
-        planted = {name: known[name] for name in share}
-        return KillTable.of(planted, models, arguments.seeds, found.outcomes.values(), busy)
-
-    def finish() -> int:
-        record = table().as_record(found.made())
-        return written(updated(whole, record) if whole and record.is_complete else record, output)
-
-    busy: frozenset[str] | None = None
-    whole = whole_table(output / "faults.json", table()) if arguments.update else None
-    if whole is not None:
+    state: CampaignState[Hunt] = CampaignState(Hunt)
+    planted = {name: known[name] for name in names}
+    whole, busy = None, None
+    if arguments.update:
+        empty = KillTable.of(planted, models, arguments.seeds)
+        whole = whole_table(output / "faults.json", empty)
         busy = still_busy(whole, names)
-    share = arguments.shard.of(names)
-    work = Work(
-        question=_question(names, models, arguments),
-        found=found,
-        key=attrgetter("key"),
-        function=partial(make_attempt, time_limit_s=arguments.time_limit),
-        outcome_of=_hunt,
-        progress=Progress("faults", "hunt", 0, arguments.progress),
-    )
+    asked = {"faults": names, "models": models, "seeds": arguments.seeds}
+    asked |= {"time_limit": arguments.time_limit}
+    progress = Progress("faults", "hunt", 0, arguments.progress)
+
+    def table() -> KillTable:
+        return KillTable.of(planted, models, arguments.seeds, state.outcomes.values(), busy)
 
     def tasks() -> list[Attempt]:
-        todo = table(share).todo()
-        work.progress.expect(len(todo))
+        todo = table().todo()
+        progress.expect(len(todo))
         return todo
 
-    return work.run(arguments, TASK_LIMIT_S, tasks, finish)
+    def finish() -> int:
+        record = table().as_record(state.made())
+        if whole is not None and record.is_complete:
+            record = updated_table(whole, record)
+        return write_table(record, output)
+
+    campaign = Campaign(
+        question=Question("faults", asked, code_digest()),
+        state=state,
+        function=partial(make_attempt, time_limit_s=arguments.time_limit),
+        lost_outcome=_lost_hunt,
+        progress=progress,
+    )
+    return campaign.run(arguments, TASK_LIMIT_S, tasks, finish)
 
 
-def merge(asked: Mapping[str, Any], found: Found[Hunt], output: Path) -> int:
-    """Writes what the journals of a question hold. The tests that catch nothing are hunted with the
-    whole table: by the command itself, without `--shard`, where these journals lie."""
-    planted = {name: faults()[name] for name in asked["faults"]}
-    table = KillTable.of(planted, asked["models"], asked["seeds"], found.outcomes.values())
-    return written(table.as_record(found.made()), output)
+def _lost_hunt(attempt: Attempt, lost: LostTask) -> Hunt:
+    return Hunt(attempt, Kill(own_failures=(lost.why,)))
 
 
-def written(record: KillTableRecord, output: Path) -> int:
+def write_table(record: KillTableRecord, output: Path) -> int:
     """Writes the table and its page, and prints its problems; returns 1 if there are any, else 0."""
     is_whole = record.is_complete and record.is_full
     write_result(KILL_TABLE, record, kill_page, output, "faults", is_whole)
@@ -116,11 +109,49 @@ def written(record: KillTableRecord, output: Path) -> int:
     return 1 if found else 0
 
 
-def _question(names: list[str], models: list[str], arguments: argparse.Namespace) -> Question:
-    asked = {"faults": names, "models": models, "seeds": arguments.seeds}
-    return Question("faults", asked | {"time_limit": arguments.time_limit}, code_digest())
+def whole_table(path: Path, asked: KillTable) -> KillTableRecord:
+    """The existing table. Raises `UsageError` if there is no complete one of the same models and
+    seeds."""
+    if not path.is_file():
+        raise UsageError(f"--update needs the table {str(path)!r}, which is not there: make it first")
+    table = KILL_TABLE.read(path)
+    agrees = {
+        "models": (table.models, tuple(asked.models)),
+        "seeds": (table.seeds, tuple(asked.seeds)),
+        "is_complete": (table.is_complete, True),
+        "is_full": (table.is_full, True),
+    }
+    for key, (found, wanted) in agrees.items():
+        if found != wanted:
+            raise UsageError(
+                f"--update: {str(path)!r} has {key} {found!r}, but this run has {wanted!r}"
+            )
+    return table
 
 
-def _hunt(attempt: Attempt, found: Kill | LostTask) -> Hunt:
-    kill = Kill(own_failures=(found.why,)) if isinstance(found, LostTask) else found
-    return Hunt(attempt, kill)
+def updated_table(whole: KillTableRecord, fresh: KillTableRecord) -> KillTableRecord:
+    """The whole table with the fresh rows in place of its own, and a note of when they were made."""
+    rows = {**whole.faults, **fresh.faults}
+    tests = {
+        function: FunctionRow(
+            row.is_generated, (*_others(whole.tests.get(function, row), fresh.faults), *row.faults)
+        )
+        for function, row in fresh.tests.items()
+    }
+    note = KillUpdate(tuple(sorted(fresh.faults)), fresh.made)
+    return replace(
+        whole,
+        faults=rows,
+        tests=tests,
+        diagnosis=diagnosis(rows.values()),
+        updates=(*whole.updates, note),
+    )
+
+
+def still_busy(whole: KillTableRecord, renewed: Collection[str]) -> frozenset[str]:
+    """The test functions that catch a fault whose row stays."""
+    return frozenset(name for name, row in whole.tests.items() if _others(row, renewed))
+
+
+def _others(row: FunctionRow, renewed: Collection[str]) -> list[str]:
+    return [name for name in row.faults if name not in renewed]

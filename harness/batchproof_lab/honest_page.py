@@ -1,10 +1,16 @@
-"""The campaign against false alarms as Markdown."""
+"""The campaign against false alarms as Markdown.
+
+`honest_alarms.yaml`, in the folder of the record, maps an alarm to the reason why it was right: an
+engine thought to be honest had a bug of its own. Such an alarm stays on the page and counts as no false
+one; the engine is mended.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 from batchproof.records.honest import (
     CountsByDtype,
@@ -15,9 +21,11 @@ from batchproof.records.honest import (
     RightAlarm,
 )
 from batchproof.records.markdown import header, line
-from batchproof_lab.right_alarms import name_of
+from batchproof.validation.yaml_nodes import read_yaml
 
 RULE_OF_THREE = -math.log(0.05)  # no event in n trials: 95 % confidence that its rate is below 3.0 / n
+FILE = "honest_alarms.yaml"
+RULE = "the headings of alarms to reasons"
 COLUMNS = [each.name for each in fields(HonestCounts)]
 
 
@@ -101,3 +109,25 @@ def _right(alarms: Sequence[RightAlarm]) -> Iterator[str]:
     for each in alarms:
         first, *rest = _alarms([each.alarm])
         yield from (first, "", each.why, *rest)
+
+
+def with_right_alarms(record: HonestRecord, folder: Path) -> HonestRecord:
+    """Sorts the alarms by what the folder's file says of them. Raises `CaseError` naming what is wrong
+    in the file."""
+    reasons = _reasons(folder / FILE)
+    named = [(each, reasons.get(name_of(each))) for each in record.alarms]
+    right = tuple(RightAlarm(each, why) for each, why in named if why is not None)
+    false = tuple(each for each, why in named if why is None)
+    return replace(record, alarms=false, right=(*record.right, *right))
+
+
+def name_of(alarm: FalseAlarm) -> str:
+    """Returns the alarm's heading on the page, its key in the file."""
+    return f"{alarm.engine} on {alarm.model}, {alarm.dtype}, seed {alarm.seed}"
+
+
+def _reasons(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    root, rule = read_yaml(path, "the file", RULE), f"a mapping of {RULE}"
+    return {name: why.text().strip() for name, why in root.pairs(rule).items()}

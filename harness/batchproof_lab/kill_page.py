@@ -1,4 +1,4 @@
-"""The kill table as Markdown."""
+"""The kill table as Markdown, and its problems; without one, the table proves the suite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,52 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, KillRecord, KillTableRecord
 from batchproof.records.markdown import header, line
-from batchproof_lab.kill_table_problems import problems
+
+LOWEST_SCORE = 0.85  # of the diagnosis
+
+
+def problems(table: KillTableRecord) -> list[str]:
+    """Returns the problems, one line each.
+
+    A table that was stopped shows only where the suite itself broke. Tests that catch nothing are a
+    problem only in a table of all faults on all embedded models.
+    """
+    if not table.is_complete:
+        return list(_own_failures(table))
+    found = [*_survivors(table), *_own_failures(table)]
+    if table.is_full:
+        found += _idle_tests(table)
+    return [*found, *_diagnosis_problem(table)]
+
+
+def _survivors(table: KillTableRecord) -> Iterator[str]:
+    for name, row in table.faults.items():
+        for seed in table.seeds:
+            kills = [kill for kill in row.kills if kill.seed == seed]
+            if kills and not any(kill.caught_by for kill in kills):
+                tried = ", ".join(row.home or table.models)
+                yield f"fault {name} ({row.promise}) survives seed {seed} on {tried}: {row.lie}"
+
+
+def _own_failures(table: KillTableRecord) -> Iterator[str]:
+    for name, row in table.faults.items():
+        for text in row.own_failures:
+            yield f"the suite itself broke on fault {name}: {text}"
+
+
+def _idle_tests(table: KillTableRecord) -> Iterator[str]:
+    for function, row in table.tests.items():
+        if not row.faults:
+            yield f"{function} catches no fault: plant one that it catches, or take the test out"
+
+
+def _diagnosis_problem(table: KillTableRecord) -> Iterator[str]:
+    right, votes = table.diagnosis.right, table.diagnosis.votes
+    if votes and right < LOWEST_SCORE * votes:
+        yield (
+            f"the diagnosis names the right cause in {right} of {votes} catches, "
+            f"{right / votes:.0%}; {LOWEST_SCORE:.0%} are required"
+        )
 
 
 def kill_page(table: KillTableRecord) -> str:
@@ -31,7 +76,7 @@ def _scope(table: KillTableRecord) -> Iterator[str]:
 def _updates(table: KillTableRecord) -> Iterator[str]:
     for each in table.updates:
         names = ", ".join(f"`{name}`" for name in each.faults)
-        yield f"* made anew with `--update`, {each.made.date}, commit {each.made.commit}: {names}"
+        yield f"* made later with `--update`, {each.made.date}, commit {each.made.commit}: {names}"
 
 
 def _verdict(table: KillTableRecord) -> list[str]:

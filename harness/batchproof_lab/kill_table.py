@@ -1,10 +1,12 @@
-"""All kills together: which attempts remain, and the table as a record."""
+"""The kill table: one planted fault before the suite as the task of a worker, which attempts remain,
+and all kills as a record."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from typing import Protocol, Self
 
@@ -14,12 +16,109 @@ from batchproof.records.kills import DiagnosisScore, FaultRow, FunctionRow, Kill
 from batchproof.records.provenance import Provenance
 from batchproof.requirements.promises import Promise
 from batchproof.run.registry import faults as known_faults
-from batchproof_lab.attempts import Attempt, Hunt, Kill
-from batchproof_lab.conformance_modules import conformance_functions
+from batchproof_lab.conformance_modules import conformance_functions, function_of
 from batchproof_lab.fingerprint import fingerprint
+from batchproof_lab.shared_laboratory import process_laboratory
+from batchproof_lab.suite_run import Effort, own_failures, run_suite
 
 # Quick ones first: where a fault is first caught, further seeds are tried.
 QUICK_FIRST = ("gpt2-random", "mistral-window", "llama-random", "llama-hash", "gpt2-hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Runs a fault on some models, in one session, by the tests of its promise until it is caught.
+
+    `is_wide`: if those tests miss it, all others run too. `only`: this test function runs alone, to
+    see whether it catches anything.
+    """
+
+    fault: str
+    models: tuple[str, ...]
+    seed: int
+    is_wide: bool = False
+    only: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Returns what identifies the attempt within its question."""
+        how = ", by all tests" if self.is_wide else f", by {self.only} alone" if self.only else ""
+        return f"{self.fault} on {'+'.join(self.models)}, seed {self.seed}{how}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Returns pytest's arguments for seed and models."""
+        return ["-x", f"--hypothesis-seed={self.seed}", *(f"--model={model}" for model in self.models)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What the suite reported. `caught_by` is the function of the first test that failed; None: the
+    fault survived.
+    """
+
+    caught_by: str | None = None
+    broken: str | None = None  # the promise that failure named
+    cause: str | None = None  # what its diagnosis named
+    examples: int = 0  # workloads given to the engine until then, or in all
+    seconds: float = 0.0
+    functions: tuple[str, ...] = ()  # all test functions that caught it
+    own_failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """An attempt and what came out."""
+
+    attempt: Attempt
+    kill: Kill
+
+
+def make_attempt(attempt: Attempt, time_limit_s: float) -> Hunt:
+    """Runs the tests of the promise that the fault breaks and, in a wide attempt that they miss, all
+    others. The time limit is in seconds, for one call of the engine.
+    """
+    return Hunt(attempt, _found(attempt, time_limit_s))
+
+
+def _found(attempt: Attempt, time_limit_s: float) -> Kill:
+    declared = f"promise(id='{known_faults()[attempt.fault].promise.id}')"
+    if attempt.only is not None:
+        name = attempt.only.rpartition("::")[2]
+        return _kill(attempt, ["-k", name, "--diagnose-for=0"], time_limit_s)
+    by_promise = _kill(attempt, ["-m", declared], time_limit_s)
+    if by_promise.functions or by_promise.own_failures or not attempt.is_wide:
+        return by_promise
+    by_others = _kill(attempt, ["-m", f"not {declared}"], time_limit_s)
+    return replace(
+        by_others,
+        examples=by_promise.examples + by_others.examples,
+        seconds=round(by_promise.seconds + by_others.seconds, 3),
+    )
+
+
+def _kill(attempt: Attempt, selection: list[str], time_limit_s: float) -> Kill:
+    lab = process_laboratory("float32", time_limit_s)
+    findings = run_suite(f"fault:{attempt.fault}", [*attempt.arguments, *selection], lab, _effort())
+    first = findings.first
+    caught = (function_of(each.test) for each in findings.catches if each.broken is not None)
+    return Kill(
+        caught_by=function_of(first.test) if first else None,
+        broken=first.broken if first else None,
+        cause=first.cause if first else None,
+        examples=first.num_runs if first else findings.totals["num_runs"],
+        seconds=round(first.seconds if first else findings.seconds, 3),
+        functions=tuple(dict.fromkeys(caught)),
+        own_failures=own_failures(findings),
+    )
+
+
+@cache
+def _effort() -> Effort:
+    """Returns the effort of a hunt. Generated workloads come first: a written case that fits says
+    little about what seeds would find."""
+    generated = (name for name, facts in conformance_functions().items() if facts.is_generated)
+    return Effort(profile="default", first=tuple(generated))
 
 
 class PlantedFault(Protocol):
@@ -159,37 +258,38 @@ class KillTable:
             seeds=tuple(self.seeds),
             faults=rows,
             tests={
-                function: FunctionRow(
-                    facts.is_generated,
-                    tuple(name for name, row in rows.items() if function in row.functions),
-                )
+                function: FunctionRow(facts.is_generated, tuple(self._caught_by(function)))
                 for function, facts in conformance_functions().items()
             },
             diagnosis=diagnosis(rows.values()),
         )
+
+    def _caught_by(self, function: str) -> Iterable[str]:
+        found = {each.fault for each, kill in self.kills.items() if function in kill.functions}
+        return (name for name in self.faults if name in found)
 
     def _row(self, fault: PlantedFault) -> FaultRow:
         made = self._of(fault.name)
         hunts = [(attempt, kill) for attempt, kill in made if not attempt.only]
         hit = {attempt.models for attempt, kill in hunts if kill.caught_by}
         home = self.home(fault.name)
+        at_home = [(each, kill) for each, kill in hunts if home in (None, each.models)]
         return FaultRow(
             kind=fault.kind,
             promise=fault.promise.id,
             cause=fault.cause.name,
             home=home or (),
-            kills=tuple(_kill(each, kill) for each, kill in hunts if home in (None, each.models)),
+            kills=tuple(
+                KillRecord(
+                    kill.broken, kill.cause, each.seed, kill.caught_by, kill.examples, kill.seconds
+                )
+                for each, kill in at_home
+            ),
             lie=fault.summary,
             thread=fault.thread,
             models=tuple(model for model in self._known_models() if (model,) in hit),
-            elsewhere=tuple(
-                _kill(each, kill) for each, kill in hunts if home not in (None, each.models)
-            ),
-            functions=tuple(sorted({function for _, kill in made for function in kill.functions})),
             own_failures=tuple(text for _, kill in made for text in kill.own_failures),
-            code=fingerprint(
-                fault.component, {k.caught_by for each, k in hunts if home == each.models}
-            ),
+            code=fingerprint(fault.component, {kill.caught_by for _, kill in at_home if home}),
         )
 
 
@@ -197,22 +297,8 @@ def _rank(models: tuple[str, ...]) -> int:
     return QUICK_FIRST.index(models[0]) if models[0] in QUICK_FIRST else len(QUICK_FIRST)
 
 
-def _kill(attempt: Attempt, kill: Kill) -> KillRecord:
-    return KillRecord(
-        broken=kill.broken,
-        cause=kill.cause,
-        models=attempt.models,
-        seed=attempt.seed,
-        caught_by=kill.caught_by,
-        examples=kill.examples,
-        seconds=kill.seconds,
-    )
-
-
 def diagnosis(rows: Iterable[FaultRow]) -> DiagnosisScore:
-    """Returns the score of the diagnosis: one vote for each fault and seed on the fault's home
-    models.
-    """
+    """One vote for each fault and seed on the fault's home models."""
     confusion: dict[str, Counter[str]] = {}
     for row in rows:
         for kill in row.kills:

@@ -4,7 +4,6 @@ it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from typing import Self
 
 import torch
 
-from batchproof.checks.switches import compute_exactly, positions, set_back
-from batchproof.models.catalogue import resolve_device, resolve_dtype
-from batchproof.run.devices import make_current
+from batchproof.checks.switches import compute_exactly
+from batchproof.models.catalogue import resolve_dtype
 from batchproof.run.laboratory import Laboratory
 
 
@@ -65,31 +63,6 @@ class SharedLaboratory(Laboratory):
             for name, subject in list(self._subjects.items()):
                 if self.watch.is_damaged(subject):
                     self.drop(name)
-
-
-@contextmanager
-def torch_restored() -> Iterator[None]:
-    """Restores torch's switches and the random numbers, which an engine or a test session may
-    change."""
-    switches = positions()
-    rng, python_rng = torch.get_rng_state(), random.getstate()
-    try:
-        yield
-    finally:
-        set_back(switches)
-        torch.set_rng_state(rng)
-        random.setstate(python_rng)
-
-
-@contextmanager
-def exact_device(name: str) -> Iterator[torch.device]:
-    """Yields the device, with torch's switches as comparisons need them, and restores them. Raises
-    `UsageError`."""
-    device = resolve_device(name)
-    make_current(device)
-    with torch_restored():
-        compute_exactly()
-        yield device
 
 
 @cache

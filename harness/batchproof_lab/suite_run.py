@@ -17,8 +17,9 @@ from hypothesis import Phase, core, settings
 
 from batchproof.places import SUITE
 from batchproof.plugin.profiles import register_profiles
+from batchproof.run.devices import torch_restored
 from batchproof_lab.conformance_modules import conformance_modules, fresh_engines
-from batchproof_lab.shared_laboratory import SharedLaboratory, torch_restored
+from batchproof_lab.shared_laboratory import SharedLaboratory
 from batchproof_lab.suite_outcome import Catch, Effort, Recorder, SuiteOutcome
 
 __all__ = ["Catch", "Effort", "SuiteOutcome", "run_suite"]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self, TypeVar
@@ -58,20 +59,19 @@ class WorkerPool:
             self._idle.pop().kill()
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task | None]
+        self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Iterator[tuple[Task, Result | LostTask]]:
         """Yields each task with its result, in the order in which they are done.
 
         Function, tasks and results are pickled. A task is taken when a worker is free for it, so a
-        generator of tasks can depend on the results so far; None says that there is no task until
-        one more result is in. A lost worker is replaced. Leaving the iteration early ends the workers
-        that are busy.
+        generator of tasks can depend on the results so far. A lost worker is replaced. Leaving the
+        iteration early ends the workers that are busy.
         """
         waiting = iter(tasks)
         busy: dict[Any, Task] = {}
         try:
             while True:
-                while len(busy) < self._num_workers and (task := next(waiting, None)) is not None:
+                for task in islice(waiting, self._num_workers - len(busy)):
                     worker = self._idle.pop() if self._idle else self._new_worker()
                     busy[worker] = task
                     worker.begin(function, task, self._time_limit_s)

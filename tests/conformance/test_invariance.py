@@ -1,14 +1,13 @@
 """P20: answers depend on batch, neighbours, order and schedule no more than the engine declares.
 
-An engine that declares nothing is asked nothing. What is varied is in `batchproof.run.invariance.axes`.
+An engine that declares nothing is asked nothing. What is varied is in `batchproof.invariance.axes`.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from batchproof.run.invariance.declared import declared_grades
-from batchproof.run.invariance.holding import require_control, require_grade
+from batchproof.invariance.holding import declared_grades, require_control, require_grade
 from batchproof.run.trial import Trial
 
 pytestmark = [pytest.mark.promise(id="P20"), pytest.mark.grade("B")]

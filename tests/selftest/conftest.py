@@ -137,4 +137,4 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Campaigns have no workers."""
-    monkeypatch.setattr("batchproof_lab.work.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof_lab.campaign.WorkerPool", OneProcess)

@@ -6,15 +6,13 @@ import os
 import signal
 import time
 from argparse import Namespace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from batchproof.cli.choices import Shard
 from batchproof.cli.progress import Progress
-from batchproof.records.campaign import Question
-from batchproof_lab.found import Found
-from batchproof_lab.work import Work
-from batchproof_lab.worker_pool import LostTask
+from batchproof_lab.campaign import Campaign, CampaignState, Question
 
 QUESTION = Question("squares", {"numbers": (1, 2)}, "abc")
 
@@ -36,17 +34,30 @@ def killed_at_first(task: tuple[str, int]) -> int:
     return number
 
 
+@dataclass(frozen=True)
+class Number:
+    """A task."""
+
+    task: Any
+
+    @property
+    def key(self) -> str:
+        return str(self.task)
+
+
 def squares(
     folder: Path, tasks: Any = range(50), function: Any = squared, **changes: Any
-) -> Found[int]:
+) -> CampaignState[int]:
     """Does what is left of the tasks; the outcome of a lost one is -1."""
-    options = {"output": folder, "shard": Shard(), "anew": False, "runner": "processes", "jobs": 1}
-    found = Found(int)
+    options = {"output": folder, "restart": False, "runner": "processes", "jobs": 1}
+    state = CampaignState(int)
     progress = Progress("squares", "number", len(tasks))
-    work = Work(QUESTION, found, str, function, _outcome, progress)
-    work.run(Namespace(**options | changes), 60.0, lambda: tasks, lambda: 0)
-    return found
+    campaign = Campaign(QUESTION, state, partial(_of_task, function), lambda *_: -1, progress)
+    numbers = [Number(each) for each in tasks]
+    campaign.run(Namespace(**options | changes), 60.0, lambda: numbers, lambda: 0)
+    return state
 
 
-def _outcome(_: object, found: int | LostTask) -> int:
-    return -1 if isinstance(found, LostTask) else found
+def _of_task(function: Any, number: Number) -> int:
+    result: int = function(number.task)
+    return result

@@ -12,30 +12,26 @@ from transformers import PreTrainedModel
 
 from batchproof.__main__ import main
 from batchproof.api import Capability, Completion, Engine, EngineConfig, EngineFactory, Request
-from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
+from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.findings.causes import Cause
 from batchproof.findings.finding import Rule
+from batchproof.invariance import axes, measure
+from batchproof.invariance.axes import AXES
+from batchproof.invariance.holding import declared_grades, require_grade
+from batchproof.invariance.measure import measure_axis, measure_engine
+from batchproof.invariance.settings import NEIGHBOUR
+from batchproof.judgement.invariance_command import invariance_page
 from batchproof.places import ROOT
 from batchproof.records.invariance import (
     INVARIANCE,
     UNMEASURED,
     AxisRecord,
-    EngineRecord,
-    InvarianceRecord,
 )
-from batchproof.records.made import made_now
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
-from batchproof.run.invariance import axes, control
-from batchproof.run.invariance.axes import AXES
-from batchproof.run.invariance.declared import declared_grades
-from batchproof.run.invariance.holding import require_grade
-from batchproof.run.invariance.measure import measure_axis, measure_engine
-from batchproof.run.invariance.settings import NEIGHBOUR, Comparison, Contents
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, reference_factory, resolve_engine
 from batchproof.run.trial import Trial
-from batchproof_lab.invariance.invariance_page import invariance_page
 
 RESULTS = ROOT / "results" / "invariance.json"
 ULP, LARGE = 2.0**-23, 1e-3  # added to logits; the second is far beyond kappa E, and changes no token
@@ -194,18 +190,6 @@ def test_an_engine_that_raises_is_not_measured(lab: Laboratory) -> None:
     assert record.has_failed
 
 
-def test_an_axis_that_ran_out_of_time_fails_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def late(_contents: Contents, _kept: Request) -> Comparison:
-        raise EngineHang("generate did not return within 60 s")
-
-    monkeypatch.setitem(AXES, "restart", replace(AXES["restart"], compare=late))
-    arguments = ["--model", RANDOM, "--axis", "restart", "--output", str(tmp_path)]
-    assert main(["invariance", "static", *arguments]) == 1
-    assert "1. restart: time limit: generate did not return within 60 s" in capsys.readouterr().out
-
-
 def held(
     lab: Laboratory, change: Change, declared: object, model: str, has: frozenset[Capability]
 ) -> Trial:
@@ -300,7 +284,7 @@ def test_an_engine_that_does_not_read_its_prompt_gets_no_grades(lab: Laboratory)
 def test_a_comparison_that_does_not_see_noise_gives_no_grades(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "with_noise", lambda answer, _seed: answer)
+    monkeypatch.setattr(measure, "with_noise", lambda answer, _seed: answer)
     assert "noise on the logits gets grade B, but should get E" in refusal(lab, engine(exact))
 
 
@@ -328,34 +312,6 @@ def test_the_command_writes_a_record_and_its_page(
     assert page == invariance_page(record)
     assert "INCOMPLETE" in page
     assert "| `static` | S | (1) |" in capsys.readouterr().out
-
-
-def test_an_engine_without_grades_fails_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "with_noise", lambda answer, _seed: answer)
-    arguments = ["--model", RANDOM, "--axis", "restart", "--output", str(tmp_path)]
-    assert main(["invariance", "static", *arguments]) == 1
-    out = capsys.readouterr().out
-    assert "| `static` | (1) |" in out
-    assert "1. `static`: the negative control failed: an ulp of noise" in out
-
-
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
-    axis = AxisRecord("batch", "E", "", "not shown", 0.25, 4, 32)
-    missing = AxisRecord("prefix", UNMEASURED, "the engine has no prefix_caching")
-    engines = (
-        EngineRecord("mine", RANDOM, "float32", 8.0, 1e-5, axes=(axis, missing)),
-        EngineRecord("other", RANDOM, "float32", refusal="refuses the model: no Llamas"),
-    )
-    record = InvarianceRecord(made_now("made by hand"), True, "cpu", 0, engines)
-    INVARIANCE.write(record, tmp_path / "x.json")
-    assert INVARIANCE.read(tmp_path / "x.json") == record
-    page = invariance_page(record)
-    assert "| `mine` | E? | (1) |" in page
-    assert "| `mine` | 0.25 |  |" in page
-    assert "| `other` | (2) | (2) |" in page
-    assert "2. `other`: refuses the model: no Llamas" in page
 
 
 def test_the_committed_page_is_that_of_the_record() -> None:

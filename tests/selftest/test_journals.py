@@ -1,9 +1,7 @@
-"""Journals of campaigns: shards, interruptions and killed processes change nothing in a result."""
+"""Journals of campaigns: interruptions and killed processes change nothing in a result."""
 
 from __future__ import annotations
 
-import json
-import operator
 import signal
 import subprocess
 import sys
@@ -16,84 +14,12 @@ from typing import Any
 
 import pytest
 
-from batchproof.__main__ import main
 from batchproof.errors import UsageError
-from batchproof.records.campaign import CAMPAIGN, Line, Question, Sitting
-from batchproof.records.honest import HonestCounts
 from batchproof.records.provenance import Machine, Provenance
-from batchproof.run.registry import faults
-from batchproof_lab.attempts import Attempt, Kill
-from batchproof_lab.conformance_modules import conformance_functions
-from batchproof_lab.found import Found
-from batchproof_lab.honest_tasks import HonestOutcome, HonestTask
-from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict
-from batchproof_lab.work import pool_of
+from batchproof_lab.campaign import CAMPAIGN, CampaignState, Line, Question, Sitting, pool_of
 from tests.selftest.squares import QUESTION, killed_at_first, squares
 
-SITTING = Sitting("id", "1/1", Provenance(Machine("one", 1), {"python": "3"}))
-
-
-def judged(task: HonestTask) -> HonestOutcome:
-    return HonestOutcome(task, HonestCounts(1, 20 + task.seed % 50, 3, 2, 1))
-
-
-def killed(attempt: Attempt, **_: object) -> Kill:
-    fault = faults()[attempt.fault]
-    function = next(iter(conformance_functions()))
-    caught = len(attempt.models) > 1 or hash(attempt.models) % 2 == 0
-    return Kill(function, fault.promise.id, fault.cause.name, 3, 0.5, (function,)) if caught else Kill()
-
-
-def served(task: ToyTask) -> ToyResult:
-    return ToyResult(ToyVerdict.SERVED, layers=str(task.toy))
-
-
-@pytest.fixture
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks that take no time."""
-    campaign = "batchproof_lab"
-    monkeypatch.setattr(f"{campaign}.honest_command.judge_honest", judged)
-    monkeypatch.setattr(f"{campaign}.faults_command.make_attempt", killed)
-    monkeypatch.setattr(f"{campaign}.model_sweep.sweep_command._judge", served)
-    monkeypatch.setattr(f"{campaign}.model_sweep.sweep_command._try", lambda _: None)
-
-
-@pytest.mark.usefixtures("one_process", "stand_ins")
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["honest", "--workloads=2700", "--seed=5"],
-        ["faults", *list(faults())[:6], "--seeds=1,2"],
-        ["models", "llama", "gpt2", "bloom", "phi3", "mamba"],
-    ],
-    ids=operator.itemgetter(0),
-)
-def test_four_shards_are_one_run(command: list[str], tmp_path: Path) -> None:
-    def run(*arguments: str) -> dict[str, Any]:
-        main(list(arguments))
-        (path,) = (each for each in tmp_path.glob("*.json"))
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        path.unlink()
-        return record
-
-    options = [f"--output={tmp_path}", "--jobs=1"]
-    whole = run(*command, *options)
-    journals = tmp_path / "journals"
-    (journal,) = journals.iterdir()
-    journal.rename(tmp_path / "whole.jsonl")
-    for index in (4, 2, 1, 3):
-        main([*command, *options, f"--shard={index}/4"])
-        assert not [*tmp_path.glob("*.json")], "a shard has no result of its own"
-    parts = [str(each) for each in journals.iterdir()]
-    assert len(parts) == 4
-    merged = run("merge", options[0], *parts)
-    read_by_the_command = run(*command, *options)
-    twice = run("merge", options[0], *parts, str(tmp_path / "whole.jsonl"))
-    for record in (whole, merged, read_by_the_command, twice):
-        record["made"] = None
-        if "runs" in record:
-            assert {run["is_complete"] for run in record.pop("runs")} == {True}
-    assert whole == merged == read_by_the_command == twice
+SITTING = Sitting("id", Provenance(Machine("one", 1), {"python": "3"}))
 
 
 def lines(folder: Path) -> list[Line]:
@@ -137,29 +63,30 @@ def test_a_task_whose_worker_was_killed_is_done_by_another_once(tmp_path: Path) 
     tasks = [(str(tmp_path / name), number) for number, name in enumerate(("", "", "", "nowhere"), 1)]
     found = squares(tmp_path, tasks, killed_at_first)
     assert [found.outcomes[str(task)] for task in tasks] == [1, 2, 3, -1]
-    losses = [line.key for line in lines(tmp_path) if line.killed]
-    assert sorted(losses) == [str(tasks[1]), str(tasks[3]), str(tasks[3])]
 
 
 @pytest.mark.parametrize(
-    ("question", "outcomes", "message"),
+    ("written", "message"),
     [
-        (Question("squares", {"numbers": (1, 2)}, "def"), [1], "of another question or of other code"),
-        (Question("squares", {"numbers": (1, 3)}, "abc"), [1], "of another question or of other code"),
-        (QUESTION, [1, 2], "has another outcome of task 'one'"),
-        (QUESTION, ["1"], "is damaged in task 'one': it is '1', not a whole number"),
+        ([Line(sitting=SITTING), Line("one", "1")], "in task 'one': it is '1', not a whole number"),
+        ([Line("one", 1)], "in task 'one': no sitting stands before it"),
     ],
 )
-def test_what_cannot_be_added_is_refused(
-    question: Question, outcomes: list[object], message: str, tmp_path: Path
-) -> None:
+def test_a_damaged_journal_is_refused(written: list[Line], message: str, tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    with CAMPAIGN.append_to(path, question) as journal:
-        journal.append(Line(sitting=SITTING))
-        for outcome in outcomes:
-            journal.append(Line("one", outcome))
+    with CAMPAIGN.append_to(path, QUESTION) as journal:
+        for line in written:
+            journal.append(line)
     with pytest.raises(UsageError, match=message):
-        Found(int).read([path], QUESTION)
+        CampaignState(int).read(path)
+
+
+def test_other_code_and_other_questions_have_journals_of_their_own() -> None:
+    others = (
+        Question("squares", {"numbers": (1, 2)}, "def"),
+        Question("squares", {"numbers": (1, 3)}, "abc"),
+    )
+    assert len({each.digest for each in (QUESTION, *others)}) == 3
 
 
 def test_one_process_writes_a_journal(tmp_path: Path) -> None:
@@ -191,7 +118,7 @@ class RayError(Exception):
 
 def stand_in_of_ray() -> ModuleType:
     """Actors in this process; each has a worker process of its own, as real ones have."""
-    lost = []
+    lost: list[int] = []
 
     def remote(**_: object) -> Any:
         return lambda kind: SimpleNamespace(remote=lambda *given: _actor(kind(*given)))
@@ -220,10 +147,9 @@ def stand_in_of_ray() -> ModuleType:
 
 @pytest.mark.usefixtures("no_ray")
 def test_a_machine_that_ray_loses_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", stand_in_of_ray())
     found = squares(tmp_path, range(6), runner="ray", jobs=2)
     assert found.outcomes == {str(number): number * number for number in range(6)}
-    (loss,) = (line for line in lines(tmp_path) if line.killed)
-    assert loss.killed == "Ray lost its worker: RayError"
+    assert "Ray lost its worker: RayError; another worker does it" in capsys.readouterr().err

@@ -18,11 +18,17 @@ from batchproof.__main__ import main
 from batchproof.api import EngineConfig
 from batchproof.errors import UnsupportedModelError
 from batchproof.places import ROOT
-from batchproof.records.sweep import MODEL_SWEEP
-from batchproof_lab.model_sweep.shrink import NUM_KV_HEADS, WINDOW, picked_layers
-from batchproof_lab.model_sweep.sweep_page import models_page
-from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
-from batchproof_lab.model_sweep.toys import Toy, model_types, toys_of
+from batchproof.records.sweep import MODEL_SWEEP, ToyRecord
+from batchproof_lab.model_sweep.sweep_command import models_page
+from batchproof_lab.model_sweep.toy_check import ToyTask, ToyVerdict, check_toy
+from batchproof_lab.model_sweep.toys import (
+    NUM_KV_HEADS,
+    WINDOW,
+    Toy,
+    model_types,
+    picked_layers,
+    toys_of,
+)
 from batchproof_paged import paged
 from tests.selftest.conftest import IS_TESTED_TRANSFORMERS
 from tests.selftest.one_process import OneProcess
@@ -154,8 +160,9 @@ def test_a_sweep_is_written_and_wrong_engines_fail_it(
 
 @pytest.mark.usefixtures("one_process")
 def test_what_was_done_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object) -> Iterator[tuple[ToyTask, ToyResult]]:
-        yield ToyTask(toy("gpt2"), "paged"), ToyResult(ToyVerdict.SERVED)
+    def stopped(*_: object) -> Iterator[tuple[ToyTask, ToyRecord]]:
+        found = ToyRecord("gpt2", "", "served", "", "", None, None, None, None)
+        yield ToyTask(toy("gpt2"), "paged"), found
         raise KeyboardInterrupt
 
     monkeypatch.setattr(OneProcess, "run", stopped)

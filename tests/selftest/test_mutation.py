@@ -13,14 +13,11 @@ import pytest
 from batchproof.__main__ import main
 from batchproof.places import ROOT
 from batchproof.records.mutants import MUTANTS
-from batchproof_lab.conformance_modules import conformance_functions
-from batchproof_lab.mutation.judged import judgements, open_survivors
-from batchproof_lab.mutation.mutant_task import QUICK_TESTS, Baseline, MutantFate, MutantTask
+from batchproof_lab.mutation.mutant_task import Baseline, MutantFate, MutantTask
 from batchproof_lab.mutation.mutants_command import recorded
-from batchproof_lab.mutation.mutants_page import mutants_page
-from batchproof_lab.mutation.mutated_import import mutated
+from batchproof_lab.mutation.mutants_page import judgements, mutants_page, open_survivors
+from batchproof_lab.mutation.mutated_import import mutated, statements_noted
 from batchproof_lab.mutation.operators import mutants_of
-from batchproof_lab.mutation.reach import statements_noted
 from tests.selftest.one_process import OneProcess
 
 STATIC = ROOT / "implementations" / "batchproof_engines" / "static.py"
@@ -88,10 +85,10 @@ def _run(
         return MutantFate("tests/a.py::test", "P1", "wrong") if task.mutant.line % 2 else MutantFate()
 
     statements = {(str(STATIC), each.statement) for each in mutants_of(STATIC)}
-    monkeypatch.setattr("batchproof_lab.mutation.drawing.WorkerPool", OneProcess)
-    monkeypatch.setattr("batchproof_lab.work.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof_lab.mutation.sampling.WorkerPool", OneProcess)
+    monkeypatch.setattr("batchproof_lab.campaign.WorkerPool", OneProcess)
     monkeypatch.setattr(
-        "batchproof_lab.mutation.drawing.judge_baseline",
+        "batchproof_lab.mutation.sampling.judge_baseline",
         lambda _: Baseline((num_passed,), (), statements),
     )
     monkeypatch.setattr(f"{COMMAND}.judge_mutant", judge_mutant)
@@ -124,31 +121,12 @@ def test_a_survivor_is_named_until_it_is_judged_and_a_hole_is_tried_again(
     assert len(MUTANTS.read(path).made.sittings) == 2
 
 
-def test_shards_of_mutants_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("static", "--mutants=9")
-    _run(monkeypatch, tmp_path / "whole", *options)
-    for index in (1, 2, 3, 4):
-        _run(monkeypatch, tmp_path / "parts", *options, f"--shard={index}/4")
-    journals = [*map(str, (tmp_path / "parts" / "journals").iterdir())]
-    assert len(journals) == 4
-    main(["merge", f"--output={tmp_path / 'parts'}", *journals])
-    whole, parts = (
-        MUTANTS.read(tmp_path / name / "mutants" / "mutants.json") for name in ("whole", "parts")
-    )
-    assert whole.mutants == parts.mutants
-    assert {row.outcome for row in whole.mutants} == {"killed", "survived"}
-
-
 def test_the_written_page_is_made_of_the_written_runs_and_every_survivor_is_judged() -> None:
     folder = ROOT / "results" / "mutants"
     runs, judged = recorded(folder), judgements(folder)
     assert (folder / "README.md").read_text(encoding="utf-8") == mutants_page(runs, judged)
     known = ("survived, hole: ", "not tried to the end: ")
     assert [each for each in open_survivors(runs.values(), judged) if not each.startswith(known)] == []
-
-
-def test_the_quick_tests_exist() -> None:
-    assert set(QUICK_TESTS) <= {each.rpartition("::")[2] for each in conformance_functions()}
 
 
 @pytest.mark.parametrize(

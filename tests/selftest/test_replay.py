@@ -29,12 +29,13 @@ from batchproof.replay import replay_command
 from batchproof.replay.models import model_reference
 from batchproof.replay.record import FailureFile, read_failure
 from batchproof.requirements.promises import Promise
+from batchproof.run.devices import torch_restored
 from batchproof.run.engine_names import FAULT_PREFIX
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import DEFAULT_TIME_LIMIT_S, Workload
-from batchproof_lab.shared_laboratory import SharedLaboratory, torch_restored
+from batchproof_lab.shared_laboratory import SharedLaboratory
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import LaboratoryFor
 

@@ -27,8 +27,8 @@ from batchproof.requirements import sets
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.sets import Requirements, set_of
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of
+from batchproof.run.devices import torch_restored
 from batchproof.run.laboratory import Laboratory
-from batchproof_lab.shared_laboratory import torch_restored
 from batchproof_lab.suite_outcome import Effort, Recorder, SuiteOutcome
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 

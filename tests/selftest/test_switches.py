@@ -12,12 +12,13 @@ import torch
 from batchproof.api import Completion, EngineConfig, Request
 from batchproof.checks.switches import EXACT, positions, set_back
 from batchproof.requirements.promises import Promise
+from batchproof.run.devices import torch_restored
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec, resolve_engine
 from batchproof.run.trial import Trial
 from batchproof.workload.workloads import Workload
-from batchproof_lab.shared_laboratory import SharedLaboratory, torch_restored
+from batchproof_lab.shared_laboratory import SharedLaboratory
 from batchproof_lab.suite_run import run_suite
 from tests.selftest.conftest import RunSuite
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
@@ -11,29 +12,17 @@ import pytest
 import torch
 
 from batchproof.__main__ import main
+from batchproof.api import Request, SamplingParams
 from batchproof.models import llama_hash_oracle
 from batchproof.models.catalogue import load_model
 from batchproof.oracle import oracle
+from batchproof.oracle.distributions import answer_probabilities
 from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
-from batchproof.places import ROOT
-from batchproof.records.made import made_now
-from batchproof.records.triage import (
-    CLEAN,
-    CONFIG,
-    CONFUSION,
-    CORRUPTION,
-    ROUNDING,
-    TRIAGE,
-    ConfusionRecord,
-    EngineTriage,
-    Judged,
-)
-from batchproof.triage import configurations, noise, probes, scenes
-from batchproof.triage.blinded import blinded, eligible_faults
-from batchproof.triage.drawn import drawn_with
-from batchproof.triage.triage_page import confusion_page
+from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, TRIAGE, EngineTriage
+from batchproof.triage import configurations, probes, regret
 from tests.selftest.adapters.stand_in_server import Handler, StandIn, answer
+from tests.selftest.conftest import oracle_of
 
 PAIR_MARGIN = 2.4
 
@@ -48,12 +37,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "LADDER_LENGTHS", (5,))
     monkeypatch.setattr(probes, "PER_RUNG", 1)
     monkeypatch.setattr(configurations, "SMALL_VOCABULARY", 0)
-    monkeypatch.setattr(configurations, "PENALTIES", (1.1,))
-    monkeypatch.setattr(configurations, "SUBTRACTED", (0.6,))
+    monkeypatch.setattr(configurations, "REPETITION_PENALTIES", (1.1,))
     monkeypatch.setattr(oracle, "NUM_CALIBRATION_PROMPTS", 3)
-    monkeypatch.setattr(scenes, "NUM_DRAWN", 2)
-    monkeypatch.setattr(scenes, "CROWD", 20)
-    monkeypatch.setattr(noise, "COARSER", (Precision("bfloat16", is_cache_int8=True),))
+    monkeypatch.setattr(probes, "NUM_CANDIDATES", 10)
+    monkeypatch.setattr(probes, "SCENES", (((8,), 40, 3), ((20,), 20, 8)))
+    monkeypatch.setattr(regret, "COARSER", (Precision("bfloat16", is_cache_int8=True),))
 
 
 def triage(folder: Path, *arguments: str) -> tuple[int, EngineTriage]:
@@ -75,10 +63,19 @@ def test_corruption_is_shown_by_the_smallest_scene_and_replayed(
     assert "REPRODUCED" in capsys.readouterr().out
 
 
-def test_a_setting_is_named(tmp_path: Path) -> None:
-    code, found = triage(tmp_path, "set:bos_0-reference", "--model=gpt2-hash")
+@pytest.mark.parametrize(
+    ("engine", "model", "name"),
+    [
+        ("set:bos_0-reference", "gpt2-hash", "token 0 stands before each prompt"),
+        ("set:repetition_1_1-reference", "llama-twins", "repetition_penalty 1.1"),
+        ("set:temperature_1-reference", "gpt2-hash", "temperature"),
+        ("set:cut_at_5-reference", "gpt2-hash", "cut at 5 tokens"),
+    ],
+)
+def test_a_setting_is_named(engine: str, model: str, name: str, tmp_path: Path) -> None:
+    code, found = triage(tmp_path, engine, f"--model={model}")
     assert (code, found.verdict) == (3, CONFIG)
-    assert "token 0 stands before each prompt" in found.models[0].why
+    assert name in found.models[0].configuration
 
 
 def test_coarse_arithmetic_is_rounding_and_measured(tmp_path: Path) -> None:
@@ -151,19 +148,24 @@ def test_a_model_that_is_not_known_by_name_must_be_named(
     assert "with --model" in capsys.readouterr().err
 
 
-def test_draws_are_told_from_answers_that_go_wrong() -> None:
-    for seed in range(2):  # 30 of 30 passed when it was written
-        generator = torch.Generator().manual_seed(seed)
-        logits = 3 * torch.randn(40, 8, 24, generator=generator, dtype=torch.float64)
-        shares = (logits / 0.8).softmax(dim=-1).flatten(0, 1)
-        drawn = torch.multinomial(shares, 1, generator=generator).view(40, 8)
-        found = drawn_with([(tuple(t.tolist()), row) for t, row in zip(drawn, logits, strict=True)])
-        assert found is not None
-        assert 0.6 <= found.temperature <= 1.0
-        wrong = logits.argmax(dim=-1)
-        wrong[:, 3:] = torch.randint(24, (40, 5), generator=generator)
-        pairs = [(tuple(t.tolist()), row) for t, row in zip(wrong, logits, strict=True)]
-        assert drawn_with(pairs) is None
+@pytest.mark.parametrize(
+    ("counts", "temperature"),
+    [((400, 0), None), ((200, 200), None), ((399, 1), None), ((4000, 0), "temperature 1")],
+)
+def test_a_temperature_explains_draws_and_no_other_frequencies(
+    counts: tuple[int, int], temperature: str | None
+) -> None:
+    known = oracle_of("gpt2-hash")
+    prompt = (5, 9, 17)
+    asked = Request("draw", prompt, 1, sampling=SamplingParams(temperature=1.0))
+    first, *others = Counter(answer_probabilities(known, asked)).most_common()
+    shares = Counter({first[0]: counts[0]}) + Counter({others[0][0]: counts[1]})
+    if temperature is not None:  # what the model itself gives
+        total = sum(counts)
+        shares = Counter({each: round(share * total) for each, share in (first, *others)})
+    found = configurations.drawn_configuration(known, prompt, +shares)
+    assert (found is None) == (temperature is None)
+    assert found is None or "temperature 1 by default" in found.name
 
 
 def test_twins_are_named_by_the_hash_and_told_apart_by_any_margin() -> None:
@@ -178,32 +180,3 @@ def test_twins_are_named_by_the_hash_and_told_apart_by_any_margin() -> None:
         assert logits[0, best] - logits[0, third] > PAIR_MARGIN
     margins = torch.cat([-each.topk(2).values.diff() for each in scores])
     assert margins.min() < 1e-3 < margins.max() < 1
-
-
-def test_the_blinded_are_half_honest_and_what_was_seen_is_not_held_out() -> None:
-    held, seen = (blinded(0, is_held_out) for is_held_out in (True, False))
-    assert len(held) == 100
-    assert sum(each.truth == (CORRUPTION,) for each in held) == 50
-    assert {f"fault:{each}" for each in eligible_faults()} >= {
-        each.target for each in held if each.truth == (CORRUPTION,)
-    }
-    assert not {e.target for e in held if e.truth[0] != CLEAN} & {e.target for e in seen}
-
-
-def test_the_kept_table_is_of_a_hundred_engines_and_blames_no_honest_one() -> None:
-    kept = CONFUSION.read(ROOT / "results" / "triage.json")
-    page = (ROOT / "results" / "triage.md").read_text(encoding="utf-8")
-    assert page == confusion_page(kept)
-    honest = [each for each in kept.engines if each.truth != (CORRUPTION,)]
-    assert (len(kept.engines), len(honest)) == (100, 50)
-    assert not [each.target for each in honest if each.said.verdict == CORRUPTION]
-    num_right = sum(each.said.verdict in each.truth for each in kept.engines)
-    assert f"right about **{num_right} of 100**" in (ROOT / "docs" / "triage.md").read_text()
-
-
-def test_the_confusion_table_counts_what_is_right() -> None:
-    said = EngineTriage("engine-0", None, refusals=("it answers nothing",))
-    judged = Judged("fault:off_by_one", (CORRUPTION,), "a lie", said)
-    page = confusion_page(ConfusionRecord(made_now(), 1, True, (judged,)))
-    assert "0 of 1 verdicts are right." in page
-    assert "| `fault:off_by_one`: a lie | CORRUPTION | no answer | it answers nothing |" in page

@@ -84,7 +84,7 @@ def add_shard(parser: argparse.ArgumentParser) -> None:
         type=shard,
         default=WHOLE,
         metavar="I/N",
-        help="do share I of N alone, on this machine, and write a journal for `batchproof merge`",
+        help="do share I of N alone, on this machine; the command without it adds up the shares",
     )
 
 

@@ -17,7 +17,6 @@ class KillRecord:
 
     broken: str | None  # the promise that the failure names
     cause: str | None  # what its diagnosis names
-    models: tuple[str, ...] = ()
     seed: int = 0
     caught_by: str | None = None
     examples: int = 0  # workloads given to the engine until the first failure
@@ -36,8 +35,6 @@ class FaultRow:
     lie: str = ""  # what the fault does, in a sentence
     thread: str = ""  # owner/repository#number of the bug it is modelled on
     models: tuple[str, ...] = ()  # that show it
-    elsewhere: tuple[KillRecord, ...] = ()
-    functions: tuple[str, ...] = ()  # all tests that caught it
     own_failures: tuple[str, ...] = ()  # where the harness broke instead of reporting the fault
     code: str = ""  # digest of the fault and of the tests that caught it at home
 

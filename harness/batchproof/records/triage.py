@@ -1,4 +1,4 @@
-"""Triage: what is wrong with a running engine, and the blinded engines that it was judged on."""
+"""Triage: what is wrong with a running engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batchproof.records.file_kinds import FileKind
-from batchproof.records.journal import JournalKind
 from batchproof.records.provenance import Provenance
 
 # What the answers of an engine are, from what is fine to what is not.
@@ -59,49 +58,4 @@ class TriageRecord:
     engines: tuple[EngineTriage, ...]
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A blinded engine: what it is in truth, and what triage said of it."""
-
-    engine: str
-    truth: tuple[Verdict, ...]  # any of these is right
-    what: str
-    said: EngineTriage
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the verdict is true."""
-        return self.said.verdict in self.truth
-
-
-@dataclass(frozen=True)
-class ConfusionQuestion:
-    """What a journal of verdicts on blinded engines was begun for."""
-
-    code: str  # a digest of harness and engines
-    seed: int
-    is_held_out: bool
-    time_limit_s: float
-
-
-@dataclass(frozen=True)
-class Said:
-    """What triage said of the engine of this number."""
-
-    number: int
-    said: EngineTriage
-
-
-@dataclass(frozen=True)
-class ConfusionRecord:
-    """The verdicts on blinded engines."""
-
-    made: Provenance
-    seed: int
-    is_held_out: bool  # faults and variants that no rule was made on
-    engines: tuple[Judged, ...]
-
-
 TRIAGE = FileKind("triage record", "batchproof.triage", 1, TriageRecord)
-SAID = JournalKind("batchproof.triage-journal/1", ConfusionQuestion, Said)
-CONFUSION = FileKind("triage confusion table", "batchproof.triage-confusion", 1, ConfusionRecord)

@@ -18,15 +18,15 @@ from batchproof.errors import CaseError
 from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.finding import Rule, thawed
 from batchproof.findings.finding_text import first_line
+from batchproof.invariance.axes import AXES
+from batchproof.invariance.grades import Grade
+from batchproof.invariance.holding import require_grade
 from batchproof.oracle.oracle import centred
 from batchproof.replay.case import asked_workloads, case_text, loaded_case
 from batchproof.replay.needs import lacking
 from batchproof.requirements.promises import Promise
 from batchproof.run.cancelling import check_run_with_aborts
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.invariance.axes import AXES
-from batchproof.run.invariance.grades import Grade
-from batchproof.run.invariance.holding import require_grade
 from batchproof.run.relations import blame, check_returned_logits, comparing, require_same_bits
 from batchproof.run.repeatable import is_bitwise
 from batchproof.run.trial import Trial

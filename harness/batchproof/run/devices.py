@@ -1,10 +1,16 @@
-"""The GPUs of a process: an engine may use more than the one that holds its model."""
+"""The devices of a process, and torch's switches and threads. An engine may use more GPUs than the one
+that holds its model."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+from batchproof.checks.switches import compute_exactly, positions, set_back
+from batchproof.models.catalogue import resolve_device
 
 
 def make_current(device: torch.device) -> None:
@@ -35,3 +41,39 @@ def _others_in_use(device: torch.device) -> Iterator[int]:
     for index in range(torch.cuda.device_count()):
         if index != own and torch.cuda.memory_reserved(index):
             yield index
+
+
+@contextmanager
+def torch_restored() -> Iterator[None]:
+    """Restores torch's switches and the random numbers, which an engine or a test session may
+    change."""
+    switches = positions()
+    rng, python_rng = torch.get_rng_state(), random.getstate()
+    try:
+        yield
+    finally:
+        set_back(switches)
+        torch.set_rng_state(rng)
+        random.setstate(python_rng)
+
+
+@contextmanager
+def exact_device(name: str) -> Iterator[torch.device]:
+    """Yields the device, with torch's switches as comparisons need them, and restores them. Raises
+    `UsageError`."""
+    device = resolve_device(name)
+    make_current(device)
+    with torch_restored():
+        compute_exactly()
+        yield device
+
+
+@contextmanager
+def num_threads(count: int) -> Iterator[None]:
+    """Lets torch compute on that many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,6 @@
-"""Is it corruption, rounding or a configuration? An answer for a running engine, from its tokens alone.
+"""Is it corruption, rounding or a setting? An answer for a running engine, from its tokens alone.
 
-`triage` holds the rule of decision. `scoring` reads answers against a local reference in float64,
-`configurations` lists what else the engine might have been told to do, `probes` and `scenes` what it is
-asked, and `evidence` makes what was found small and replayable.
+`triage` holds the rule of decision, `regret` the distance of tokens from the best ones in the oracle's
+float64, `configurations` the table of settings, `probes` and `scenes` what an engine is asked, and
+`evidence` makes what was found small and replayable.
 """

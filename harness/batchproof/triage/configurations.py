@@ -1,25 +1,27 @@
-"""What an engine may have been told to do beside what it is asked: each configuration says which
-request, on which model, its answers are right answers to."""
+"""The settings that an engine may have beside what it is asked, as a table: each says which request
+its answers are right answers to."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from operator import add, itemgetter
 from typing import Any
 
 from batchproof.api import Completion, Request, SamplingParams
+from batchproof.checks.broken import BrokenPromise
+from batchproof.checks.draws import LEAST_EXPECTED, check_counts
 from batchproof.models.catalogue import ModelUnderTest
-from batchproof.oracle.oracle import Prompt
+from batchproof.oracle.distributions import answer_probabilities
+from batchproof.oracle.oracle import Oracle, Prompt
 
-SMALL_VOCABULARY = 1024  # of which every token is tried as one put before or behind the prompt
-THETAS = (1e4, 5e5, 1e6)
-FACTORS = (2.0, 4.0, 8.0)
-PENALTIES = tuple(round(1 + 0.01 * each, 2) for each in range(1, 51))
-SUBTRACTED = tuple(round(0.1 * each, 1) for each in range(1, 21))
-
+SMALL_VOCABULARY = 1024  # of which every token is tried as one put before the prompt
+REPETITION_PENALTIES = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.5)
+TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
+TOP_PS = (1.0, 0.95, 0.9, 0.8)
+LEAST_P_VALUE = 1e-3  # of draws that a temperature explains
 
 Asked = Callable[[Request], Request]
 
@@ -31,41 +33,19 @@ class Answered:
     request: Request
     completion: Completion
 
-    @property
-    def tokens(self) -> tuple[Prompt, tuple[int, ...]]:
-        """The prompt, and the tokens that were answered."""
-        return self.request.prompt_token_ids, self.completion.token_ids
-
 
 def _same(request: Request) -> Request:
     return request
 
 
-def _as_given(_request: Request, completion: Completion) -> Completion:
-    return completion
-
-
 @dataclass(frozen=True)
 class Configuration:
-    """`asked` is the request that the engine answered in truth, `read` its answer in the form of the
-    contract, `changes` fields of the model's configuration."""
+    """`asked` maps a request to the one that the engine effectively answered. `is_drawn`: no token is
+    the right one."""
 
     name: str
     asked: Asked = _same
-    read: Callable[[Request, Completion], Completion] = _as_given
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    is_drawn: bool = False  # no token is the right one
-    family: str = ""  # of configurations that differ in `value` alone
-    value: float = 0.0
-
-    @property
-    def model(self) -> str:
-        """What tells the altered model from others; empty for the model as it is."""
-        return self.name if self.changes else ""
-
-    def of(self, given: Answered) -> Answered:
-        """Returns what was answered in truth."""
-        return Answered(self.asked(given.request), self.read(given.request, given.completion))
+    is_drawn: bool = False
 
 
 AS_ASKED = Configuration("as asked")
@@ -74,14 +54,22 @@ AS_ASKED = Configuration("as asked")
 def configurations(
     subject: ModelUnderTest, answers: Sequence[Answered], shortest_wrong: int
 ) -> Iterator[Configuration]:
-    """Yields every configuration that is tried, the likeliest first. Those that can be told from the
-    answers depend on them; `shortest_wrong` is the length of the shortest prompt with an answer that is
-    not explained as it was asked."""
+    """Yields the table, the likeliest first. `answers` give the EOS and the cap of an engine's own;
+    `shortest_wrong` is the length of the shortest prompt that is not answered as asked."""
     yield from _ends(answers)
-    yield Configuration("the prompt is echoed before the answer", read=_without_echo)
-    yield from _prompts(subject, shortest_wrong)
-    yield from _choices()
-    yield from _models(subject)
+    for token in _special_tokens(subject):
+        yield _fed(f"token {token} stands before each prompt (BOS)", partial(add, (token,)))
+    for length in range(1, shortest_wrong):
+        last, first = itemgetter(slice(-length, None)), itemgetter(slice(length))
+        yield _fed(f"only the last {length} tokens of a prompt are read", last)
+        yield _fed(f"only the first {length} tokens of a prompt are read", first)
+    if getattr(subject.tokenizer, "chat_template", None):
+        yield _fed("the tokenizer's chat template surrounds each prompt", partial(_chat_turn, subject))
+    for penalty in REPETITION_PENALTIES:
+        asked = SamplingParams(repetition_penalty=penalty)
+        yield Configuration(
+            f"repetition_penalty {penalty:g} by default", partial(replace, sampling=asked)
+        )
 
 
 def _ends(answers: Sequence[Answered]) -> Iterator[Configuration]:
@@ -93,44 +81,19 @@ def _ends(answers: Sequence[Answered]) -> Iterator[Configuration]:
     ]
     for token in dict.fromkeys(tokens[-1] for tokens in cut):
         name = f"every answer also stops at token {token}, an EOS of the engine's own"
-        yield Configuration(name, _ending_at(token))
+        yield Configuration(name, partial(_ending_at, frozenset({token})))
     for length in dict.fromkeys(map(len, cut)):
         name = f"every answer is cut at {length} tokens, a limit of the engine's own"
-        yield Configuration(name, _cut_at(length))
-    yield Configuration(
-        "EOS ids are ignored (ignore_eos)", lambda r: replace(r, eos_token_ids=frozenset())
-    )
+        yield Configuration(name, partial(_cut_at, length))
+    yield Configuration("EOS ids are ignored (ignore_eos)", partial(replace, eos_token_ids=frozenset()))
 
 
-def _ending_at(token: int) -> Asked:
-    return lambda r: replace(r, eos_token_ids=r.eos_token_ids | {token})
+def _ending_at(tokens: frozenset[int], request: Request) -> Request:
+    return replace(request, eos_token_ids=request.eos_token_ids | tokens)
 
 
-def _cut_at(length: int) -> Asked:
-    return lambda r: replace(r, max_new_tokens=min(length, r.max_new_tokens))
-
-
-def _without_echo(request: Request, completion: Completion) -> Completion:
-    prompt, tokens = request.prompt_token_ids, completion.token_ids
-    is_echo = tokens[: len(prompt)] == prompt
-    return replace(completion, token_ids=tokens[len(prompt) :]) if is_echo else completion
-
-
-def _prompts(subject: ModelUnderTest, shortest_wrong: int) -> Iterator[Configuration]:
-    for token in _special_tokens(subject):
-        yield _fed(f"token {token} stands before each prompt (BOS)", partial(add, (token,)))
-        yield _fed(f"token {token} stands behind each prompt (EOS)", _with_behind(token))
-    for length in range(1, shortest_wrong):
-        yield _fed(
-            f"only the last {length} tokens of a prompt are read", itemgetter(slice(-length, None))
-        )
-        yield _fed(f"only the first {length} tokens of a prompt are read", itemgetter(slice(length)))
-    yield _fed("the first token of each prompt is left out", lambda p: p[1:] or p)
-    yield from _templates(subject)
-
-
-def _with_behind(token: int) -> Callable[[Prompt], Prompt]:
-    return lambda prompt: (*prompt, token)
+def _cut_at(length: int, request: Request) -> Request:
+    return replace(request, max_new_tokens=min(length, request.max_new_tokens))
 
 
 def _fed(name: str, feed: Callable[[Prompt], Prompt]) -> Configuration:
@@ -147,58 +110,33 @@ def _special_tokens(subject: ModelUnderTest) -> Sequence[int]:
     return [*dict.fromkeys(t for t in (*flat, *special, 0, 1, 2) if isinstance(t, int))]
 
 
-def _templates(subject: ModelUnderTest) -> Iterator[Configuration]:
-    """Yields the chat template of the checkpoint's tokenizer, if it has one."""
+def _chat_turn(subject: ModelUnderTest, prompt: Prompt) -> Prompt:
     tokenizer: Any = subject.tokenizer
-    if getattr(tokenizer, "chat_template", None):
-
-        def feed(prompt: Prompt) -> Prompt:
-            turn = [{"role": "user", "content": subject.decode(prompt)}]
-            fed = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
-            return tuple(fed)
-
-        yield _fed("the tokenizer's chat template surrounds each prompt", feed)
+    turn = [{"role": "user", "content": subject.decode(prompt)}]
+    return tuple(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
 
 
-def _choices() -> Iterator[Configuration]:
-    for name, values in (
-        ("repetition_penalty", PENALTIES),
-        ("presence_penalty", SUBTRACTED),
-        ("frequency_penalty", SUBTRACTED),
-    ):
-        for value in values:
-            asked = SamplingParams(**{name: value})  # type: ignore[arg-type]
-            each = chosen_with(asked, f"{name} {value:g} by default")
-            yield replace(each, family=name, value=value)
-
-
-def chosen_with(sampling: SamplingParams, name: str) -> Configuration:
-    """Returns the configuration in which every request has these parameters."""
-    is_drawn = sampling.temperature > 0
-    return Configuration(name, lambda r: replace(r, sampling=sampling), is_drawn=is_drawn)
-
-
-def _models(subject: ModelUnderTest) -> Iterator[Configuration]:
-    config: Any = subject.model.config.get_text_config()
-    if config is not subject.model.config:
-        return
-    kinds = getattr(config, "layer_types", None)
-    if getattr(config, "sliding_window", None):
-        full = {"layer_types": ["full_attention"] * len(kinds)} if kinds else {}
-        yield Configuration("the sliding window is ignored", changes={"sliding_window": None, **full})
-    rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict) or "rope_theta" not in rope:
-        return
-    for theta in THETAS:
-        if theta != rope["rope_theta"]:
-            yield _with_rope(rope, f"RoPE theta is {theta:g}", rope_theta=theta)
-    for factor in FACTORS:
-        name = f"RoPE positions are scaled by 1/{factor:g} (linear)"
-        yield _with_rope(rope, name, rope_type="linear", factor=factor)
-    if rope.get("rope_type", "default") != "default":
-        yield _with_rope(rope, "RoPE scaling is ignored", rope_type="default")
-
-
-def _with_rope(rope: dict[str, Any], name: str, **parameters: Any) -> Configuration:
-    changed = {**copy.deepcopy(rope), **parameters}
-    return Configuration(name, changes={"rope_parameters": changed})
+def drawn_configuration(
+    oracle: Oracle, prompt: Prompt, counts: Mapping[tuple[int, ...], int]
+) -> Configuration | None:
+    """The temperature that best explains how often each first token was answered to one prompt; None
+    if none does, or if it was always the same token. The test is that of promise P19."""
+    if len(counts) < 2:
+        return None
+    p_values: dict[SamplingParams, float] = {}
+    for temperature, top_p in product(TEMPERATURES, TOP_PS):
+        asked = SamplingParams(temperature=temperature, top_p=top_p)
+        request = Request("draw", prompt, 1, sampling=asked)
+        shares = answer_probabilities(oracle, request)
+        if (1 - max(shares.values())) * sum(counts.values()) < LEAST_EXPECTED:
+            continue  # a test of a single cell, which any counts pass
+        try:
+            p_values[asked] = check_counts(request, counts, shares)
+        except BrokenPromise:
+            continue
+    best = max(p_values, key=lambda each: p_values[each], default=None)
+    if best is None or p_values[best] < LEAST_P_VALUE:
+        return None
+    cut = f" and top_p {best.top_p:g}" if best.top_p < 1 else ""
+    name = f"tokens are drawn: about temperature {best.temperature:g}{cut} by default"
+    return Configuration(name, partial(replace, sampling=best), is_drawn=True)

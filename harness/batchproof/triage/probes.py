@@ -1,18 +1,19 @@
-"""What an engine is asked: prompts of many shapes, and near-ties of dialled margin."""
+"""What an engine is asked: prompts of many shapes, near-ties of dialled margin, and *scenes*: calls in
+which they meet neighbours, queues, chunks, preemption and cached prefixes."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, cast
+from math import ceil
 
-import torch
-from transformers import GenerationConfig
+from batchproof.api import Capability, EngineConfig, Request
+from batchproof.oracle.oracle import Oracle, Prompt
+from batchproof.workload.workloads import Workload
 
-from batchproof.api import Request
-from batchproof.models.catalogue import ModelUnderTest
-from batchproof.oracle.oracle import Prompt
-from batchproof.triage.scoring import Scorer
+Scene = tuple[Workload, ...]  # of one fresh engine, in order
 
 LENGTHS = (1, 2, 3, 5, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 130)
 SHARED = (8, 16, 24, 32)  # tokens of prompts that begin alike
@@ -21,10 +22,26 @@ LONG_CAP = 100  # of one answer
 LONGEST_FILLED = 512  # positions of a model whose context is filled to the end
 
 LADDER_LENGTHS = (5, 13, 22, 37)  # of the prompts among which near-ties are looked for
-LADDER_STEPS = 8
-LARGE = 50_000_000  # parameters from which on fewer are looked through
+NUM_CANDIDATES = 40  # of each of these lengths
+LARGE, FEW_CANDIDATES = 50_000_000, 4  # parameters from which on fewer are looked through
 PER_RUNG = 2
 FIRST_RUNG, NUM_RUNGS = 0.5, 18  # in E; each rung is twice the one before
+
+# Of each scene: the numbers of requests in its calls, the longest prompt, and the slots.
+SCENES = (
+    ((16,), 1000, 3),
+    ((5, 8), 40, 2),
+    ((33,), 20, 17),
+    ((720,), 20, 33),
+    ((1, 2, 3), 300, 1),
+    ((8, 16), 20, 8),
+    ((16, 5), 1000, 4),
+    ((33, 3), 40, 33),
+    ((8,), 1000, 2),
+    ((5, 5, 5), 40, 8),
+)
+BLOCK_SIZES = (1, 2, 4, 8, 16)  # tokens
+MOST_KEPT, KEPT_AT_ONCE = 16, 4  # near-ties, and those that meet as many neighbours in one call
 
 
 @dataclass(frozen=True)
@@ -42,45 +59,39 @@ class Probes:
         return [*plain, longest, *self.ladder]
 
 
-def probes(scorer: Scorer, error_unit: float | None, seed: int) -> Probes:
-    """Returns seeded probes for a model; `error_unit` is E, None for a model without near-ties."""
-    subject = scorer.subject
+def seeded_probes(oracle: Oracle, error_unit: float | None, seed: int) -> Probes:
+    """Probes for a model; `error_unit` is E, None for a model without near-ties."""
+    subject = oracle.subject
     rng = random.Random(seed)
     alphabet = [each for each in range(subject.vocab_size) if subject.has_answer((each,))]
 
-    def drawn(length: int) -> Prompt:
+    def prompt(length: int) -> Prompt:
         return tuple(rng.choices(alphabet, k=length))
 
     room = subject.context_len - CAP
-    prompts = [drawn(each) for each in LENGTHS if each <= room]
-    start = drawn(max(SHARED))
+    prompts = [prompt(each) for each in LENGTHS if each <= room]
+    start = prompt(max(SHARED))
     alike = (start, start[::-1], (*start[16:], *start[:16]))  # a weak hash takes them for the same
-    prompts += [(*start[:each], *drawn(9)) for each in SHARED if each + 9 <= room]
-    prompts += [(*each, *drawn(5)) for each in alike if len(each) + 5 <= room]
+    prompts += [(*start[:each], *prompt(9)) for each in SHARED if each + 9 <= room]
+    prompts += [(*each, *prompt(5)) for each in alike if len(each) + 5 <= room]
     if subject.context_len <= LONGEST_FILLED:
-        prompts.append(drawn(room))
-    candidates = [[drawn(each) for _ in range(_num_candidates(subject))] for each in LADDER_LENGTHS]
-    ladder = () if error_unit is None else _ladder(scorer, candidates, error_unit)
+        prompts.append(prompt(room))
+    num = NUM_CANDIDATES if subject.model.num_parameters() < LARGE else FEW_CANDIDATES
+    candidates = [prompt(each) for each in LADDER_LENGTHS for _ in range(num)]
+    ladder = () if error_unit is None else _ladder(oracle, candidates, error_unit)
     return Probes(tuple(prompts), ladder)
 
 
-def _num_candidates(subject: ModelUnderTest) -> int:
-    return 96 if subject.model.num_parameters() < LARGE else 4
-
-
-def _ladder(scorer: Scorer, candidates: list[list[Prompt]], error_unit: float) -> tuple[Request, ...]:
-    """Returns up to `PER_RUNG` requests on each rung, the smallest margin first. An answer runs up to
-    the near-tie."""
+def _ladder(oracle: Oracle, candidates: list[Prompt], error_unit: float) -> tuple[Request, ...]:
+    """Up to `PER_RUNG` requests on each rung, the smallest margin first. An answer runs up to the
+    near-tie; the reference proposes it, and float64 tells its margin."""
+    answers = [(prompt, oracle.answer(prompt, CAP).token_ids) for prompt in candidates]
     found: list[tuple[float, Prompt, int]] = []
-    for prompts in candidates:
-        answers = _continued(scorer.subject, prompts)
-        scores = scorer.logits(answers)
-        for prompt, tokens in answers:
-            margins = -scores[prompt, tokens].topk(2).values.diff()[:, 0]
-            found += [(float(margin), prompt, step + 1) for step, margin in enumerate(margins)]
-    found.sort()
+    for (prompt, _), score in zip(answers, oracle.score_all(answers), strict=True):
+        margins = -score.topk(2).values.diff()[:, 0]
+        found += [(float(margin), prompt, step + 1) for step, margin in enumerate(margins)]
     rungs: dict[int, list[Request]] = {}
-    for margin, prompt, cap in found:
+    for margin, prompt, cap in sorted(found):
         rung = next((k for k in range(NUM_RUNGS) if margin < FIRST_RUNG * 2**k * error_unit), None)
         if rung is not None and len(rungs.setdefault(rung, [])) < PER_RUNG:
             place = len(rungs[rung])
@@ -88,15 +99,77 @@ def _ladder(scorer: Scorer, candidates: list[list[Prompt]], error_unit: float) -
     return tuple(each for rung in sorted(rungs) for each in rungs[rung])
 
 
-@torch.inference_mode()
-def _continued(subject: ModelUnderTest, prompts: list[Prompt]) -> list[tuple[Prompt, tuple[int, ...]]]:
-    """Returns prompts of one length with greedy tokens of the model itself, in one batch. They only
-    propose near-ties: float64 tells the margins."""
-    model = subject.model
-    input_ids = torch.tensor(prompts, device=model.device)
-    settings = GenerationConfig(max_new_tokens=LADDER_STEPS, do_sample=False, pad_token_id=0)
-    ids = cast(Any, model).generate(
-        input_ids, attention_mask=torch.ones_like(input_ids), generation_config=settings
-    )
-    new = ids[:, input_ids.shape[1] :].tolist()
-    return [(prompt, tuple(tokens)) for prompt, tokens in zip(prompts, new, strict=True)]
+def seeded_scenes(
+    probes: Probes,
+    answers: Mapping[Prompt, Sequence[int]],
+    capabilities: AbstractSet[Capability],
+    seed: int,
+) -> Iterator[Scene]:
+    """Yields everything at once, and the scenes of the table under limits that all requests fit in.
+
+    `answers` holds what the engine answers alone: of it, EOS ids are made that occur.
+    """
+    rng = random.Random(seed)
+    everything = tuple(probes.alone)
+    yield (Workload(everything, EngineConfig(max_num_seqs=8)),)
+    yield (Workload(everything[::-1], EngineConfig(max_num_seqs=33)),)
+    prompts = [*probes.prompts, *(each.prompt_token_ids for each in probes.ladder)]
+    known = {prompt: tokens for prompt, tokens in answers.items() if tokens}
+    for sizes, longest, slots in SCENES:
+        some = [each for each in prompts if len(each) <= longest]
+        calls = [tuple(_request(rng, _name(i), some, known) for i in range(size)) for size in sizes]
+        config = _limits(rng, slots, [each for call in calls for each in call], capabilities)
+        yield tuple(Workload(call, config) for call in calls)
+
+
+def _name(place: int) -> str:
+    """Ids of which four at a time differ in a blank or a case alone."""
+    return ("r{}", " r{}", "r{} ", "R{}")[place % 4].format(place // 4)
+
+
+def _request(
+    rng: random.Random, name: str, prompts: Sequence[Prompt], answers: Mapping[Prompt, Sequence[int]]
+) -> Request:
+    prompt = rng.choice(prompts)
+    eos: set[int] = set()
+    if prompt in answers and rng.random() < 0.5:
+        eos = {rng.choice(answers[prompt]), rng.choice(rng.choice([*answers.values()]))}
+    return Request(name, prompt, rng.choice((CAP, rng.randint(1, CAP))), frozenset(eos))
+
+
+def _limits(
+    rng: random.Random, slots: int, requests: Sequence[Request], can: AbstractSet[Capability]
+) -> EngineConfig:
+    block, budget, pool = rng.choice(BLOCK_SIZES), 2048, None
+    lengths = [len(each.prompt_token_ids) + each.max_new_tokens for each in requests]
+    if Capability.CHUNKED_PREFILL in can and rng.random() < 0.5:
+        budget = rng.choice((slots, slots + 1, slots + 5, max(slots, 16)))
+    if Capability.PREEMPTION in can and rng.random() < 0.5:
+        most = ceil(max(lengths) / block)
+        pool = most + rng.randint(0, most)
+    has_cache = Capability.PREFIX_CACHING in can and rng.random() < 0.5
+    context = rng.choice((None, max(lengths)))  # which the longest then fills to its end
+    return EngineConfig(slots, budget, block, pool, context, prefix_caching=has_cache)
+
+
+def rewritten_pairs(probes: Probes, seed: int) -> Iterator[tuple[Workload, Workload]]:
+    """Yields pairs of calls with the same near-ties in the same shapes, and other contents of all
+    neighbours."""
+    rng = random.Random(seed)
+    alphabet = sorted({token for each in probes.prompts for token in each})
+    kept = rng.sample(probes.ladder, min(MOST_KEPT, len(probes.ladder)))
+    for start in range(0, len(kept), KEPT_AT_ONCE):
+        some = kept[start : start + KEPT_AT_ONCE]
+        lengths = [rng.randint(3, 40) for _ in some]
+        first, second = (_among_others(some, lengths, rng, alphabet) for _ in range(2))
+        yield first, second
+
+
+def _among_others(
+    kept: Sequence[Request], lengths: Sequence[int], rng: random.Random, alphabet: Sequence[int]
+) -> Workload:
+    requests = []
+    for number, (request, length) in enumerate(zip(kept, lengths, strict=True)):
+        prompt = tuple(rng.choices(alphabet, k=length))
+        requests += [Request(f"neighbour-{number}", prompt, CAP), request]
+    return Workload(tuple(requests), EngineConfig(max_num_seqs=8))

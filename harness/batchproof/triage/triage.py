@@ -1,10 +1,10 @@
 """The rule of decision: corruption, rounding, a configuration, or nothing.
 
 1. *Alone*: every probe in a call of its own. The configuration that explains these answers is that of
-   the engine (`explaining`), and all answers are judged under it. Without one: CORRUPTION.
+   the engine (`configurations`), and all answers are judged under it. Without one: CORRUPTION.
 2. *In scenes*: beside others, in queues, in chunks, after preemption, on cached prefixes. A token that
-   no rounding explains (`noise`), or a cap or an EOS not kept, is CORRUPTION; unless the same request
-   alone is answered so as well: then it joins the probes, and 1 is decided anew.
+   no rounding explains (`regret.Bounds`), or a cap or an EOS not kept, is CORRUPTION; unless the same
+   request alone is answered so as well: then it joins the probes, and 1 is decided again.
 3. *Rewritten*: near-ties beside neighbours, and again with other contents of these, all shapes kept.
    Rounding does not read the neighbours: a token that follows them, repeatably, by more than twice
    what the engine showed alone, is CORRUPTION.
@@ -15,23 +15,34 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batchproof.api import Request
+from batchproof.oracle.oracle import Prompt
 from batchproof.records.triage import CLEAN, CONFIG, CORRUPTION, ROUNDING, Verdict
-from batchproof.triage import evidence
-from batchproof.triage.asking import NoAnswerError, alone
-from batchproof.triage.configurations import AS_ASKED, Answered
-from batchproof.triage.explaining import explaining
-from batchproof.triage.judging import Judging
-from batchproof.triage.noise import Noise
-from batchproof.triage.probes import Probes
-from batchproof.triage.scenes import Scene, rewritten, scenes
-from batchproof.triage.scoring import Reading, Scorer
+from batchproof.run.trial import Trial
+from batchproof.triage.configurations import (
+    AS_ASKED,
+    Answered,
+    Configuration,
+    drawn_configuration,
+)
+from batchproof.triage.evidence import (
+    NoAnswerError,
+    alone,
+    scene_words,
+    served,
+    smallest,
+)
+from batchproof.triage.probes import Probes, Scene, rewritten_pairs, seeded_scenes
+from batchproof.triage.regret import Bounds, Reading, explaining_configuration, readings
 from batchproof.workload.workloads import Workload
 
-LEVELS = 2.0  # times what an engine showed alone is still rounding
+LEVELS = 2.0  # factor over the regret of single requests that still counts as rounding
 MOST_RESTARTS = 3  # after an answer that is as wrong alone
+NUM_DRAWS = 400  # of one token, to tell draws from answers that go wrong
 
 UNEXPLAINED = "requests are answered wrongly one at a time; no configuration that was tried explains it"
 BY_EARLIER_CALLS = "an answer depends on earlier calls"
@@ -43,10 +54,9 @@ DRAWN = "tokens are drawn at random, so nothing can be said of batches before th
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a model before an engine is asked."""
+    """Per-model data, computed once before any engine runs."""
 
-    scorer: Scorer
-    noise: Noise
+    bounds: Bounds
     probes: Probes
     seed: int
 
@@ -64,20 +74,22 @@ class Decision:
 class Triage:
     """Decides about one engine on one model, until `deadline`, a time of `time.monotonic`."""
 
-    def __init__(self, judging: Judging, known: Known, deadline: float) -> None:
-        self._judging, self._known, self._deadline = judging, known, deadline
-        self._asker = judging.asker
+    def __init__(self, trial: Trial, known: Known, deadline: float) -> None:
+        self._trial, self._known, self._deadline = trial, known, deadline
         self._alone: list[Answered] = []
         self._token_s = 0.0  # seconds for a token of single requests
+        self.configuration = AS_ASKED
+        self.worst: dict[bool, tuple[Reading, Scene]] = {}  # True: of requests alone
+        self.num_requests = self.num_tokens = self.num_scenes = 0
 
     def decide(self) -> Decision:
         """Returns the decision. Raises `NoAnswerError` if not even one request alone is answered, or if
         the time is up before any were served together."""
         probes = self._known.probes.alone
-        self._asker.answers(alone(probes[:1]))
+        served(self._trial, alone(probes[:1]))
         began = time.monotonic()
         try:
-            self._alone = self._asker.answers(alone(probes))
+            self._alone = served(self._trial, alone(probes))
         except NoAnswerError as error:
             return self._unanswered(alone(probes), error)
         num_tokens = sum(len(each.completion.token_ids) for each in self._alone)
@@ -85,6 +97,9 @@ class Triage:
         for _ in range(1 + MOST_RESTARTS):
             if not self._is_explained():
                 return self._unexplained()
+            if self.configuration.is_drawn:
+                first = alone([self._alone[0].request])
+                return Decision(CONFIG, DRAWN, (self.configuration.name,), first)
             decision, is_as_wrong_alone = self._in_scenes()
             if not is_as_wrong_alone:
                 return decision or self._rewritten() or self._remaining()
@@ -92,57 +107,69 @@ class Triage:
 
     def _is_explained(self) -> bool:
         """Finds the configuration that explains the answers to single requests."""
-        found = explaining(self._known.scorer, self._known.noise, self._alone)
+        found = explaining_configuration(self._trial.oracle, self._known.bounds, self._alone)
+        found = found or self._drawn()
         if found is not None:
-            self._judging.configuration = found
+            self.configuration = found
             if not found.is_drawn:
-                self._judging.first_wrong(self._alone, alone([each.request for each in self._alone]))
+                self._first_wrong(self._alone, alone([each.request for each in self._alone]))
         return found is not None
 
+    def _drawn(self) -> Configuration | None:
+        """The temperature that explains the first tokens of the prompt with the flattest logits."""
+        plain = readings(self._trial.oracle, AS_ASKED, self._alone)
+        if any(each.worst == float("inf") for each in plain):
+            return None
+        prompt = min((each.request.prompt_token_ids for each in plain), key=self._first_margin)
+        asked = [Request(f"draw-{i}", prompt, 1) for i in range(NUM_DRAWS)]
+        try:
+            answers = served(self._trial, alone(asked))
+        except NoAnswerError:
+            return None
+        counts = Counter(each.completion.token_ids for each in answers)
+        return drawn_configuration(self._trial.oracle, prompt, counts)
+
+    def _first_margin(self, prompt: Prompt) -> float:
+        return -float(self._trial.oracle.score(prompt, (0,)).topk(2).values.diff())
+
     def _unexplained(self) -> Decision:
-        """Returns the decision about single requests that nothing explains."""
-        readings = self._judging.readings(self._alone)
-        wrong = [each.worst > self._known.noise.coarse for each in readings]
+        """The decision about single requests that nothing explains."""
+        wrong = [each.worst > self._known.bounds.coarse for each in self._readings(self._alone)]
         before = self._alone[: wrong.index(True) + 1]
-        scene = self._judging.smallest(alone([each.request for each in before]))
-        is_wrong_alone = self._judging.is_wrong(alone([before[-1].request]))
+        scene = self._smallest(alone([each.request for each in before]))
+        is_wrong_alone = self._is_wrong(alone([before[-1].request]))
         why = UNEXPLAINED if is_wrong_alone else BY_EARLIER_CALLS
         share = f"{sum(wrong)} of {len(wrong)} requests are answered wrongly one at a time"
-        return Decision(CORRUPTION, why, (*self._judging.shown(scene), share), scene)
+        return Decision(CORRUPTION, why, (*self._shown(scene), share), scene)
 
     def _in_scenes(self) -> tuple[Decision | None, bool]:
         """Serves scenes. Returns the decision, if any, and whether an answer was found that is as wrong
-        alone, so that single requests must be explained anew."""
-        configuration = self._judging.configuration
-        if configuration.is_drawn:
-            first = alone([self._alone[0].request])
-            return Decision(CONFIG, DRAWN, (configuration.name,), first), False
+        alone, so that single requests must be explained again."""
         answers = {each.request.prompt_token_ids: each.completion.token_ids for each in self._alone}
-        known, can = self._known, self._asker.capabilities
-        for scene in scenes(known.probes, answers, can, known.seed):
+        known, can = self._known, self._trial.capabilities
+        for scene in seeded_scenes(known.probes, answers, can, known.seed):
             if self._is_too_long(scene):
                 continue
             try:
-                wrong = self._judging.first_wrong(self._asker.answers(scene), scene)
+                wrong = self._first_wrong(served(self._trial, scene), scene)
             except NoAnswerError as error:
                 return self._unanswered(scene, error), False
             if wrong is not None and self._is_as_wrong_alone(wrong):
                 return None, True
             if wrong is not None:
-                small = self._judging.smallest(scene)
-                shown = self._judging.shown(small)
-                return Decision(CORRUPTION, BY_OTHERS, shown, small), False
+                small = self._smallest(scene)
+                return Decision(CORRUPTION, BY_OTHERS, self._shown(small), small), False
         return None, False
 
     def _is_too_long(self, scene: Scene) -> bool:
-        """Returns whether less time is left than the scene takes at the speed of single requests."""
+        """Whether less time is left than the scene takes at the speed of single requests."""
         num_tokens = sum(each.max_new_tokens for call in scene for each in call.requests)
         return time.monotonic() + num_tokens * self._token_s > self._deadline
 
     def _is_as_wrong_alone(self, wrong: Answered) -> bool:
-        """Returns whether a fresh engine answers the request alone in the same way, and notes that."""
+        """Whether a fresh engine answers the request alone in the same way, which is then kept."""
         try:
-            (fresh,) = self._asker.answers(alone([wrong.request]))
+            (fresh,) = served(self._trial, alone([wrong.request]))
         except NoAnswerError:
             return False
         if fresh.completion != wrong.completion:
@@ -151,59 +178,108 @@ class Triage:
         return True
 
     def _unanswered(self, scene: Scene, error: NoAnswerError) -> Decision:
-        small = self._judging.smallest(scene)
-        lines = (str(error), evidence.setting_words(small))
-        return Decision(CORRUPTION, UNANSWERED, lines, small)
+        small = self._smallest(scene)
+        return Decision(CORRUPTION, UNANSWERED, (str(error), scene_words(small)), small)
 
     def _rewritten(self) -> Decision | None:
         """Compares near-ties beside other neighbours of the same shapes."""
-        shown = self._judging.worst[True][0].worst
-        bound = max(self._known.noise.tight, LEVELS * shown)
-        for first, second in rewritten(self._known.probes, self._known.seed):
+        bound = max(self._known.bounds.tight, LEVELS * self.worst[True][0].worst)
+        for first, second in rewritten_pairs(self._known.probes, self._known.seed):
             if time.monotonic() > self._deadline:
                 break
             try:
-                before, after, again = (self._asker.answers((each,)) for each in (first, second, first))
+                sides = [served(self._trial, (each,)) for each in (first, second, first)]
             except NoAnswerError as error:
                 return self._unanswered((first,), error)
-            for old, new, old_again in zip(before, after, again, strict=True):
+            for old, new, old_again in zip(*sides, strict=True):
                 is_kept = old.request == new.request and old.completion == old_again.completion
                 if not is_kept or old.completion == new.completion:
                     continue
-                one, other = self._judging.readings([old, new])
+                one, other = self._readings([old, new])
                 if max(one.worst, other.worst) > bound:
                     worst = (one, first) if one.worst > other.worst else (other, second)
                     return self._follows(*worst, bound)
         return None
 
     def _follows(self, reading: Reading, call: Workload, bound: float) -> Decision:
-        unit = self._known.noise.unit or 1.0
+        unit = self._known.bounds.unit or 1.0
         lines = (
-            evidence.words(reading, bound, unit),
+            self._words(reading),
             f"the engine showed {bound / unit / LEVELS:.3g} E alone; at equal shapes its token follows "
             "the contents of its neighbours",
-            evidence.setting_words((call,)),
+            scene_words((call,)),
         )
         return Decision(CORRUPTION, BY_CONTENTS, lines, (call,))
 
     def _remaining(self) -> Decision:
-        """Returns the decision where nothing is corrupt."""
-        judging, noise = self._judging, self._known.noise
-        if False not in judging.worst:
+        """The decision where nothing is corrupt."""
+        if False not in self.worst:
             raise NoAnswerError("the time limit is up before any requests were served together")
-        reading, scene = max(judging.worst.values(), key=lambda each: each[0].worst)
+        bounds = self._known.bounds
+        reading, scene = max(self.worst.values(), key=lambda each: each[0].worst)
         is_near_tie = reading.worst > 0
-        lines = (evidence.words(reading, 0.0, noise.unit),) if is_near_tie else ()
-        if judging.configuration is not AS_ASKED:
-            why = f"all answers are right under another configuration: {judging.configuration.name}"
-            return Decision(CONFIG, why, lines, alone([self._most_telling()]))
+        lines = (self._words(reading),) if is_near_tie else ()
+        if self.configuration is not AS_ASKED:
+            why = f"all answers are right under another configuration: {self.configuration.name}"
+            as_asked = readings(self._trial.oracle, AS_ASKED, self._alone)
+            farthest = max(as_asked, key=lambda each: each.worst).request
+            return Decision(CONFIG, why, lines, alone([farthest]))
         if not is_near_tie:
             return Decision(CLEAN, "every token is the best one, alone and in every scene")
-        why = f"every other token is a near-tie; {noise.precision_of(reading.worst)} rounds as much"
+        why = f"every other token is a near-tie; {bounds.precision_of(reading.worst)} rounds as much"
         single = alone([reading.request])
-        return Decision(ROUNDING, why, lines, single if judging.is_wrong(single, 0.0) else scene)
+        return Decision(ROUNDING, why, lines, single if self._is_wrong(single, 0.0) else scene)
 
-    def _most_telling(self) -> Request:
-        """Returns the single request whose answer is farthest from what was asked."""
-        readings = self._known.scorer.readings(AS_ASKED, self._alone)
-        return max(readings, key=lambda each: each.worst).request
+    def _readings(self, answered: Sequence[Answered]) -> list[Reading]:
+        return readings(self._trial.oracle, self.configuration, answered)
+
+    def _first_wrong(self, answered: Sequence[Answered], scene: Scene) -> Answered | None:
+        """Counts the answers of a scene, keeps the largest regret that rounding explains, and returns
+        the first answer that is wrong."""
+        found = self._readings(answered)
+        self.num_requests += len(found)
+        self.num_tokens += sum(each.num_tokens for each in found)
+        self.num_scenes += 1
+        for each, reading in zip(answered, found, strict=True):
+            if reading.worst > self._known.bounds.coarse:
+                return each
+        is_alone = all(len(call.requests) == 1 for call in scene)
+        worst = max(found, key=lambda each: each.worst)
+        if is_alone not in self.worst or worst.worst > self.worst[is_alone][0].worst:
+            self.worst[is_alone] = worst, scene
+        return None
+
+    def _is_wrong(self, scene: Scene, bound: float | None = None) -> bool:
+        """Whether an answer of the scene is wrong now, or missing."""
+        limit = self._known.bounds.coarse if bound is None else bound
+        try:
+            return any(each.worst > limit for each in self._readings(served(self._trial, scene)))
+        except NoAnswerError:
+            return True
+
+    def _smallest(self, scene: Scene) -> Scene:
+        return smallest(scene, self._is_wrong, self._deadline)
+
+    def _words(self, reading: Reading) -> str:
+        """One sentence about the worst token of an answer."""
+        request, unit = reading.request, self._known.bounds.unit
+        size = f" ({reading.worst / unit:.3g} E)" if unit and reading.worst < float("inf") else ""
+        shape = f"{len(request.prompt_token_ids)} prompt tokens"
+        return f"request {request.request_id!r} ({shape}), {reading.words}{size}"
+
+    def _shown(self, scene: Scene) -> tuple[str, ...]:
+        """What is wrong in a scene, and whether the same request alone is right."""
+        bounds, setting = self._known.bounds, scene_words(scene)
+        try:
+            found = self._readings(served(self._trial, scene))
+        except NoAnswerError as error:
+            return (str(error), setting)
+        wrong = next((each for each in found if each.worst > bounds.coarse), None)
+        if wrong is None:
+            return ("it comes and goes", setting)
+        is_wrong_alone = self._is_wrong(alone([wrong.request]))
+        return (
+            self._words(wrong),
+            f"the same request alone is {'wrong as well' if is_wrong_alone else 'right'}",
+            setting,
+        )

@@ -8,48 +8,48 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from functools import partial
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from batchproof import places
 from batchproof.cli import choices
 from batchproof.cli.config_file import OWN, find, required_engines
 from batchproof.cli.result_files import write_result
-from batchproof.errors import UsageError
+from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.made import made_now
 from batchproof.records.triage import (
     CLEAN,
     CONFIG,
-    CONFUSION,
     CORRUPTION,
     ROUNDING,
     TRIAGE,
+    VERDICTS,
     EngineTriage,
+    ModelTriage,
     TriageRecord,
-    Verdict,
 )
+from batchproof.requirements.promises import Promise
+from batchproof.run.devices import exact_device, num_threads
 from batchproof.run.engine_names import has_own_process
 from batchproof.run.engine_options import parse_options
-from batchproof.run.invariance.serving import num_threads
 from batchproof.run.laboratory import Laboratory
-from batchproof.run.registry import resolve_engine, server_engine
-from batchproof.triage.blinded import NUM_FAULTY, NUM_HONEST
-from batchproof.triage.confusion import confusion
-from batchproof.triage.engine_triage import triage_engine
-from batchproof.triage.triage_page import confusion_page, engine_lines, triage_page
-from batchproof_lab.shared_laboratory import exact_device
+from batchproof.run.registry import EngineSpec, resolve_engine, server_engine
+from batchproof.run.trial import Trial
+from batchproof.triage.evidence import NoAnswerError, failure_file
+from batchproof.triage.probes import seeded_probes
+from batchproof.triage.regret import measured_bounds
+from batchproof.triage.triage import Known, Triage
 
 DEFAULT_MODELS = ("gpt2-hash", "llama-twins", "mistral-hash", "bamba-hash")
 ONE_MODEL = ("llama-twins",)  # of an engine whose server has a single checkpoint
 EXIT_CODES = {CLEAN: 0, ROUNDING: 0, CORRUPTION: 1, CONFIG: 3}
 UNKNOWN = 2
 TIME_LIMIT_S = 300.0
-SEED = 0
+WHEN = "during triage"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
     parser.add_argument(
-        "--seed", type=choices.whole, default=SEED, metavar="N", help="of contents (default: 0)"
+        "--seed", type=choices.whole, default=0, metavar="N", help="of contents (default: 0)"
     )
     parser.add_argument(
         "--time-limit",
@@ -78,62 +78,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds for an engine (default: 300)",
     )
     parser.add_argument(
-        "--confusion",
-        action="store_true",
-        help="judge triage itself on 100 blinded engines, in a checkout; writes results/triage.*",
-    )
-    parser.add_argument(
-        "--seen", action="store_true", help="with --confusion: on those that the rules were made on"
-    )
-    parser.add_argument(
         "--output",
         type=Path,
+        default=Path("triage"),
         metavar="DIR",
-        help="where record, page and failures go (default: triage/, with --confusion results/)",
-    )
-    parser.add_argument(
-        "--jobs", type=choices.positive, default=1, metavar="N", help="with --confusion"
+        help="where record, page and failures go (default: triage/)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns the exit status. Raises `UsageError` for an unknown engine, model, dtype or device."""
-    if arguments.confusion and arguments.engines:
-        raise UsageError(f"--confusion takes no ENGINE, but {arguments.engines[0]!r} is given")
-    if arguments.confusion:
-        return _judge_itself(arguments)
-    if arguments.seen:
-        raise UsageError("--seen goes with --confusion")
     engines = arguments.engines or required_engines(find())
-    output = choices.writable(arguments.output or Path("triage"))
+    output = choices.writable(arguments.output)
     found: list[EngineTriage] = []
     with exact_device(arguments.device) as device, num_threads(torch.get_num_threads()):
         # A call may take the whole time: a slow engine is not corrupt.
         lab = Laboratory(device, resolve_dtype(arguments.dtype), arguments.time_limit)
         texts = [_with_server(each) for each in dict.fromkeys(engines)]
-        specs = [resolve_engine(each) for each in texts]
-        for spec in specs:
+        for spec in [resolve_engine(each) for each in texts]:
             models = arguments.model or _models_of(spec.name)
-            limit, note = arguments.time_limit, partial(print, file=sys.stderr, flush=True)
-            found.append(triage_engine(lab, spec, models, limit, arguments.seed, output, note))
-            print("\n".join(engine_lines(found[-1])), flush=True)
+            found.append(_on_models(lab, spec, models, arguments, output))
+            print("\n".join(_engine_lines(found[-1])), flush=True)
     record = TriageRecord(made_now(), arguments.seed, tuple(found))
-    write_result(TRIAGE, record, triage_page, output, "triage", is_whole=True)
-    return _exit_code([each.verdict for each in found])
-
-
-def _judge_itself(arguments: argparse.Namespace) -> int:
-    if places.ROOT != places.CHECKOUT:
-        raise UsageError("--confusion judges triage itself: run it in a checkout of Batchproof")
-    output = choices.writable(arguments.output or choices.DEFAULT_OUTPUT)
-    record = confusion(
-        arguments.seed, not arguments.seen, arguments.jobs, arguments.time_limit, output / "journals"
-    )
-    is_whole = record.is_held_out and len(record.engines) == NUM_FAULTY + NUM_HONEST
-    write_result(CONFUSION, record, confusion_page, output, "triage", is_whole)
-    num_right = sum(each.is_right for each in record.engines)
-    print(f"{num_right} of {len(record.engines)} right")
-    return int(num_right < len(record.engines))
+    write_result(TRIAGE, record, _page, output, "triage", is_whole=True)
+    codes = {UNKNOWN if each.verdict is None else EXIT_CODES[each.verdict] for each in found}
+    return next(code for code in (1, 3, UNKNOWN, 0) if code in codes)
 
 
 def _with_server(text: str) -> str:
@@ -144,7 +113,7 @@ def _with_server(text: str) -> str:
 
 
 def _models_of(text: str) -> Sequence[str]:
-    """Returns the models to ask on: what a server's model is named after, else those of all."""
+    """The models to ask on: what a server's model is named after, else those of all."""
     served = parse_options(text, text.partition("?")[2]).get("model") if "?" in text else None
     if served is not None and Path(str(served)).name in EMBEDDED:
         return (Path(str(served)).name,)
@@ -156,6 +125,95 @@ def _models_of(text: str) -> Sequence[str]:
     return ONE_MODEL if has_own_process(text) else DEFAULT_MODELS
 
 
-def _exit_code(verdicts: Sequence[Verdict | None]) -> int:
-    codes = {UNKNOWN if each is None else EXIT_CODES[each] for each in verdicts}
-    return next(code for code in (1, 3, UNKNOWN, 0) if code in codes)
+def _on_models(
+    lab: Laboratory,
+    spec: EngineSpec,
+    models: Sequence[str],
+    arguments: argparse.Namespace,
+    output: Path,
+) -> EngineTriage:
+    """The verdict on an engine. Models that it does not serve are named; the first on which answers
+    are corrupt is the last."""
+    end = time.monotonic() + arguments.time_limit
+    found: list[ModelTriage] = []
+    refusals: list[str] = []
+    for number, model in enumerate(models):
+        now = time.monotonic()
+        deadline = now + max(0.0, end - now) / (len(models) - number)
+        note = f"{model}: measuring here what rounding explains, then asking {spec.name}"
+        print(note, file=sys.stderr, flush=True)
+        try:
+            found.append(_on_model(lab, spec, model, deadline, arguments.seed, output))
+        except UnsupportedModelError as error:
+            refusals.append(f"{model}: it refuses the model: {error}")
+        except (NoAnswerError, EngineHang) as error:
+            refusals.append(f"{model}: not one request is answered: {error}")
+        lab.look_after(spec, lab.subject(model), WHEN)
+        if found and found[-1].verdict == CORRUPTION:
+            break
+    worst = max((each.verdict for each in found), key=VERDICTS.index, default=None)
+    return EngineTriage(spec.name, worst, tuple(found), tuple(refusals))
+
+
+def _on_model(
+    lab: Laboratory, spec: EngineSpec, model: str, deadline: float, seed: int, output: Path
+) -> ModelTriage:
+    oracle = lab.oracle(model)
+    trial = Trial(lab, spec, oracle, lab.capabilities(spec, oracle.subject), Promise.P1)
+    bounds = measured_bounds(oracle)
+    known = Known(bounds, seeded_probes(oracle, bounds.unit, seed), seed)
+    triage, began = Triage(trial, known, deadline), time.monotonic()
+    decision = triage.decide()
+    seconds = round(time.monotonic() - began, 1)
+    is_measured = bounds.unit is not None and decision.verdict != CORRUPTION
+    regrets = {key: reading.worst for key, (reading, _) in triage.worst.items() if is_measured}
+    in_units = {key: each / (bounds.unit or 1.0) for key, each in regrets.items()}
+    return ModelTriage(
+        model=model,
+        dtype=trial.subject.dtype_name,
+        verdict=decision.verdict,
+        why=decision.why,
+        evidence=decision.lines,
+        error_unit=bounds.unit,
+        worst_alone=in_units.get(True),
+        worst_batched=in_units.get(False),
+        as_coarse_as=bounds.precision_of(max(regrets.values())) if regrets else "",
+        configuration=triage.configuration.name,
+        num_requests=triage.num_requests,
+        num_tokens=triage.num_tokens,
+        num_scenes=triage.num_scenes,
+        seconds=seconds,
+        failure=failure_file(trial, decision.scene, output) if decision.scene else None,
+    )
+
+
+def _engine_lines(found: EngineTriage) -> Iterator[str]:
+    """Yields the verdict on an engine and what it rests on."""
+    yield f"{found.engine}: {found.verdict or 'no answer'}"
+    for each in found.models:
+        yield f"  {each.model} ({each.dtype}): {each.verdict}: {each.why}"
+        yield from (f"    {text}" for text in (*_facts(each), *each.evidence))
+        if each.failure:
+            yield f"    batchproof replay {each.failure}"
+    yield from (f"  {text}" for text in found.refusals)
+
+
+def _facts(found: ModelTriage) -> Iterator[str]:
+    if found.num_requests:
+        yield (
+            f"{found.num_requests:,} answers, {found.num_tokens:,} tokens, {found.num_scenes} scenes, "
+            f"{found.seconds:.0f} s"
+        )
+    if found.worst_alone is not None and found.worst_batched is not None and found.error_unit:
+        yield (
+            f"largest margin of a token not taken: {found.worst_alone:.3g} E alone, "
+            f"{found.worst_batched:.3g} E in batches (E {found.error_unit:.2g}); as coarse as "
+            f"{found.as_coarse_as}"
+        )
+
+
+def _page(record: TriageRecord) -> str:
+    lines = ["# Triage", "", *record.made.lines(), f"* seed {record.seed}", ""]
+    for engine in record.engines:
+        lines += ["```", *_engine_lines(engine), "```", ""]
+    return "\n".join(lines)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,19 +18,32 @@ from batchproof.cli.progress import Progress
 from batchproof.cli.result_files import write_result
 from batchproof.errors import UnsupportedModelError, UsageError
 from batchproof.models.random_models import build_llama_random
-from batchproof.records.campaign import Question
+from batchproof.records.markdown import header, line
 from batchproof.records.sweep import MODEL_SWEEP, ModelSweepRecord, SweepCounts, ToyRecord
 from batchproof.run.registry import resolve_engine, source_of
+from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.found import Found
-from batchproof_lab.model_sweep.sweep_page import models_page
 from batchproof_lab.model_sweep.toy_check import ToyResult, ToyTask, ToyVerdict, check_toy
-from batchproof_lab.model_sweep.toys import Toy, model_types, toys_of
-from batchproof_lab.options import add_options
-from batchproof_lab.work import Work
-from batchproof_lab.worker_pool import LostTask
+from batchproof_lab.model_sweep.toys import model_types, toys_of
 
 ENGINE = "paged"
+LEGEND = """\
+Each type is made small (two layers, or as many as it has kinds of layers; width 64; a window of 5 keys)
+and its weights are drawn at random. Six requests of 1 to 33 prompt tokens go through fewer slots:
+packed beside others' decodes, in chunks of at most 8 tokens a step, with preemption, and beside
+requests that are aborted; in float32, and then in bfloat16.
+
+* **served**: every token and every logit is that of per-prompt generation, within rounding. `worst` is
+  the largest difference of a logit from float64 in units of E, the reference's own; beyond 8 is wrong,
+  in bfloat16 beyond 3. There is no figure in bfloat16 where rounding alone moves the logits by more
+  than 5 % of their spread, as where it sends a token to another expert. The reason says how the model
+  is served, if not as packed rows with the engine's own attention.
+* **refused**: `UnsupportedModelError` when the engine is built, with this reason.
+* **not buildable**: there is no small model, or it does not take token ids alone.
+* **unproven**: the toy does not answer to all of its context, or the reference contradicts itself.
+* **WRONG**: the engine accepts it, but its answers differ, or it crashes or hangs.
+
+A row `type, form` is a type in another form than by default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,19 +69,35 @@ def run(arguments: argparse.Namespace) -> int:
     sources = []
     with suppress(UsageError):  # it is no Python
         sources.append(source_of(resolve_engine(arguments.engine)))
-    toys = arguments.shard.of(_toys(types))
-    found: Found[ToyRecord] = Found(ToyRecord)
-    work = Work(
+    toys = [toy for model_type in types for toy in toys_of(model_type)]
+    state: CampaignState[ToyRecord] = CampaignState(ToyRecord)
+    campaign = Campaign(
         question=Question("models", asked, code_digest(sources)),
-        found=found,
-        key=_key,
+        state=state,
         function=_judge,
-        outcome_of=_toy_record,
+        lost_outcome=lambda task, lost: _toy_record(task, ToyResult(ToyVerdict.WRONG, lost.why)),
         progress=Progress("models", "toy", len(toys), arguments.progress),
     )
-
     tasks = [ToyTask(toy, arguments.engine, arguments.seed, arguments.time_limit) for toy in toys]
-    return work.run(arguments, arguments.time_limit, lambda: tasks, lambda: merge(asked, found, output))
+
+    def finish() -> int:
+        done = [state.outcomes[str(toy)] for toy in toys if str(toy) in state.outcomes]
+        record = ModelSweepRecord(
+            made=state.made(),
+            is_complete=len(done) == len(toys),
+            engine=arguments.engine,
+            seed=arguments.seed,
+            num_types=len(types),
+            counts=SweepCounts(
+                types=_counts(toy for toy in done if not toy.form),
+                forms=_counts(toy for toy in done if toy.form),
+            ),
+            toys=tuple(done),
+        )
+        is_full = record.engine == ENGINE and types == list(known)
+        return _write(record, record.is_complete and is_full, output)
+
+    return campaign.run(arguments, arguments.time_limit, lambda: tasks, finish)
 
 
 def _try(engine: str) -> None:
@@ -80,33 +108,20 @@ def _try(engine: str) -> None:
         factory(build_llama_random(), EngineConfig())
 
 
-def _judge(task: ToyTask) -> ToyResult:
+def _judge(task: ToyTask) -> ToyRecord:
     """Checks a toy in a worker, on one thread since workers share the cores."""
     torch.set_num_threads(1)
-    return check_toy(task)
+    return _toy_record(task, check_toy(task))
 
 
-def merge(asked: Mapping[str, Any], found: Found[ToyRecord], output: Path) -> int:
-    """Writes what the journals of a question hold, and prints what is WRONG; returns 1 if anything
-    is, else 0."""
-    toys = _toys(asked["types"])
-    done = [found.outcomes[str(toy)] for toy in toys if str(toy) in found.outcomes]
-    record = ModelSweepRecord(
-        made=found.made(),
-        is_complete=len(done) == len(toys),
-        engine=asked["engine"],
-        seed=asked["seed"],
-        num_types=len(asked["types"]),
-        counts=SweepCounts(
-            types=_counted(toy for toy in done if not toy.form),
-            forms=_counted(toy for toy in done if toy.form),
-        ),
-        toys=tuple(done),
-    )
-    is_full = record.engine == ENGINE and list(asked["types"]) == list(model_types())
-    is_whole = record.is_complete and is_full
+def _toy_record(task: ToyTask, found: ToyResult) -> ToyRecord:
+    return ToyRecord(task.toy.model_type, task.toy.form, **asdict(found))
+
+
+def _write(record: ModelSweepRecord, is_whole: bool, output: Path) -> int:
+    """Writes the record and its page, and prints what is WRONG; returns 1 if anything is, else 0."""
     write_result(MODEL_SWEEP, record, models_page, output, "models", is_whole)
-    wrong = [toy for toy in done if toy.verdict == ToyVerdict.WRONG]
+    wrong = [toy for toy in record.toys if toy.verdict == ToyVerdict.WRONG]
     for toy in wrong:
         print(f"WRONG {toy.name}: {toy.reason}")
     counts = record.counts.types.items()
@@ -114,19 +129,43 @@ def merge(asked: Mapping[str, Any], found: Found[ToyRecord], output: Path) -> in
     return 1 if wrong else 0
 
 
-def _toys(types: Sequence[str]) -> list[Toy]:
-    return [toy for model_type in types for toy in toys_of(model_type)]
-
-
-def _key(task: ToyTask) -> str:
-    return str(task.toy)
-
-
-def _counted(toys: Iterable[ToyRecord]) -> dict[str, int]:
+def _counts(toys: Iterable[ToyRecord]) -> dict[str, int]:
     counts = Counter(each.verdict for each in toys)
     return {str(verdict): counts[str(verdict)] for verdict in ToyVerdict}
 
 
-def _toy_record(task: ToyTask, result: ToyResult | LostTask) -> ToyRecord:
-    found = ToyResult(ToyVerdict.WRONG, result.why) if isinstance(result, LostTask) else result
-    return ToyRecord(task.toy.model_type, task.toy.form, **asdict(found))
+def models_page(record: ModelSweepRecord) -> str:
+    lines = [f"# Causal LMs of transformers before `{record.engine}`", ""]
+    lines += [*record.made.lines(), f"* seed {record.seed}", "", *_verdict(record), "", LEGEND, ""]
+    lines += header("type", "verdict", "worst", "in bfloat16", "E", "layers", "tokens", "reason")
+    lines += [_row(toy) for toy in record.toys]
+    return "\n".join([*lines, ""])
+
+
+def _verdict(record: ModelSweepRecord) -> Iterator[str]:
+    if not record.is_complete:
+        yield "INCOMPLETE: it was stopped before all types were tried."
+        yield ""
+    version = record.made.versions.get("transformers", "?")
+    yield (
+        f"Of {record.num_types} types of transformers {version}: {_counts_text(record.counts.types)}. "
+        f"Of other forms of them: {_counts_text(record.counts.forms)}."
+    )
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    shown = [f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == "WRONG"]
+    return ", ".join(shown)
+
+
+def _row(toy: ToyRecord) -> str:
+    return line(
+        toy.name,
+        toy.verdict,
+        "" if toy.worst is None else f"{toy.worst:.2f}",
+        "" if toy.worst_bfloat16 is None else f"{toy.worst_bfloat16:.2f}",
+        "" if toy.error_unit is None else f"{toy.error_unit:.1e}",
+        toy.layers,
+        str(toy.num_tokens or ""),
+        toy.reason,
+    )

@@ -84,6 +84,11 @@ class ToyTask:
     seed: int = 0
     time_limit_s: float = 60.0  # of one call of the engine
 
+    @property
+    def key(self) -> str:
+        """What identifies the task within its question."""
+        return str(self.toy)
+
 
 def check_toy(task: ToyTask) -> ToyResult:
     """Returns the verdict. Raises nothing: what the engine raises is part of it."""

@@ -1,10 +1,16 @@
-"""A tiny random model for each causal-LM type of transformers, and for other forms of some types."""
+"""A tiny random model for each causal-LM type of transformers, and for other forms of some types.
+
+Any configuration is made small by the names of its fields. A toy keeps one layer of each kind: layers
+are picked so that each combination of values in the per-layer lists occurs, and those lists are cut to
+the layers picked.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +22,66 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from batchproof_lab.model_sweep.config_fixes import FIXES, FORMS, FULL, SLIDING
-from batchproof_lab.model_sweep.shrink import SPREAD, WINDOW, merged, small
 
+Fixes = Mapping[str, Mapping[str, Any]]  # by model type
+
+WINDOW = 5  # keys; prompts are far longer
+VOCAB_SIZE = 96
+CONTEXT_LEN = 128
+LEARNED_LEN = 32  # positions of a RoPE before it was stretched; prompts are longer
+HEAD_DIM = 16
+NUM_KV_HEADS = 2  # of 4
+SPREAD = 0.2  # of weights, as in `batchproof.models.random_models`
+MOST_LAYERS = 6
+
+# The first pattern that matches the whole name of a field gives its largest value.
+SIZES: tuple[tuple[str, int], ...] = (
+    (r"(\w+_)?(key_value|kv)_heads|kv_n_heads|num_query_groups", NUM_KV_HEADS),
+    (r"(\w+_)?heads|n_heads?|\w+_n_heads", 4),
+    (r"qk_rope_head_dim|rotary_dim", 8),
+    (r"qk_head_dim", 24),
+    (r"(\w+_)?head_(dim|size)|d_kv|d_head|dim_head|kv_channels", HEAD_DIM),
+    (r"q_lora_rank", 24),
+    (r"\w+_rank", 16),
+    (r"(\w+_)?hidden_size|d_model|n_embd|emb_dim|\w*embed(ding)?_(size|dim)|word_embed_proj_dim", 64),
+    (
+        r"(\w+_)?(intermediate|ffn|feed_forward)_(\w+_)?(size|dim)|ffn_dim|dim_ff|d_?ff|mlp_dim|d_inner",
+        48,
+    ),
+    (r"intermediate_size_mlp", 48),
+    (r"(\w+_)?vocab_size(_per_layer_input)?", VOCAB_SIZE),
+    (r"original_max_position_embeddings", LEARNED_LEN),
+    (r"max_(\w+_)?position(_embedding)?s|n_positions|max_seq_len|n_ctx|model_max_length", CONTEXT_LEN),
+    (r"context_length", CONTEXT_LEN),
+    (r"num_experts_per_tok(en)?|moe_top_?k|moe_k|top_k_experts", 2),
+    (r"((moe_)?num|n)_(routed_|local_)?experts|zero_expert_num", 8),
+    (r"n_group|num_expert_group", 2),
+    (
+        r"topk_group|n_shared_experts|(\w+_)?num_shared_experts|first_k_dense_replace|num_dense_layers",
+        1,
+    ),
+    (
+        r"sliding_window(_size)?|(local_)?attention_window(_size|_len)?|local_attention|window_size",
+        WINDOW,
+    ),
+    (r"(keep_window|attention_chunk)_size|local_attention_window_len", WINDOW),
+)
+DEPTHS = (
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers",
+    "n_layers",
+    "decoder_layers",
+    "num_decoder_layers",
+)
+DEPTH = re.compile(rf"{'|'.join(DEPTHS)}|encoder_layers|num_encoder_layers|num_blocks|depth")
+LAYER_INDICES = re.compile(r"\w+_layers|\w*layer_ids|\w+_idxs|\w+_layers?_indices")
+DRAWN_WITH = re.compile(r"\w*initializer_range|\w*init_std")
+SPECIAL = re.compile(r"(\w+_)?(bos|eos|pad|sep|cls|mask|unk|start)_token_id")
+SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # all others 3
+PLACEHOLDER = re.compile(r"\w+_token_(id|index)")  # of images and the like
+SWITCHED_ON = {"is_decoder", "causal"}
+GIVEN = {"head_dim": HEAD_DIM, "num_key_value_heads": NUM_KV_HEADS}  # where None would be derived
 NOISE = 0.1  # on vectors: an engine that forgets biases of 0 or norms of 1 would not show it
 
 
@@ -97,3 +161,99 @@ def _draw(weight: Tensor) -> None:
         weight.add_(torch.randn_like(weight), alpha=NOISE)
     else:
         weight.normal_(std=SPREAD)
+
+
+def small(config: PreTrainedConfig, fixes: Fixes) -> dict[str, Any]:
+    """Returns keyword arguments for the configuration's class, nested configurations included. `fixes`
+    by model type override all else."""
+    picked = picked_layers(config)
+    values = dict(_changed(config, picked, fixes))
+    if isinstance(vars(config).get("kv_lora_rank"), int):  # one latent for all heads
+        values["num_key_value_heads"] = values.get("num_attention_heads", 4)
+        values["head_dim"] = values.get("qk_rope_head_dim", 8)
+    return merged(values, fixes.get(config.model_type, {}))
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges tables: later ones win, and nested tables are merged likewise."""
+    result: dict[str, Any] = {}
+    for table in tables:
+        for name, new in table.items():
+            old = result.get(name)
+            is_table = isinstance(old, dict) and isinstance(new, dict)
+            result[name] = merged(old or {}, new) if is_table else new
+    return result
+
+
+def picked_layers(config: PreTrainedConfig) -> tuple[int, ...]:
+    """Returns which layers of the default configuration the toy has, ascending; two at least."""
+    depth = _depth(config)
+    lists = [value for value in vars(config).values() if _is_per_layer(value, depth)]
+    first: dict[str, int] = {}
+    for layer in range(depth):
+        first.setdefault(repr([each[layer] for each in lists]), layer)
+    picked = list(first.values())[:MOST_LAYERS]
+    return tuple(sorted({*picked, *range(min(depth, 2 if len(picked) < 2 else 0))}))
+
+
+def _changed(
+    config: PreTrainedConfig, picked: Sequence[int], fixes: Fixes
+) -> Iterator[tuple[str, Any]]:
+    depth = _depth(config)
+    new: object
+    for name, value in vars(config).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, PreTrainedConfig):
+            kind = {"model_type": value.model_type} if value.model_type else {}
+            yield name, small(value, fixes) | kind
+            continue
+        if _is_per_layer(value, depth):
+            new = [_small(name, value[layer]) for layer in picked]
+        elif LAYER_INDICES.fullmatch(name) and isinstance(value, list):
+            new = [place for place, layer in enumerate(picked) if layer in value]
+        elif DEPTH.fullmatch(name) and type(value) is int:
+            new = len(picked) if name in DEPTHS else 2
+        elif name == "rope_parameters" and value:
+            new = _small_rope(value)
+        else:
+            new = _small(name, value)
+        if new != value:
+            yield name, new
+
+
+def _small(name: str, value: Any) -> Any:
+    """Returns the value of one field, or of one layer's entry."""
+    if value is None:
+        return GIVEN.get(name)
+    if SPECIAL.fullmatch(name) and isinstance(value, int | list):
+        return SPECIAL_IDS.get(name, 3)
+    if type(value) is bool:
+        return value or name in SWITCHED_ON
+    if type(value) is int:
+        return min(value, VOCAB_SIZE - 1 if PLACEHOLDER.fullmatch(name) else _most(name, value))
+    if type(value) is float and DRAWN_WITH.fullmatch(name):
+        return SPREAD
+    return value
+
+
+def _most(name: str, value: int) -> int:
+    return next((size for pattern, size in SIZES if re.fullmatch(pattern, name)), value)
+
+
+def _small_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Shrinks RoPE parameters, which may be nested by layer type."""
+    return {
+        name: _small_rope(each) if isinstance(each, dict) else _small(name, each)
+        for name, each in rope.items()
+    }
+
+
+def _depth(config: PreTrainedConfig) -> int:
+    """Returns the number of layers; 0 if the configuration does not say."""
+    values = vars(config)
+    return next((values[name] for name in DEPTHS if type(values.get(name)) is int), 0)
+
+
+def _is_per_layer(value: Any, depth: int) -> bool:
+    return isinstance(value, list | tuple) and depth > 1 and len(value) == depth

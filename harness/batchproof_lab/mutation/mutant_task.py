@@ -6,33 +6,23 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from batchproof.places import ROOT
 from batchproof.records.machine_paths import without_machine_paths
 from batchproof.run.registry import resolve_engine
 from batchproof_lab.conformance_modules import function_of
-from batchproof_lab.mutation.mutated_import import compiled_otherwise, mutated
+from batchproof_lab.mutation.mutated_import import (
+    Statements,
+    compiled_otherwise,
+    mutated,
+    statements_noted,
+)
 from batchproof_lab.mutation.operators import Mutant
-from batchproof_lab.mutation.reach import Statements, statements_noted
 from batchproof_lab.shared_laboratory import process_laboratory
 from batchproof_lab.suite_outcome import Effort, SuiteOutcome
 from batchproof_lab.suite_run import run_suite
 
 BEFORE = "before the first test"
 CALL_LIMIT_S = 20.0  # an honest call takes a fraction of a second, on a busy machine several
-# These kill most mutants in a second or two, where the whole suite takes minutes for each survivor.
-QUICK_EXAMPLES = 3  # of each of these tests
-QUICK_MODEL = "gpt2-random"
-QUICK_TESTS = (
-    "test_features_that_meet_change_no_token",
-    "test_neighbours_may_come_and_go",
-    "test_slots_and_token_budget_are_never_exceeded",
-    "test_rewriting_the_neighbours_moves_no_bit",
-    "test_a_request_may_be_cancelled_at_any_step",
-    "test_a_used_engine_answers_as_a_fresh_one",
-    "test_the_first_eos_ends_each_request_alone",
-    "test_free_and_used_blocks_add_up_under_preemption",
-    "test_events_add_up_to_the_completion",
-    "test_a_refusal_names_a_value_or_a_limit",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +42,17 @@ class MutantTask:
 
     `num_passed` are the tests that each unchanged engine passes; a mutant that passes fewer has lost a
     capability or a model, which the table of a run shows. The test functions `first` run first.
-    `is_quick`: only `QUICK_TESTS` run, on one model.
     """
 
     mutant: Mutant
     suite: BaselineTask
     num_passed: tuple[int, ...]
     first: tuple[str, ...] = ()
-    is_quick: bool = False
+
+    @property
+    def key(self) -> str:
+        """What identifies the task within its question."""
+        return self.mutant.name(ROOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +67,13 @@ class MutantFate:
 
 def judge_mutant(task: MutantTask) -> MutantFate:
     began, fate = time.monotonic(), MutantFate()
-    suite, few = task.suite, tuple[str, ...]()
-    if task.is_quick:
-        suite = replace(suite, models=(task.suite.models or (QUICK_MODEL,))[:1])
-        few = ("-k", " or ".join(QUICK_TESTS))
-    for engine, num_expected in zip(suite.engines, task.num_passed, strict=True):
+    for engine, num_expected in zip(task.suite.engines, task.num_passed, strict=True):
         if fate.killed_by is None:
-            with mutated(task.mutant, suite.sources):
-                found = _suite(engine, suite, few, task.first)
-            fate = _fate(found, 0 if task.is_quick else num_expected)
+            with mutated(task.mutant, task.suite.sources):
+                found = _suite(engine, task.suite, task.first)
+            fate = _fate(found, num_expected)
             if fate.killed_by == BEFORE:
-                _require_loadable(engine, suite)
+                _require_loadable(engine, task.suite)
     return replace(fate, seconds=round(time.monotonic() - began, 1))
 
 
@@ -135,10 +124,8 @@ def judge_baseline(task: BaselineTask) -> Baseline:
     )
 
 
-def _suite(
-    engine: str, suite: BaselineTask, few: tuple[str, ...] = (), first: tuple[str, ...] = ()
-) -> SuiteOutcome:
-    arguments = ["-x", f"--hypothesis-seed={suite.seed}", "--diagnose-for=0", *few]
+def _suite(engine: str, suite: BaselineTask, first: tuple[str, ...] = ()) -> SuiteOutcome:
+    arguments = ["-x", f"--hypothesis-seed={suite.seed}", "--diagnose-for=0"]
     arguments += (f"--model={each}" for each in suite.models)
-    effort = Effort(profile="default", max_examples=QUICK_EXAMPLES if few else None, first=first)
+    effort = Effort(profile="default", first=first)
     return run_suite(engine, arguments, process_laboratory("float32", CALL_LIMIT_S), effort)

@@ -13,42 +13,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import BatchproofError, UsageError
 from batchproof.models.embedded import EMBEDDED
 from batchproof.places import ROOT
-from batchproof.records.campaign import Question
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.mutants import MUTANTS, MutantRecord, MutantsRecord
+from batchproof_lab.campaign import Campaign, CampaignState, Question, add_options
 from batchproof_lab.conformance_modules import conformance_functions
 from batchproof_lab.fingerprint import code_digest
-from batchproof_lab.found import Found
-from batchproof_lab.mutation.drawing import baseline, drawn, points_of, sources_of
-from batchproof_lab.mutation.judged import Judgement, judgements, open_survivors
 from batchproof_lab.mutation.mutant_task import (
-    QUICK_TESTS,
     BaselineTask,
-    MutantFate,
     MutantTask,
     judge_mutant,
 )
-from batchproof_lab.mutation.mutants_page import mutants_page
-from batchproof_lab.options import add_options
-from batchproof_lab.work import Work
+from batchproof_lab.mutation.mutants_page import (
+    MutantJudgement,
+    judgements,
+    mutants_page,
+    open_survivors,
+)
+from batchproof_lab.mutation.sampling import baseline, points_of, sample_mutants, sources_of
 from batchproof_lab.worker_pool import LostTask
-
-QUICKLY = " (quick tests)"
-QUICK_PASS = "the quick tests pass"  # of a mutant that waits for all others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_engines(
         parser,
         "as for --engine; several are configurations of one source, and a mutant is killed by "
-        "any; none: the page is written anew from the files, with the judgements of today",
+        "any; none: the page is written again from the files, with the judgements of today",
     )
     parser.add_argument(
         "--source",
@@ -92,94 +87,72 @@ def recorded(folder: Path) -> dict[str, MutantsRecord]:
 
 
 def _hunt(arguments: argparse.Namespace, folder: Path) -> int:
-    """Tries the mutants, each by a few quick tests and then, if these miss it, by all."""
+    """Tries the mutants of the run's file, which is made if it is new."""
     path, engines = folder / f"{arguments.name}.json", tuple(arguments.engines)
     models = tuple(
         choices.select_names(arguments.model, EMBEDDED, "embedded model") if arguments.model else ()
     )
     suite = BaselineTask(engines, sources_of(engines, arguments.source), arguments.seed, models)
-    is_new = arguments.anew or not path.exists()
+    is_new = arguments.restart or not path.exists()
     if is_new:
-        MUTANTS.write(drawn(suite, arguments.mutants), path)
-    drawing, points = _drawing(path, suite), points_of(suite.sources)
+        MUTANTS.write(sample_mutants(suite, arguments.mutants), path)
+    sample, points = _known_sample(path, suite), points_of(suite.sources)
     judged = judgements(folder)
-    found: Found[MutantRecord] = Found(MutantRecord)
-    work = Work(
-        question=Question("mutants", _asked(drawing, arguments), code_digest(suite.sources)),
-        found=found,
-        key=_key,
-        function=judge_mutant,
-        outcome_of=partial(_row, drawing),
+    state: CampaignState[MutantRecord] = CampaignState(MutantRecord)
+    asked = {"name": arguments.name, "engines": sample.engines, "models": sample.models}
+    asked |= {"mutants": tuple(row.name for row in sample.mutants)}
+    campaign = Campaign(
+        question=Question("mutants", asked, code_digest(suite.sources)),
+        state=state,
+        function=partial(_judged_row, sample),
+        lost_outcome=partial(_lost_row, sample),
         progress=Progress("mutants", "attempt", 0, arguments.progress),
     )
 
     @cache
     def num_passed() -> tuple[int, ...]:
         # The suite may have grown since the mutants were drawn.
-        return drawing.num_passed if is_new else baseline(suite).num_passed
+        return sample.num_passed if is_new else baseline(suite).num_passed
 
     def tasks() -> Iterator[MutantTask]:
-        share = replace(drawing, mutants=arguments.shard.of(drawing.mutants))
-        left = _left(share, found.outcomes, judged)
+        left = _left(sample, state.outcomes, judged)
         gone = [row.name for row in left if row.name not in points]
         if gone:
             raise UsageError(f"'{path}': the source has changed, {gone[0]!r} is no mutant any more")
-        quick = [row for row in left if row.report != QUICK_PASS]
-        work.progress.expect(len(quick or left))
-        for row in quick or left:
-            order = _order([*drawing.mutants, *found.outcomes.values()], bool(quick))
-            yield MutantTask(points[row.name], suite, num_passed(), order, bool(quick))
+        campaign.progress.expect(len(left))
+        for row in left:
+            order = _order([*sample.mutants, *state.outcomes.values()])
+            yield MutantTask(points[row.name], suite, num_passed(), order)
 
-    return work.run(
-        arguments,
-        arguments.time_limit,
-        tasks,
-        lambda: merge(work.question.asked, found, arguments.output),
-    )
+    def finish() -> int:
+        sittings = dict.fromkeys((*sample.made.sittings, *state.lines()))
+        rows = tuple(state.outcomes.get(row.name, row) for row in sample.mutants)
+        made = replace(sample.made, sittings=tuple(sittings))
+        MUTANTS.write(replace(sample, made=made, mutants=rows), path)
+        return conclude(folder)
 
-
-def merge(asked: Mapping[str, Any], found: Found[MutantRecord], output: Path) -> int:
-    """Writes the run with what the journals hold of its mutants, and concludes as the command does."""
-    path = output / "mutants" / f"{asked['name']}.json"
-    drawing = MUTANTS.read(path)
-    made = replace(
-        drawing.made, sittings=tuple(dict.fromkeys((*drawing.made.sittings, *found.lines())))
-    )
-    rows = tuple(_known(row, found.outcomes) for row in drawing.mutants)
-    MUTANTS.write(replace(drawing, made=made, mutants=rows), path)
-    return conclude(path.parent)
+    return campaign.run(arguments, arguments.time_limit, tasks, finish)
 
 
-def _known(row: MutantRecord, outcomes: Mapping[str, MutantRecord]) -> MutantRecord:
-    return outcomes.get(row.name) or outcomes.get(row.name + QUICKLY) or row
-
-
-def _asked(drawing: MutantsRecord, arguments: argparse.Namespace) -> dict[str, object]:
-    """Returns the question: the names of all mutants. What is known of them does not matter."""
-    names = tuple(row.name for row in drawing.mutants)
-    asked = {"name": arguments.name, "engines": drawing.engines, "models": drawing.models}
-    return asked | {"mutants": names, "time_limit": arguments.time_limit}
-
-
-def _drawing(path: Path, suite: BaselineTask) -> MutantsRecord:
+def _known_sample(path: Path, suite: BaselineTask) -> MutantsRecord:
     record = MUTANTS.read(path)
     before = (record.engines, record.models, record.seed)
     now = (suite.engines, suite.models, suite.seed)
     if before != now:
         what = "engines, models and seed"
         raise UsageError(
-            f"'{path}' is of {what} {before}, but this run of {now}: give --anew or --name"
+            f"'{path}' is of {what} {before}, but this run of {now}: give --restart or --name"
         )
     return record
 
 
 def _left(
-    drawing: MutantsRecord, outcomes: Mapping[str, MutantRecord], judged: Mapping[str, Judgement]
+    sample: MutantsRecord, outcomes: Mapping[str, MutantRecord], judged: Mapping[str, MutantJudgement]
 ) -> list[MutantRecord]:
-    """Returns the mutants to try, first those of which nothing is known: those that wait, and the
-    survivors judged as holes, unless the journal holds them: it is of today's suite."""
+    """The mutants to try: untried ones first, then survivors judged to be holes that the journal of
+    today's suite does not hold."""
     holes = {name for name, each in judged.items() if each.judgement == "hole"}
-    rows = [_known(row, outcomes) for row in drawing.mutants if row.name not in outcomes]
+    rows = [row for row in sample.mutants if row.name not in outcomes]
     left = [
         row
         for row in rows
@@ -188,31 +161,19 @@ def _left(
     return sorted(left, key=lambda row: row.name in judged)
 
 
-def _key(task: MutantTask) -> str:
-    return f"{task.mutant.name(ROOT)}{QUICKLY if task.is_quick else ''}"
-
-
-def _order(rows: Iterable[MutantRecord], is_quick: bool) -> tuple[str, ...]:
-    """Returns the test functions that run first: those that have killed most; in a whole run the quick
-    ones, which the mutant has passed already, come last."""
+def _order(rows: Iterable[MutantRecord]) -> tuple[str, ...]:
+    """The test functions that run first: those that have killed most."""
     killers = Counter(row.killed_by for row in rows if row.killed_by)
-    by_number = [name for name, _ in killers.most_common()]
-    if is_quick:
-        return tuple(by_number)
-    names = dict.fromkeys((*by_number, *conformance_functions()))
-    return tuple(name for name in names if not name.endswith(QUICK_TESTS))
+    names = dict.fromkeys((*(name for name, _ in killers.most_common()), *conformance_functions()))
+    return tuple(names)
 
 
-def _row(drawing: MutantsRecord, task: MutantTask, fate: MutantFate | LostTask) -> MutantRecord:
-    """Returns the row of a mutant. One that the quick tests miss waits for all others."""
-    row = next(row for row in drawing.mutants if row.name == task.mutant.name(ROOT))
-    if isinstance(fate, LostTask):
-        if fate.has_raised:  # a suite run reports what a mutant raises, so this is none of its doing
-            raise BatchproofError(f"{row.name}: {fate.why}")
-        outcome = "hung" if fate.why.startswith("no result") else "died"
-        return replace(row, outcome=outcome, report=fate.why)
-    if fate.killed_by is None and task.is_quick:
-        return replace(row, outcome="waiting", report=QUICK_PASS)
+def _row(sample: MutantsRecord, task: MutantTask) -> MutantRecord:
+    return next(row for row in sample.mutants if row.name == task.mutant.name(ROOT))
+
+
+def _judged_row(sample: MutantsRecord, task: MutantTask) -> MutantRecord:
+    row, fate = _row(sample, task), judge_mutant(task)
     return replace(
         row,
         outcome="survived" if fate.killed_by is None else "killed",
@@ -221,3 +182,11 @@ def _row(drawing: MutantsRecord, task: MutantTask, fate: MutantFate | LostTask) 
         report=fate.report,
         seconds=fate.seconds,
     )
+
+
+def _lost_row(sample: MutantsRecord, task: MutantTask, lost: LostTask) -> MutantRecord:
+    row = _row(sample, task)
+    if lost.has_raised:  # a suite run reports what a mutant raises, so this is none of its doing
+        raise BatchproofError(f"{row.name}: {lost.why}")
+    outcome = "hung" if lost.why.startswith("no result") else "died"
+    return replace(row, outcome=outcome, report=lost.why)

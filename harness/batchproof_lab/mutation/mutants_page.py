@@ -1,20 +1,72 @@
-"""The mutants of all runs as a Markdown page."""
+"""The mutants of all runs as a Markdown page, with what people say of those that survived."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from batchproof.records.markdown import header, line
 from batchproof.records.mutants import MutantRecord, MutantsRecord
-from batchproof_lab.mutation.judged import Judgement
+from batchproof.validation.yaml_nodes import read_yaml
 
 NOTICED = ("killed", "hung", "died")
 COLUMNS = (*NOTICED, "survived", "waiting")
 NO_FAULT = ("equivalent", "speed", "beyond")
 
 
-def mutants_page(runs: Mapping[str, MutantsRecord], judged: Mapping[str, Judgement]) -> str:
+JUDGEMENTS = ("equivalent", "speed", "beyond", "hole")
+
+
+@dataclass(frozen=True, slots=True)
+class MutantJudgement:
+    """`equivalent`: no input shows it; `speed`: it changes speed or memory alone; `beyond`: no promise
+    speaks of it; `hole`: the suite should have caught it."""
+
+    judgement: str
+    why: str
+
+
+def judgements(folder: Path) -> dict[str, MutantJudgement]:
+    """Returns the judgements in `judged.yaml`, `name: [judgement, why]`, by the mutant's name; none if
+    there is no file. Raises `CaseError` naming what is wrong in it.
+    """
+    path = folder / "judged.yaml"
+    if not path.exists():
+        return {}
+    root = read_yaml(path, "the file", "judgements of mutants", if_empty="{}")
+    found = {}
+    for name, node in root.pairs("a mapping of names of mutants to [judgement, why]").items():
+        match node.value():
+            case [str(judgement), str(why)] if judgement in JUDGEMENTS:
+                found[name] = MutantJudgement(judgement, why)
+            case value:
+                raise node.place.error(
+                    f"{name!r} has {value!r}, but must have [judgement, why] "
+                    f"with one of {', '.join(JUDGEMENTS)}"
+                )
+    return found
+
+
+def open_survivors(
+    runs: Iterable[MutantsRecord], judged: Mapping[str, MutantJudgement]
+) -> Iterator[str]:
+    """Yields a line for each survivor that is a hole or not judged, each mutant that waits, and each
+    judgement of a mutant that does not survive."""
+    outcomes = {row.name: row.outcome for each in runs for row in each.mutants}
+    for name, outcome in outcomes.items():
+        judgement = judged[name].judgement if name in judged else "not judged"
+        if outcome == "survived" and judgement in ("hole", "not judged"):
+            yield f"survived, {judgement}: {name}"
+        if outcome == "waiting":
+            yield f"not tried to the end: {name}"
+    for name in judged:
+        if outcomes.get(name) not in ("survived", "waiting"):
+            yield f"judged, but {outcomes.get(name, 'in no run')}: {name}"
+
+
+def mutants_page(runs: Mapping[str, MutantsRecord], judged: Mapping[str, MutantJudgement]) -> str:
     rows = [row for record in runs.values() for row in record.mutants]
     lines = ["# Mutants: engines changed at one point, before the conformance suite", ""]
     lines += [*_verdict(rows, judged), "", "## Runs", ""]
@@ -26,15 +78,15 @@ def mutants_page(runs: Mapping[str, MutantsRecord], judged: Mapping[str, Judgeme
     return "\n".join(lines)
 
 
-def _verdict(rows: list[MutantRecord], judged: Mapping[str, Judgement]) -> Iterator[str]:
+def _verdict(rows: list[MutantRecord], judged: Mapping[str, MutantJudgement]) -> Iterator[str]:
     outcomes = Counter(row.outcome for row in rows)
-    told = Counter(_told(row, judged)[0] for row in rows if row.outcome == "survived")
+    counts = Counter(_judgement(row, judged)[0] for row in rows if row.outcome == "survived")
     tried = len(rows) - outcomes["waiting"]
     noticed = sum(outcomes[each] for each in NOTICED)
-    harmless = sum(told[each] for each in NO_FAULT)
+    harmless = sum(counts[each] for each in NO_FAULT)
     yield f"{tried} mutants: {', '.join(f'{outcomes[each]} {each}' for each in COLUMNS[:-1])}."
-    if told:
-        yield f"Of the survivors, {', '.join(f'{n} {what}' for what, n in sorted(told.items()))}."
+    if counts:
+        yield f"Of the survivors, {', '.join(f'{n} {what}' for what, n in sorted(counts.items()))}."
     if tried:
         yield f"Noticed, or of no effect on any answer: {(noticed + harmless) / tried:.1%}."
     if outcomes["waiting"]:
@@ -51,7 +103,7 @@ def _reach(record: MutantsRecord) -> Iterator[str]:
         yield f"* a kill takes {seconds[len(seconds) // 2]:.0f} s in the median"
 
 
-def _told(row: MutantRecord, judged: Mapping[str, Judgement]) -> tuple[str, str]:
+def _judgement(row: MutantRecord, judged: Mapping[str, MutantJudgement]) -> tuple[str, str]:
     found = judged.get(row.name)
     return (found.judgement, found.why) if found else ("not judged", "")
 
@@ -65,10 +117,10 @@ def _files(rows: Iterable[MutantRecord]) -> Iterator[str]:
         yield line(path, *(str(counts[each]) for each in COLUMNS))
 
 
-def _survivors(rows: Iterable[MutantRecord], judged: Mapping[str, Judgement]) -> Iterator[str]:
+def _survivors(rows: Iterable[MutantRecord], judged: Mapping[str, MutantJudgement]) -> Iterator[str]:
     for row in rows:
         if row.outcome == "survived":
-            judgement, why = _told(row, judged)
+            judgement, why = _judgement(row, judged)
             yield f"* `{row.name}` (line {row.line})"
             yield f"  {judgement}{f': {why}' if why else ''}"
 

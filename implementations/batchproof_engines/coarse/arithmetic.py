@@ -16,7 +16,6 @@ from batchproof_engines.coarse.variant import BASES, Copies, Variant, on_a_copy
 
 KEYS_AND_VALUES = ("k_proj", "v_proj")
 MANY_ROWS = 12  # tokens of a step from which another kernel is taken
-SPLITS = 4
 SEED = 0
 
 
@@ -44,18 +43,8 @@ def bfloat16(model: PreTrainedModel) -> PreTrainedModel:
     return moved(model, model.device, torch.bfloat16)
 
 
-def float16(model: PreTrainedModel) -> PreTrainedModel:
-    """All arithmetic is float16."""
-    return moved(model, model.device, torch.float16)
-
-
 def _through(dtype: torch.dtype, values: Tensor) -> Tensor:
     return values.to(dtype).to(values.dtype)
-
-
-def logits_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
-    """Logits are rounded to bfloat16."""
-    return _rounding(model, partial(_through, torch.bfloat16), "lm_head")
 
 
 def weights_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
@@ -76,26 +65,6 @@ def cache_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
     return _rounding(model, _in_8_bits, *KEYS_AND_VALUES)
 
 
-def cache_in_float8(model: PreTrainedModel) -> PreTrainedModel:
-    """Keys and values are 8-bit floats (e4m3)."""
-    return _rounding(model, partial(_through, torch.float8_e4m3fn), *KEYS_AND_VALUES)
-
-
-def tensor_float32(model: PreTrainedModel) -> PreTrainedModel:
-    """Products of matrices see 10 bits of each mantissa, as on tensor cores."""
-
-    def truncated(values: Tensor) -> Tensor:
-        return (values.float().view(torch.int32) & ~0x1FFF).view(torch.float32)
-
-    def hook(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (truncated(inputs[0]), *inputs[1:])
-
-    for _, module in _linears(model):
-        module.weight.copy_(truncated(module.weight))  # type: ignore[operator, arg-type]
-        module.register_forward_pre_hook(hook)
-    return model
-
-
 def larger_batches_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
     """A step of many tokens takes a kernel whose results are bfloat16."""
 
@@ -111,35 +80,9 @@ def _noisy(generator: torch.Generator, size: float, output: Tensor) -> Tensor:
     return output * (1 + size * noise)
 
 
-def noise_by_shape(model: PreTrainedModel) -> PreTrainedModel:
-    """Every layer is off by about a thousandth, otherwise for each shape of a step."""
-
-    def change(output: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(hash(tuple(output.shape)) % 2**31)
-        return _noisy(generator, 2.0**-10, output)
-
-    return _rounding(model, change)
-
-
 def noise_by_chance(model: PreTrainedModel) -> PreTrainedModel:
     """Every layer is off by about a thousandth, otherwise in each pass, as with atomic sums."""
     return _rounding(model, partial(_noisy, torch.Generator().manual_seed(SEED), 2.0**-11))
-
-
-def split_sums(model: PreTrainedModel) -> PreTrainedModel:
-    """A product is the sum of four parts of its rows, each rounded to bfloat16 (split-K)."""
-
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> Tensor:
-        weight: Any = module.weight
-        weight = weight.T if isinstance(module, nn.Linear) else weight
-        pairs = zip(inputs[0].chunk(SPLITS, -1), weight.chunk(SPLITS, 0), strict=True)
-        parts = [_through(torch.bfloat16, part @ rows) for part, rows in pairs]
-        bias: Any = module.bias
-        return sum(parts[1:], parts[0]) + (0 if bias is None else bias)
-
-    for _, module in _linears(model):
-        module.register_forward_hook(hook)
-    return model
 
 
 def activations_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
@@ -157,16 +100,10 @@ def activations_in_8_bits(model: PreTrainedModel) -> PreTrainedModel:
 
 KINDS = (
     bfloat16,
-    float16,
-    logits_in_bfloat16,
     weights_in_8_bits,
     cache_in_8_bits,
     noise_by_chance,
-    cache_in_float8,
-    tensor_float32,
     larger_batches_in_bfloat16,
-    noise_by_shape,
-    split_sums,
     activations_in_8_bits,
 )
 

@@ -9,11 +9,10 @@ from torch import nn
 
 from batchproof.api import Capability, EngineConfig
 from batchproof.errors import ConfigError, UnsupportedModelError
+from batchproof.invariance.holding import declared_grades, require_control, require_grade
 from batchproof.models.catalogue import load_model
 from batchproof.requirements.promises import Promise
-from batchproof.run.invariance.declared import declared_grades
-from batchproof.run.invariance.holding import require_control, require_grade
-from batchproof.run.invariance.serving import num_threads
+from batchproof.run.devices import num_threads
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
 from batchproof_paged import tile_products

@@ -1,4 +1,4 @@
-"""The axes: what is varied between the base and the changed setting, and what must be seen to happen.
+"""The axes, as a table: what is varied between the base and the changed setting, and what traces show.
 
 Each axis makes comparisons with seeded contents and kept prompts of different lengths. All settings use
 `generate`, one thread but on `threads`, and no EOS, so that every request runs to its cap. The kept
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from batchproof.api import Capability, Request
-from batchproof.run.invariance import events
-from batchproof.run.invariance.grades import Grade
-from batchproof.run.invariance.settings import (
+from batchproof.api import Capability, Request, RowRecord, StepRecord
+from batchproof.checks.happened import is_decode
+from batchproof.invariance.grades import Grade
+from batchproof.invariance.settings import (
     KEPT,
     LENGTHS,
     NEIGHBOUR,
@@ -33,6 +33,72 @@ SMALL_BLOCK = 4  # tokens
 NUM_DRAFTS = 3  # tokens a step and sequence
 
 
+Trace = Sequence[StepRecord]
+Shown = Callable[[Trace, Trace], bool]  # of the base and of the changed setting
+
+
+def in_changed_alone(happens: Callable[[Trace], bool]) -> Shown:
+    # Decorates what a trace may show: it must happen in the changed setting, and not in the base.
+    return lambda base, changed: happens(changed) and not happens(base)
+
+
+def is_kept(row: RowRecord) -> bool:
+    return row.request_id.startswith(KEPT)
+
+
+def steps_of_kept(trace: Trace) -> Iterator[tuple[RowRecord, list[RowRecord]]]:
+    # The kept request's row of each of its steps, and the rows of others in that step.
+    for record in trace:
+        for row in filter(is_kept, record.rows):
+            yield row, [each for each in record.rows if not is_kept(each)]
+
+
+def largest_batch(trace: Trace) -> int:
+    # Rows in the widest step of the kept request; 0 without one.
+    return max((1 + len(others) for _, others in steps_of_kept(trace)), default=0)
+
+
+def shares_larger_steps(base: Trace, changed: Trace) -> bool:
+    return largest_batch(base) < largest_batch(changed)
+
+
+def shares_steps(base: Trace, changed: Trace) -> bool:
+    return min(largest_batch(base), largest_batch(changed)) > 1
+
+
+@in_changed_alone
+def joins(trace: Trace) -> bool:
+    for row, others in steps_of_kept(trace):
+        if row.context_len == 0:
+            return any(map(is_decode, others))
+    return False
+
+
+@in_changed_alone
+def is_chunked(trace: Trace) -> bool:
+    return any(not row.is_sampled for row, _ in steps_of_kept(trace))
+
+
+@in_changed_alone
+def hits(trace: Trace) -> bool:
+    return any(row.context_len > 0 for row, _ in list(steps_of_kept(trace))[:1])
+
+
+def is_prefilled(base: Trace, changed: Trace) -> bool:
+    has_decoded = any(is_decode(row) for row, _ in steps_of_kept(base))
+    return has_decoded and all(row.context_len == 0 for row, _ in steps_of_kept(changed))
+
+
+@in_changed_alone
+def verifies(trace: Trace) -> bool:
+    return any(row.num_drafted for row, _ in steps_of_kept(trace))
+
+
+@in_changed_alone
+def is_preempted(trace: Trace) -> bool:
+    return any(KEPT in record.preempted for record in trace)
+
+
 @dataclass(frozen=True)
 class Axis:
     """One thing that should not matter. `shown` is None where the harness itself makes it happen."""
@@ -40,7 +106,7 @@ class Axis:
     name: str
     what: str  # the changed setting against the base, in words
     compare: Callable[[Contents, Request], Comparison]  # of one kept request
-    shown: events.Shown | None = None
+    shown: Shown | None = None
     needs: Capability | None = None
     keeps_shapes: bool = False  # so that S is its best grade
     is_in_process: bool = False  # the harness varies its own process, so the engine must be in it
@@ -62,17 +128,17 @@ def _against(kept: Request, base: Setting, changed: Setting) -> Comparison:
 
 
 def _in_turn(values: Sequence[int], kept: Request) -> int:
-    """Returns one of the values, by the length of the prompt."""
+    # One of the values, by the length of the prompt.
     return values[LENGTHS.index(len(kept.prompt_token_ids)) % len(values)]
 
 
 def batch_size(contents: Contents, kept: Request) -> Comparison:
-    """Returns a request alone, and the same among 2, 4, 8 or 16 others."""
+    # A request alone, and the same among 2, 4, 8 or 16 others.
     return _against(kept, one_call([kept]), _among_others(contents, kept))
 
 
 def neighbours(contents: Contents, kept: Request) -> Comparison:
-    """Returns a batch, and the same with other contents of all others."""
+    # A batch, and the same with other contents of all others.
     base = _among_others(contents, kept)
     return _against(kept, base, contents.rewritten(base))
 
@@ -83,14 +149,14 @@ def _among_others(contents: Contents, kept: Request) -> Setting:
 
 
 def order(contents: Contents, kept: Request) -> Comparison:
-    """Returns a batch, and the same in reverse: the kept request first and last."""
+    # A batch, and the same in reverse: the kept request first and last.
     batch = [kept, *contents.neighbours(5)]
     return _against(kept, one_call(batch), one_call(batch[::-1]))
 
 
 def arrival(contents: Contents, kept: Request) -> Comparison:
-    """Returns requests that start together, and the same with the kept one queued behind a short one,
-    so that it joins the decodes of the others when that has finished."""
+    # Requests that start together, and the same with the kept one queued behind a short one,
+    # so that it joins the decodes of the others when that has finished.
     running = contents.neighbours(2, cap=2 * kept.max_new_tokens)
     short = Request(f"{NEIGHBOUR}-short", contents.prompt(5), 2)
     base = one_call([*running, kept], max_num_seqs=3)
@@ -98,7 +164,7 @@ def arrival(contents: Contents, kept: Request) -> Comparison:
 
 
 def chunking(contents: Contents, kept: Request) -> Comparison:
-    """Returns whole prompts, and prompts in chunks of a few tokens a step."""
+    # Whole prompts, and prompts in chunks of a few tokens a step.
     batch = [kept, *contents.neighbours(2)]
     base = one_call(batch, max_num_seqs=3)
     changed = one_call(batch, max_num_seqs=3, max_num_batched_tokens=SMALL_BUDGET)
@@ -106,7 +172,7 @@ def chunking(contents: Contents, kept: Request) -> Comparison:
 
 
 def prefix_hit(contents: Contents, kept: Request) -> Comparison:
-    """Returns a cold prefix cache, and one that an earlier call with the same prompt has filled."""
+    # A cold prefix cache, and one that an earlier call with the same prompt has filled.
     limits = {"prefix_caching": True, "block_size": SMALL_BLOCK}
     again = call([kept, *contents.neighbours(2)], **limits)
     earlier = call([replace(kept, request_id="earlier")], **limits)
@@ -114,7 +180,7 @@ def prefix_hit(contents: Contents, kept: Request) -> Comparison:
 
 
 def prefill_against_decode(contents: Contents, kept: Request) -> Comparison:
-    """Returns an answer of decodes, and prompts extended by its tokens, each for one token more."""
+    # An answer of decodes, and prompts extended by its tokens, each for one token more.
     others = contents.neighbours(2)
     base = one_call([kept, *others])
     return Comparison(kept.prompt_token_ids, base, partial(_extended, kept, others))
@@ -129,7 +195,7 @@ def _extended(kept: Request, others: list[Request], token_ids: tuple[int, ...]) 
 
 
 def preemption(contents: Contents, kept: Request) -> Comparison:
-    """Returns as many blocks as it takes, and too few for three at once: the last, kept, gives way."""
+    # As many blocks as it takes, and too few for three at once: the last, kept, gives way.
     batch = [*contents.neighbours(2, cap=16), kept]
     blocks = [_num_blocks(len(r.prompt_token_ids) + 1) for r in batch]
     largest = max(_num_blocks(len(r.prompt_token_ids) + r.max_new_tokens) for r in batch)
@@ -143,14 +209,14 @@ def _num_blocks(num_tokens: int) -> int:
 
 
 def speculation(contents: Contents, kept: Request) -> Comparison:
-    """Returns a token a step, and steps that verify drafts besides, of which half are right."""
+    # A token a step, and steps that verify drafts besides, of which half are right.
     batch = [kept, *contents.neighbours(2)]
     drafts = {"num_speculative_tokens": NUM_DRAFTS, "draft_agreement": 0.5}
     return _against(kept, one_call(batch), one_call(batch, **drafts))
 
 
 def restart(contents: Contents, kept: Request) -> Comparison:
-    """Returns a fresh engine and a second one, or one that has served others and a fresh one."""
+    # A fresh engine and a second one, or one that has served others and a fresh one.
     again = call([kept, *contents.neighbours(3)])
     earlier = call(contents.neighbours(_in_turn(NUMS_EARLIER, kept)))
     used = Setting((earlier, again) if earlier.requests else (again,))
@@ -158,51 +224,51 @@ def restart(contents: Contents, kept: Request) -> Comparison:
 
 
 def threads(contents: Contents, kept: Request) -> Comparison:
-    """Returns one thread of torch, and two: a prefill and a decode only, since two threads that wait
-    for busy cores are some fifty times as slow."""
+    # One thread of torch, and two: a prefill and a decode only, since two threads that wait
+    # for busy cores are some fifty times as slow.
     short = replace(kept, max_new_tokens=2)
     base = one_call([short, *contents.neighbours(8, cap=2)])
     return _against(short, base, replace(base, num_threads=2))
 
 
 ALL = (
-    Axis("batch", "among 2, 4, 8 or 16 others", batch_size, events.shares_larger_steps),
+    Axis("batch", "among 2, 4, 8 or 16 others", batch_size, shares_larger_steps),
     Axis(
         "neighbours",
         "others' contents rewritten, all shapes kept",
         neighbours,
-        events.shares_steps,
+        shares_steps,
         keeps_shapes=True,
     ),
-    Axis("order", "the batch reversed", order, events.shares_steps),
-    Axis("arrival", "joins running decodes", arrival, events.joins),
+    Axis("order", "the batch reversed", order, shares_steps),
+    Axis("arrival", "joins running decodes", arrival, joins),
     Axis(
         "chunking",
         f"at most {SMALL_BUDGET} tokens a step",
         chunking,
-        events.is_chunked,
+        is_chunked,
         Capability.CHUNKED_PREFILL,
     ),
     Axis(
         "prefix",
         "the same prompt was served before",
         prefix_hit,
-        events.hits,
+        hits,
         Capability.PREFIX_CACHING,
     ),
-    Axis("prefill", "decoded tokens fed as a prompt", prefill_against_decode, events.is_prefilled),
+    Axis("prefill", "decoded tokens fed as a prompt", prefill_against_decode, is_prefilled),
     Axis(
         "preemption",
         "too few blocks for all at once",
         preemption,
-        events.is_preempted,
+        is_preempted,
         Capability.PREEMPTION,
     ),
     Axis(
         "speculation",
         f"up to {NUM_DRAFTS} drafts a step",
         speculation,
-        events.verifies,
+        verifies,
         Capability.SPECULATION,
     ),
     Axis("restart", "a fresh engine, all shapes kept", restart, keeps_shapes=True),

@@ -1,4 +1,4 @@
-"""Which mutants a run is about: drawn at random among the points that the suite reaches."""
+"""The mutants of a run: a random sample of the points that the suite reaches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def points_of(sources: Iterable[Path]) -> dict[str, Mutant]:
     return {each.name(ROOT): each for path in _files(sources) for each in mutants_of(path)}
 
 
-def drawn(task: BaselineTask, num_mutants: int) -> MutantsRecord:
+def sample_mutants(task: BaselineTask, num_mutants: int) -> MutantsRecord:
     """Returns a run whose mutants are all waiting. Raises `UsageError` unless the unchanged engines
     pass the suite."""
     points = points_of(task.sources)

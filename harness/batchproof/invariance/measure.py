@@ -1,23 +1,34 @@
-"""Measures an engine on a model: the negative control first, then axis by axis."""
+"""Measures an engine on a model: settings are served on fresh engines, the negative control first, then
+axis by axis.
+
+The negative control: another last token of the prompt must get grade `-`, and an ulp of noise on the
+logits must cost grades B and S, and keep E. Without it a grade proves nothing: an engine that answers
+every prompt alike, or a comparison that sees nothing, would be invariant.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import shorten
 
+import torch
+
+from batchproof.api import Capability, Completion, StepRecord
+from batchproof.checks.answers import check_order, check_structure
+from batchproof.checks.broken import broken
 from batchproof.errors import ConfigError, EngineHang, OracleError, UnsupportedModelError, UsageError
+from batchproof.findings.finding import Rule
 from batchproof.findings.finding_text import headline
+from batchproof.invariance.axes import Axis
+from batchproof.invariance.grades import Answer, Grade, Graded, graded
+from batchproof.invariance.settings import KEPT, LENGTHS, Comparison, Contents, Setting, one_call
 from batchproof.records.invariance import UNMEASURED, AxisRecord, EngineRecord, Evidence
 from batchproof.records.machine_paths import without_machine_paths
 from batchproof.requirements.promises import Promise
+from batchproof.run.devices import num_threads
 from batchproof.run.engine_names import has_own_process
 from batchproof.run.failures import ConformanceFailure, HangFailure
-from batchproof.run.invariance.axes import Axis
-from batchproof.run.invariance.control import failed_control
-from batchproof.run.invariance.grades import Graded, graded
-from batchproof.run.invariance.serving import Served, serve_setting
-from batchproof.run.invariance.settings import Comparison, Contents
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.time_limit import contained
@@ -26,6 +37,86 @@ from batchproof.run.trial import Trial
 LEAST_COMPARISONS = 4
 LONGEST_REASON = 200  # characters; an error of TorchScript has thousands
 NO_LOGITS = "it returns no logits, and near-ties may change the tokens of this model"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The answer to the kept request, the last completion it comes from, and the engine's records;
+    None without the capability."""
+
+    answer: Answer
+    completion: Completion
+    trace: tuple[StepRecord, ...] | None
+
+
+def serve_setting(trial: Trial, setting: Setting, prompt: tuple[int, ...]) -> Served:
+    """Serves the calls on one fresh engine; `prompt` is that of the kept request.
+
+    Raises `ConformanceFailure` and `HangFailure` as `Trial.run` does, and if a request is refused or
+    answered in part only.
+    """
+    kept: list[Completion] = []
+    with (
+        num_threads(setting.num_threads),
+        trial.reporting(setting.calls[0], Rule.RAISED),
+        trial.engine(setting.calls[0].config) as engine,
+    ):
+        for call in setting.calls:
+            completions = trial.run(call, engine).completions
+            with trial.reporting(call):
+                check_order(call.requests, completions)
+                for request, completion in zip(call.requests, completions, strict=True):
+                    check_structure(request, completion)
+                    if request.request_id.startswith(KEPT):
+                        _require_rows(completion)
+                        kept.append(completion)
+        has_trace = Capability.TRACING in trial.capabilities
+        trace = tuple(trial.trace_of(engine)) if has_trace else None
+    token_ids = tuple(token for each in kept for token in each.token_ids)
+    rows = [each.logits for each in kept if each.logits is not None]
+    logits = torch.cat(rows).detach().cpu() if rows and trial.has_logits else None
+    return Served(Answer(prompt, token_ids, logits), kept[-1], trace)
+
+
+def _require_rows(completion: Completion) -> None:
+    if completion.logits is not None and len(completion.logits) != len(completion.token_ids):
+        got, should_be = tuple(completion.logits.shape), (len(completion.token_ids), "vocab_size")
+        name = completion.request_id
+        raise broken(Rule.LOGITS_SHAPE, name, got=str(got), should_be=str(should_be))
+
+
+def failed_control(trial: Trial, contents: Contents) -> str:
+    """Returns which control failed, and how; empty if all is well. Raises what serving raises."""
+    kept, others = contents.kept(LENGTHS[-1]), contents.neighbours(2)
+    altered = contents.with_last_token_changed(kept)
+    answer, other = (
+        serve_setting(trial, one_call([each, *others]), each.prompt_token_ids).answer
+        for each in (kept, altered)
+    )
+    grade = graded(trial.oracle, answer, other, lambda: other).grade
+    if grade is not Grade.NONE:
+        return f"another last token of the prompt gets grade {grade.letter}, but should get -"
+    return _noise_misjudged(trial, answer)
+
+
+def _noise_misjudged(trial: Trial, answer: Answer) -> str:
+    """Returns how an ulp of noise is not graded as rounding; empty without logits."""
+    if answer.logits is None:
+        return ""
+    noisy, noisier = (with_noise(answer, seed) for seed in (1, 2))
+    for keeps_shapes in (False, True):
+        grade = graded(trial.oracle, answer, noisy, lambda: noisier, keeps_shapes).grade
+        if grade is not Grade.WITHIN_E:
+            return f"an ulp of noise on the logits gets grade {grade.letter}, but should get E"
+    return ""
+
+
+def with_noise(answer: Answer, seed: int) -> Answer:
+    """Returns the answer with about half of its logits moved up by one ulp of float32."""
+    assert answer.logits is not None, "without logits there is nothing to move"
+    chosen = torch.rand(answer.logits.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+    up = torch.nextafter(answer.logits, torch.tensor(float("inf")))
+    return replace(answer, logits=torch.where(chosen, up, answer.logits))
 
 
 class NotMeasuredError(Exception):

@@ -1,5 +1,0 @@
-"""How far an engine's answers depend on what should not matter, measured and graded (P20).
-
-`grades` defines the grades, `axes` what is varied, `control` what must differ in every run, `measure`
-gives the grade along an axis, and `declared` holds an engine to what it declares.
-"""

@@ -1,0 +1,238 @@
+"""A campaign: independent tasks in worker processes, of which each outcome goes to a journal at once.
+
+The journal of a question lies in `journals/` below the output, and is read whenever it is asked again,
+as after an interruption. That of other code or another question has another name and is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from batchproof.cli import choices
+from batchproof.cli.progress import Progress
+from batchproof.errors import UsageError
+from batchproof.records.decode import DecodeError, decode, encode
+from batchproof.records.journal import JournalKind, JournalWriter
+from batchproof.records.made import made_now
+from batchproof.records.provenance import Provenance
+from batchproof_lab.worker_pool import LostTask, WorkerPool
+
+PROCESSES, RAY = "processes", "ray"
+MOST_KILLS = 2  # of workers with the same task, which then has that for its outcome
+
+
+class HasKey(Protocol):
+    """`key` identifies a task within its question."""
+
+    @property
+    def key(self) -> str: ...
+
+
+Task = TypeVar("Task", bound=HasKey)
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a campaign asks, and the digest of the code it asks of: together they determine each task
+    and its outcome."""
+
+    campaign: str
+    asked: Mapping[str, object]
+    code: str
+
+    @property
+    def digest(self) -> str:
+        """What the journal of this question has in its name."""
+        return hashlib.sha256(json.dumps(encode(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Question) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """One process that worked on a campaign."""
+
+    id: str
+    made: Provenance
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sitting that begins, or the outcome of a task."""
+
+    key: str = ""
+    outcome: object = None
+    sitting: Sitting | None = None
+
+
+CAMPAIGN = JournalKind("batchproof.campaign/2", Question, Line)
+
+
+@dataclass
+class CampaignState(Generic[Outcome]):
+    """What is known so far: each finished task once."""
+
+    kind: type[Outcome]
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the key of the task
+    sittings: dict[str, Sitting] = field(default_factory=dict)  # by the same key: who did it
+
+    def read(self, path: Path) -> None:
+        """Adds what a journal holds. Raises `UsageError` for one that is damaged."""
+        sitting = None
+        for line in CAMPAIGN.read(path)[1]:
+            sitting = line.sitting or sitting
+            if line.outcome is None:
+                continue
+            try:
+                if sitting is None:
+                    raise DecodeError("no sitting stands before it")
+                self.outcomes[line.key] = decode(self.kind, line.outcome)
+            except DecodeError as error:
+                where = f"journal '{path}' is damaged in task {line.key!r}"
+                raise UsageError(f"{where}: {error}") from None
+            self.sittings[line.key] = sitting
+
+    def made(self) -> Provenance:
+        """Where the outcomes come from: the one sitting that made them, or all of them."""
+        different = {each.id: each for each in self.sittings.values()}
+        if len(different) == 1:
+            return different.popitem()[1].made
+        return replace(made_now(), sittings=self.lines())
+
+    def lines(self) -> tuple[str, ...]:
+        """One line for each sitting."""
+        return tuple(
+            f"{count} tasks, from {each.made.date} on {each.made.machine}, commit {each.made.commit}"
+            for each, count in Counter(self.sittings.values()).items()
+        )
+
+
+@dataclass
+class Campaign(Generic[Task, Outcome]):
+    """A campaign under way. `function` runs in a worker; `lost_outcome` is that of a task whose worker
+    raised, hung or died; `size_of` is in the units of the progress."""
+
+    question: Question
+    state: CampaignState[Outcome]
+    function: Callable[[Task], Outcome]
+    lost_outcome: Callable[[Task, LostTask], Outcome]
+    progress: Progress
+    size_of: Callable[[Outcome], int] = lambda _: 1
+    _sitting: Sitting | None = field(init=False, default=None)
+    _kills: Counter[str] = field(init=False, default_factory=Counter)
+
+    @contextmanager
+    def _journal(self, arguments: argparse.Namespace) -> Iterator[JournalWriter]:
+        """Opens the journal and reads what is known. Raises `UsageError` if another process writes
+        it."""
+        folder = choices.writable(arguments.output / "journals")
+        path = folder / f"{self.question.campaign}-{self.question.digest}.jsonl"
+        if arguments.restart:
+            path.unlink(missing_ok=True)
+        with CAMPAIGN.append_to(path, self.question) as journal:
+            self.state.read(path)
+            known = self.state.outcomes.values()
+            self.progress.step(sum(map(self.size_of, known)), f"from {path}")
+            yield journal
+
+    def run(
+        self,
+        arguments: argparse.Namespace,
+        time_limit_s: float,
+        tasks: Callable[[], Iterable[Task]],
+        finish: Callable[[], int],
+    ) -> int:
+        """Does the tasks that have no outcome, again and again until `tasks` has no other. Returns
+        what `finish` returns, which writes the result, also if the work is stopped."""
+        with self._journal(arguments) as journal:
+            try:
+                with pool_of(arguments.runner, arguments.jobs, time_limit_s) as pool:
+                    while self._pass(pool, tasks(), journal):
+                        pass
+            finally:
+                self.progress.close()
+                exit_code = finish()
+        return exit_code
+
+    def _pass(self, pool: WorkerPool, tasks: Iterable[Task], journal: JournalWriter) -> bool:
+        """Does those that have no outcome; returns whether there were any."""
+        is_any, known = False, self.state.outcomes
+        waiting = (each for each in tasks if each.key not in known)
+        for task, result in pool.run(self.function, waiting):
+            is_any = True
+            if isinstance(result, LostTask) and result.is_killed and not self._is_given_up(task.key):
+                print(f"{task.key}: {result.why}; another worker does it", file=sys.stderr)
+                continue
+            outcome = self.lost_outcome(task, result) if isinstance(result, LostTask) else result
+            self._keep(task.key, outcome, journal)
+        return is_any
+
+    def _is_given_up(self, key: str) -> bool:
+        """Counts a worker that was killed from outside. The task is given to another one, once."""
+        self._kills[key] += 1
+        return self._kills[key] >= MOST_KILLS
+
+    def _keep(self, key: str, outcome: Outcome, journal: JournalWriter) -> None:
+        if self._sitting is None:
+            self._sitting = Sitting(uuid.uuid4().hex[:12], made_now())
+            journal.append(Line(sitting=self._sitting))
+        journal.append(Line(key, outcome))
+        self.state.outcomes[key], self.state.sittings[key] = outcome, self._sitting
+        self.progress.step(self.size_of(outcome), key)
+
+
+def pool_of(runner: str, num_workers: int, time_limit_s: float) -> WorkerPool:
+    """The workers. Raises `UsageError` if Ray is asked for and not installed."""
+    if runner == RAY:
+        from batchproof_lab.ray_pool import RayPool  # noqa: PLC0415 - an extra
+
+        return RayPool(num_workers, time_limit_s)
+    return WorkerPool(num_workers, time_limit_s)
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    seed: int | None = None,
+    time_limit: tuple[float, str] | None = None,
+) -> None:
+    """Adds `--restart`, `--runner` and the common options; with defaults given, `--seed` and
+    `--time-limit`, whose second value says of what."""
+    if seed is not None:
+        meaning = "seed of everything drawn (default: %(default)s)"
+        parser.add_argument("--seed", type=choices.whole, default=seed, metavar="S", help=meaning)
+    if time_limit is not None:
+        limit, what = time_limit
+        meaning = f"seconds after which {what} (default: %(default)g)"
+        parser.add_argument(
+            "--time-limit", type=choices.seconds, default=limit, metavar="S", help=meaning
+        )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="forget the journal of the same question and code, which is otherwise continued",
+    )
+    parser.add_argument(
+        "--runner",
+        choices=(PROCESSES, RAY),
+        default=PROCESSES,
+        help="where the workers are: on this machine, or in a cluster of Ray (default: %(default)s)",
+    )
+    choices.add_common(parser)
