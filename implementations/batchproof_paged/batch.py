@@ -138,7 +138,7 @@ def _in_order(rows: Rows) -> Rows:
     """Decodes by lane, then the others as they were."""
     pairs = zip(rows.sequences, rows.query_lens, strict=True)
     places = [sequence.lane if query_len == 1 else sys.maxsize for sequence, query_len in pairs]
-    if places == sorted(places):  # mostly they are: whoever came first has the lowest
+    if places == sorted(places):  # mostly they are: the first to come has the lowest
         return rows
     return rows.picked(sorted(range(len(places)), key=places.__getitem__))
 

@@ -12,8 +12,6 @@ trash block, which no sequence owns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -66,7 +64,6 @@ class BlockPool:
         # What each lane's row holds: the first so many blocks of this very list.
         self._known: list[tuple[list[int], int]] = [([], 0)] * num_lanes
         self._layers: dict[int, LayerCache] = {}
-        self._asks: dict[int, tuple[int, AttentionForm]] = {}  # of each layer: its heads, and how
         self._rows: StepRows
 
     @property
@@ -76,13 +73,6 @@ class BlockPool:
     @property
     def trash_lane(self) -> int:
         return self._num_lanes
-
-    @torch.inference_mode()
-    def poison(self, block_ids: Seq[int], value: float) -> None:
-        stored = [block + 1 for block in block_ids if block + 1 < self._capacity]
-        for layer in self._layers.values():
-            layer.keys[stored] = value
-            layer.values[stored] = value
 
     @torch.inference_mode()
     def begin(self, batch: RaggedBatch) -> None:
@@ -105,7 +95,6 @@ class BlockPool:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
         if layer not in self._layers:
-            self._asks[layer] = query.shape[1], form
             self._allocate(layer, key, value)
         cache, rows = self._layers[layer], self._rows
         out = query.new_empty(*query.shape[:2], value.shape[2])
@@ -127,12 +116,6 @@ class BlockPool:
         fitting = memory * self._capacity // max(1, self.num_bytes)
         if self._capacity < min(wanted, fitting):
             self._grow(min(wanted, fitting))
-
-    @torch.inference_mode()
-    def tune(self, seq_len: int) -> None:
-        """See `Kernels.tune`; for sequences in all lanes."""
-        for layer, cache in self._layers.items():
-            self._kernels.tune(cache, *self._asks[layer], self._num_lanes, seq_len)
 
     # For captured steps, which bring tensors of their own:
 
@@ -167,8 +150,8 @@ class BlockPool:
         """Cells of the flattened tables, and the stored blocks they should hold: what is not there yet.
 
         A table that a sequence goes on with gets its new end. Any other is a newcomer's, and written
-        anew: what is left behind its end is never read. In a batch that is advanced there are none, and
-        the tables of those that open a block have grown.
+        whole: what is left behind its end is never read. In an advanced batch there are no newcomers,
+        and only the tables of rows that open a block have grown.
         """
         lanes = batch.lanes
         sequences = batch.scheduled.sequences

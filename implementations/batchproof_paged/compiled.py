@@ -25,20 +25,18 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from batchproof.errors import ConfigError
-from batchproof_paged.attention import Attached
-from batchproof_paged.stand_ins import StandIns
+from batchproof_paged.attention import Attached, StandIns
 
 LARGE = 1e8  # weights, from which on a kernel less is worth longer compilation
 STRETCHES = 4, 3, 2, 1  # layers: each more saves less and takes as long to compile
 AROUND = "Norm", "RotaryEmbedding"  # ends of names
-# Of inductor: queries and keys are rotated by one kernel; and kernels start as those before them end.
-SETTINGS, WITH_PDL = {"combo_kernels": True}, {"triton.enable_pdl": True}
+SETTINGS = {"combo_kernels": True}  # of inductor: queries and keys are rotated by one kernel
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a layer, behind the hidden states
 Forward = Callable[..., Any]
 Compiler = Callable[..., Any]  # of a graph, given examples of its inputs
 
 # Kept as long as the model lives: engines are built often.
-_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[object, StandIns]] = WeakKeyDictionary()
+_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, StandIns]] = WeakKeyDictionary()
 
 
 class _Stretch:
@@ -64,9 +62,8 @@ class _Stretch:
         return self._run(self._layers, hidden, calls)
 
 
-def compiled_layers(model: PreTrainedModel, backend: str, pdl: bool = False) -> StandIns:
-    """Returns a context in which the layers of a model run compiled, with `pdl` as programmatic
-    dependents.
+def compiled_layers(model: PreTrainedModel, backend: str) -> StandIns:
+    """Returns a context in which the layers of a model run compiled.
 
     Raises `ConfigError` for a model without a uniform list of layers.
     """
@@ -77,10 +74,9 @@ def compiled_layers(model: PreTrainedModel, backend: str, pdl: bool = False) -> 
             f"as long as num_hidden_layers; {type(model).__name__} has none"
         )
     known = _COMPILED.setdefault(model, {})
-    if (backend, pdl) not in known:
-        compile_quietly = _quiet(backend, pdl)
-        known[backend, pdl] = StandIns(_stand_ins(model, layers, compile_quietly))
-    return known[backend, pdl]
+    if backend not in known:
+        known[backend] = StandIns(_stand_ins(model, layers, _quiet(backend)))
+    return known[backend]
 
 
 def _stand_ins(
@@ -169,11 +165,11 @@ def _compiled(forward: Any, backend: Compiler) -> Forward:
     return compiled
 
 
-def _quiet(backend: str, pdl: bool) -> Compiler:
+def _quiet(backend: str) -> Compiler:
     """Returns the backend of that name without its warnings: advice such as to allow TF32 does not
     apply."""
     compiler = torch._dynamo.lookup_backend(backend)
-    settings = import_module("torch._inductor.config").patch(SETTINGS | (WITH_PDL if pdl else {}))
+    settings = import_module("torch._inductor.config").patch(SETTINGS)
 
     def compile_quietly(graph: GraphModule, examples: Any, **options: Any) -> Any:
         with warnings.catch_warnings(), settings:

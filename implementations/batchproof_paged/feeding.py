@@ -94,7 +94,7 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> F
     for way in _ways(asked):
         feed = way.asked.feed
         try:
-            options = way.asked.resolved(model.device)
+            options = way.asked.resolved(model.device, model.dtype)
             if options in tried:  # what it gives up was not there
                 continue
             tried.append(options)
@@ -122,7 +122,7 @@ def _try(model: PreTrainedModel, options: PagedOptions, build: Build) -> None:
     REFUSALS[options.feed](model)
     if options.compile and not uniform_layers(model):
         raise unsupported(NAME, model, "its layers are not all of one class")
-    unprepared = replace(options, prepare=False, tune=False)
+    unprepared = replace(options, prepare=False)
     probe_logits(NAME, model, partial(build, options=unprepared), options)
 
 

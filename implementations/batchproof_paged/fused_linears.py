@@ -7,7 +7,7 @@ called with the same rows is guessed by their names; where they are not, nothing
 
 The common weights are copies and take the memory of theirs again; the model is left alone. A step looks
 at the version and the place of each weight, which every change in place moves that torch knows of.
-Where a run begins, all are copied anew, which takes a GPU less time than a prompt.
+Where a run begins, all are copied again, which takes a GPU less time than a prompt.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
+from batchproof_paged.attention import StandIns
 from batchproof_paged.packing import mark
-from batchproof_paged.stand_ins import StandIns
 
 SIBLINGS = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 SHARE_OF_FREE_MEMORY = 0.25
@@ -62,13 +62,13 @@ class _Family:
             self._copies += [each[own] for each in (weights, bias) if each is not None]
         self._marks: list[tuple[int, int]] = []
 
-    def follow(self, is_anew: bool) -> None:
+    def follow(self, is_thorough: bool) -> None:
         """Copies weights that have changed, or all, to where captured steps read them."""
         # A step asks, and `parameters()` would take it nearly three times as long.
         kept = (layer._parameters.values() for layer in self._layers)
         sources = [each for values in kept for each in values if each is not None]
         marks = [mark(each) for each in sources]
-        if is_anew or marks != self._marks:
+        if is_thorough or marks != self._marks:
             for copy, source in zip(self._copies, sources, strict=True):
                 copy.copy_(source)
             self._marks = marks
@@ -112,12 +112,12 @@ class FusedLinears(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         self._parts.__exit__()
 
-    def follow(self, is_anew: bool) -> None:
+    def follow(self, is_thorough: bool) -> None:
         """Has the copies follow weights that were changed, even through `.data` if all are copied
-        anew."""
+        again."""
         with torch.inference_mode():
             for each in self._families:
-                each.follow(is_anew)
+                each.follow(is_thorough)
 
 
 def _siblings(model: PreTrainedModel) -> Iterator[tuple[nn.Module, Sequence[str]]]:

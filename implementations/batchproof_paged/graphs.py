@@ -10,21 +10,173 @@ tokens for that lane. Nothing in a captured step may hang on a value that the ho
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from batchproof.api import EngineConfig
 from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.capture import Capture, Step
 from batchproof_paged.kernels import DecodeRows, PrefillRows, StepRows
-from batchproof_paged.layouts import Buckets, Layout
 from batchproof_paged.model_pass import Outputs
 from batchproof_paged.rows import Rows
 from batchproof_paged.staging import Staging
+
+MOST_PROMPT_TOKENS = 2048
+# About what a GPU does while the host launches a pass, or a layer of it, by itself: a longer step hides
+# the host's work, and padding would cost more than a replay saves.
+WORTH_CAPTURING_FLOPS = 4e12
+WORTH_CAPTURING_FLOPS_PER_LAYER = 3e11
+FREE_FLOPS = 1e11  # of padding: a fraction of a millisecond of a GPU
+
+
+class Layout(NamedTuple):
+    """What a captured step has room for."""
+
+    num_decodes: int  # D
+    num_prompt_tokens: int  # N; 0: decodes alone, all of which are sampled
+    num_columns: int  # of the block tables
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The sizes that decode rows and prompt tokens are padded to, ascending."""
+
+    decodes: Seq[int]
+    prompts: Seq[int]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, config: EngineConfig, least_tokens: int) -> Buckets:
+        """`least_tokens` are in the smallest step."""
+        flops_per_token = 2 * model.num_parameters()
+        num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", 1)
+        worth = max(WORTH_CAPTURING_FLOPS, num_layers * WORTH_CAPTURING_FLOPS_PER_LAYER)
+        most = max(16, min(MOST_PROMPT_TOKENS, int(worth / flops_per_token)))
+        return cls(
+            decode_buckets(max(config.max_num_seqs, least_tokens), least_tokens),
+            prompt_buckets(min(config.max_num_batched_tokens, most), FREE_FLOPS / flops_per_token),
+        )
+
+    def layouts(self, num_columns: int) -> list[Layout]:
+        """Returns all layouts of that width, the largest first."""
+        layouts = [Layout(num, 0, num_columns) for num in self.decodes]
+        layouts += [Layout(d, num, num_columns) for num in self.prompts for d in (0, self.decodes[-1])]
+        return sorted(layouts, key=lambda each: each[0] + each[1], reverse=True)
+
+    def fitting(self, num_decodes: int, num_prompt_tokens: int, num_columns: int) -> Layout:
+        """Returns the layout of a step with room for at most `prompts[-1]` prompt tokens."""
+        if not num_prompt_tokens:
+            return Layout(_at_least(self.decodes, num_decodes), 0, num_columns)
+        decodes = self.decodes[-1] if num_decodes else 0
+        return Layout(decodes, _at_least(self.prompts, num_prompt_tokens), num_columns)
+
+
+def _at_least(buckets: Seq[int], size: int) -> int:
+    return buckets[bisect_left(buckets, size)]
+
+
+def decode_buckets(most: int, least: int = 1) -> Seq[int]:
+    """Returns 1, 2, 4, 8, then multiples of 8: little padding for many rows, few graphs for few."""
+    sizes = [1, 2, 4, *range(8, most + 8, 8)]
+    return [size for size in sizes if least <= size < most] + [most]
+
+
+def prompt_buckets(most: int, num_free: float = 0) -> Seq[int]:
+    """Returns 16, 32, ... 256, then multiples of 256; powers of 4 as long as padding is no more than
+    `num_free` tokens, which cost nothing that matters."""
+    sizes = [16]
+    while sizes[-1] < most:
+        size = sizes[-1]
+        sizes.append(4 * size if 3 * size <= num_free else size + min(size, 256))
+    return [size for size in sizes if size < most] + [most]
+
+
+Step = Callable[[], Outputs]
+Capture = Callable[[Step], Step]
+
+NUM_WARM_UPS = 2  # the first may compile, the second runs what was compiled
+
+
+def call_again(step: Step) -> Step:
+    """Stands in for a capture where there are no graphs.
+
+    Buckets, padding and static tensors are as with graphs.
+    """
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recorded step, to be replayed.
+
+    A graph reads again where tensors lay when it was recorded, and keeps none of them alive. The step
+    does: what it reads and has not made itself, it holds.
+    """
+
+    step: Step
+    graph: torch.cuda.CUDAGraph
+    outputs: Outputs
+
+    def __call__(self) -> Outputs:
+        self.graph.replay()
+        return self.outputs
+
+
+class CudaCapture:
+    """Records what a step launches.
+
+    All graphs take their memory from one pool, because no two of them run at the same time. Record the
+    largest first, so that the others fit into its memory. A pool without a graph is gone: call `forget`
+    before recording the next one.
+    """
+
+    checks: ClassVar[dict[str, Any]] = {}  # more arguments of `torch.cuda.graph`, for tests
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts a new memory pool: the graphs recorded so far are no longer used."""
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Step) -> Step:
+        try:
+            return self._recorded(step, _stream(self._device))
+        except BaseException:
+            # The stream may be capturing still, and the pool be half a recording's.
+            _stream.cache_clear()
+            self.forget()
+            raise
+
+    def _recorded(self, step: Step, stream: torch.cuda.Stream) -> Recorded:
+        # One-time work (allocation, compilation, choice of algorithms) must not be recorded.
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(NUM_WARM_UPS):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Work of other threads, such as a pinned allocation, must not invalidate this capture.
+        modes = {"capture_error_mode": "thread_local", **self.checks}
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, **modes):
+            outputs = step()
+        return Recorded(step, graph, outputs)
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns the stream for warm-ups and recordings of all engines: each keeps a cuBLAS workspace."""
+    return torch.cuda.Stream(device)
+
 
 Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), sampled places (S,)
 

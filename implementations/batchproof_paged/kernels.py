@@ -81,6 +81,9 @@ class StepRows:
     prefills: PrefillRows | None
 
 
+KERNELS = {"torch": "torch_kernels", "triton": "triton_kernels", "invariant": "invariant"}  # modules
+
+
 class Kernels(Protocol):
     """A set of kernels.
 
@@ -107,16 +110,6 @@ class Kernels(Protocol):
         """
         ...
 
-    def tune(
-        self, cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int
-    ) -> None:
-        """Chooses by measurement how to iterate over the keys of layers like this one.
-
-        Measures with `num_seqs` sequences of about `seq_len` tokens, on a pool without sequences, whose
-        content is preserved.
-        """
-        ...
-
     def graph_columns(self, num_columns: int, width: int) -> int:
         """Returns for how many columns to capture a step whose rows have up to `num_columns` blocks.
 
@@ -126,15 +119,14 @@ class Kernels(Protocol):
 
 
 def load_kernels(name: str) -> Kernels:
-    """Returns the set "torch", which works everywhere, "triton" or "triton_pdl", which need
-    `triton_works`, or "tile", whose results depend on no other row.
+    """Returns the set "torch", which works everywhere, "triton", which needs `triton_works`, or
+    "invariant", whose results depend on no other row.
 
     Raises `ValueError` for any other name.
     """
-    names = "torch", "triton", "triton_pdl", "tile"
-    if name not in names:
-        raise ValueError(f"kernels {name!r} are unknown: choose one of {', '.join(names)}")
-    module: Kernels = import_module(f"batchproof_paged.{name}_kernels")
+    if name not in KERNELS:
+        raise ValueError(f"kernels {name!r} are unknown: choose one of {', '.join(KERNELS)}")
+    module: Kernels = import_module(f"batchproof_paged.{KERNELS[name]}")
     return module
 
 

@@ -16,8 +16,8 @@ from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.blocks import free_bytes
 from batchproof_paged.compiled import compiled_layers
 from batchproof_paged.fused_linears import FusedLinears
-from batchproof_paged.options import INDUCTOR, TRITON_PDL, PagedOptions
-from batchproof_paged.tile_products import LinearsByTiles, TileProducts
+from batchproof_paged.invariant import RowsAlone
+from batchproof_paged.options import INDUCTOR, PagedOptions
 from batchproof_paged.torchscript import TracedForward
 
 Outputs = tuple[Tensor, ...]  # the chosen token ids (S,) and, if they are wanted, logits (S, vocab)
@@ -36,9 +36,7 @@ class ModelPass:
         backend: Backend,
         options: PagedOptions,
         config: EngineConfig,
-        products: TileProducts | None = None,
     ) -> None:
-        """With `products`, linear layers multiply by them."""
         self._model = model
         self._backend = backend
         # For the caller, or for a sampler, which an engine that reads its tokens late does not have.
@@ -47,29 +45,27 @@ class ModelPass:
         self._layers: AbstractContextManager[None] = nullcontext()
         self._fused: FusedLinears | None = None
         if options.compile:
-            has_pdl = options.backend == TRITON_PDL
-            self._layers = compiled_layers(model, str(options.compile), has_pdl)
+            self._layers = compiled_layers(model, str(options.compile))
         if options.compile == INDUCTOR:  # others do not compute what is the same but once
             self._fused = FusedLinears(model, free_bytes(model.device))
-        self._products: AbstractContextManager[None] = products or nullcontext()
-        self._by_tiles: AbstractContextManager[Any] = LinearsByTiles() if products else nullcontext()
+        is_invariant = options.batch_invariant
+        self._alone: AbstractContextManager[Any] = RowsAlone() if is_invariant else nullcontext()
         self._can_choose_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._num_layers = 0  # the number that attend in a pass
         self._trace: TracedForward | None = None
         if options.trace:
-            by_tiles = products is not None
-            self._trace = TracedForward(model, self._forward, options.linears, by_tiles=by_tiles)
+            self._trace = TracedForward(model, self._forward, options.pack, is_invariant)
 
     def begin_run(self) -> None:
         """Prepares for a step none of whose rows were in the step before."""
         if self._trace is not None:
             self._trace.begin_run()
-        self.follow(is_anew=True)
+        self.follow(is_thorough=True)
 
-    def follow(self, is_anew: bool = False) -> None:
+    def follow(self, is_thorough: bool = False) -> None:
         """Has copies of weights follow them, also those that captured passes read."""
         if self._fused is not None:
-            self._fused.follow(is_anew)
+            self._fused.follow(is_thorough)
 
     def choose(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Outputs:
         """Runs the model over tokens and positions (1, T) and chooses a token at the indices `last`
@@ -79,7 +75,7 @@ class ModelPass:
         `UnsupportedModelError` if the model's attention is not ours, or if the number of attending
         layers changes.
         """
-        with passing_to(self._backend) as current, self._products:
+        with passing_to(self._backend) as current:
             logits = (self._trace or self._forward)(tokens, positions, last)
             token_ids = _argmax(logits)
         if not current.num_layers:
@@ -95,7 +91,7 @@ class ModelPass:
         """Returns logits (S, vocab) at the indices `last` of the packed row; the head computes no
         others."""
         keep = {"logits_to_keep": last} if self._can_choose_rows else {}
-        with self._attached, self._layers, self._by_tiles, self._fused or nullcontext():
+        with self._attached, self._layers, self._alone, self._fused or nullcontext():
             output = self._model(input_ids=tokens, position_ids=positions, use_cache=False, **keep)
         logits: Tensor = output.logits[0]
         return logits if self._can_choose_rows else logits[last]

@@ -14,18 +14,13 @@ from batchproof.api import EngineConfig
 from batchproof_paged.attention import Backend
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.capture import CudaCapture, call_again
 from batchproof_paged.compiled import least_tokens
-from batchproof_paged.graphs import CapturedSteps, LastTokens
-from batchproof_paged.layouts import Buckets
+from batchproof_paged.graphs import Buckets, CapturedSteps, CudaCapture, LastTokens, call_again
 from batchproof_paged.model_pass import ModelPass, Outputs
 from batchproof_paged.options import PagedOptions
 from batchproof_paged.rows import Rows
 from batchproof_paged.sequence import Sequence
 from batchproof_paged.staging import Reader, Staging, current
-from batchproof_paged.tile_products import TileProducts
-
-TUNED_LEN = 1024  # tokens of the sequences for which kernels are tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +36,21 @@ class Flight:
 class ModelRunner:
     """Feeds the model, and remembers on the device what it chose last."""
 
-    graphs_class = CapturedSteps
-    last_tokens_class = LastTokens
-    products_class = TileProducts
-
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
     ) -> None:
         self._model, self._device = model, model.device
-        self._tunes = options.tune
         self._keeps_logits = config.return_logits
         self._backend = backend
-        products = self.products_class() if options.batch_invariant else None
-        self._pass = ModelPass(model, backend, options, config, products)
-        self._last_tokens = self.last_tokens_class(config.max_num_seqs, model.device)
+        self._pass = ModelPass(model, backend, options, config)
+        self._last_tokens = LastTokens(config.max_num_seqs, model.device)
         self._staging = Staging(model.device)
         self._reader = Reader(model.device)
         self._graphs: CapturedSteps | None = None
         if options.graphs:
             assert isinstance(backend, BlockPool), "the options exclude it"
             captures = CudaCapture(model.device) if model.device.type == "cuda" else None
-            self._graphs = self.graphs_class(
+            self._graphs = CapturedSteps(
                 backend,
                 self._pass.choose,
                 self._last_tokens,
@@ -113,8 +102,6 @@ class ModelRunner:
             tokens = torch.zeros(1, 2, dtype=torch.int64, device=self._device)
             self._pass.choose(tokens, tokens, tokens[0])  # shows what a block of each layer takes
             self._backend.reserve(seq_len)
-            if self._tunes:
-                self._backend.tune(min(seq_len, TUNED_LEN))
             if self._graphs is not None:
                 self._graphs.follow(self._model.parameters())
                 self._graphs.prepare(seq_len)

@@ -1,5 +1,4 @@
-"""How the Triton kernels iterate over keys: constants by class of device and size of a number, replaced
-by better ones where measurement has found them (`triton_tuning`).
+"""How the Triton kernels iterate over keys: constants by class of device and size of a number.
 
 The constants follow from the compiler's output (`results/kernels.md`): no spilled registers, two
 buffers each for keys and values where there is room, several programs on a processor at a time.
@@ -87,14 +86,6 @@ def device_class(device: torch.device) -> str:  # noqa: ARG001 - the current one
     return "sm_80" if target.arch < 90 else "sm_90" if target.arch < 100 else "sm_100"
 
 
-def launch_options(device: torch.device, pdl: bool) -> dict[str, bool]:
-    """Returns what kernels are launched with: with `pdl`, as programmatic dependents where the device
-    can (compute capability 9.0), so that one starts while the one before it ends; see `take_turn`."""
-    if pdl and device_class(device) in ("sm_90", "sm_100"):
-        return {"pdl": True, "launch_pdl": True}
-    return {"pdl": False}
-
-
 @cache
 def num_processors(device: torch.device) -> int:
     """Returns the number of the GPU's multiprocessors, or 1 without a GPU."""
@@ -103,27 +94,6 @@ def num_processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-Kind = tuple[object, ...]
-_TUNED: dict[Kind, Sweeps] = {}
-
-
-def kind_of(layer: LayerCache) -> Kind:
-    """Returns a key that is equal for layers that use the same constants."""
-    keys = layer.keys
-    return keys.device, keys.dtype, keys.shape[1:], layer.values.shape[3]
-
-
-def keep(layer: LayerCache, sweeps: Sweeps) -> None:
-    """Uses these constants for layers of this kind until the process ends."""
-    _TUNED[kind_of(layer)] = sweeps
-
-
-def is_tuned(layer: LayerCache) -> bool:
-    """Returns whether layers of this kind have constants found by measurement."""
-    return kind_of(layer) in _TUNED
-
-
 def sweeps_for(layer: LayerCache) -> Sweeps:
-    """Returns the constants for layers of this kind: measured ones if there are any."""
-    keys = layer.keys
-    return _TUNED.get(kind_of(layer)) or SWEEPS[device_class(keys.device)][keys.element_size()]
+    """Returns the constants for layers like this one."""
+    return SWEEPS[device_class(layer.keys.device)][layer.keys.element_size()]

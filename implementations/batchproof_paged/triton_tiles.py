@@ -24,17 +24,6 @@ MOST_ENTRIES = 4  # of a table for a tile: more take more instructions than one 
 
 
 @triton.jit
-def take_turn(pdl: tl.constexpr):
-    """Waits for the kernel before, and lets the next one start; does nothing unless launched `pdl`."""
-    # Comes before the first access to memory, of every program: then the end of this kernel implies the
-    # end of all before it, and the next one, which may be resident early, waits for this one's end. A
-    # kernel without a wait of its own (cuBLAS) is launched in the usual way, after the end of this one.
-    if pdl:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
 def read(
     keys,
     values,

@@ -27,7 +27,7 @@ from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof.workload.workloads import Workload
-from batchproof_paged.drafting import NgramDrafter
+from batchproof_paged.speculation import NgramDrafter
 from batchproof_paged.rows import Rows
 from batchproof_paged.sequence import Sequence as Drafted
 

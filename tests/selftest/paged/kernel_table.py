@@ -22,7 +22,7 @@ import triton
 
 from batchproof.records.made import command_line, made_now
 from batchproof_paged import triton_splits
-from batchproof_paged.triton_splits import splits_for
+from batchproof_paged.triton_decode import splits_for
 from tests.selftest.paged.triton_compile import PROCESSORS
 
 RESULTS = Path("results")

@@ -17,9 +17,9 @@ from batchproof.models.shapes import SHAPES
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import TRASH, BlockPool
-from batchproof_paged.capture import Capture, CudaCapture, Step, call_again
+from batchproof_paged.graphs import Capture, CudaCapture, Step, call_again
 from batchproof_paged.graphs import CapturedSteps, LastTokens
-from batchproof_paged.layouts import Buckets, decode_buckets, prompt_buckets
+from batchproof_paged.graphs import Buckets, decode_buckets, prompt_buckets
 from batchproof_paged.model_pass import Outputs
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.sequence import PENDING, Sequence

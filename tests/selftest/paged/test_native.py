@@ -17,7 +17,7 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof_paged import native, native_build, paged
 from batchproof_paged.attention import AttentionForm
-from batchproof_paged.dense import attend_dense
+from batchproof_paged.torch_kernels import attend_dense
 from batchproof_paged.native_build import built, compiler
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from batchproof.api import EngineConfig, FinishReason, Limits, Request, RowRecor
 from batchproof_paged.block_manager import BlockManager
 from batchproof_paged.scheduler import Scheduler
 from batchproof_paged.sequence import PENDING, Sequence
-from batchproof_paged.trace import TraceLog
+from batchproof_paged.rows import TraceLog
 
 SIZE = 2
 LIMITS = Limits(vocab_size=1000, max_model_len=10_000)

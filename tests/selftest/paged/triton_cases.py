@@ -20,7 +20,7 @@ from batchproof_paged.attention import AttentionForm
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass
 from batchproof_paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
-from batchproof_paged.triton_splits import Splits, splits_for
+from batchproof_paged.triton_decode import Splits, splits_for
 from tests.selftest.paged.captured import CapturedPool
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 

@@ -16,7 +16,7 @@ import torch
 from batchproof_paged import triton_decode, triton_prefill
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
-from batchproof_paged.triton_splits import Splits
+from batchproof_paged.triton_decode import Splits
 from tests.selftest.paged.rehearsal import Shape
 from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
 
