@@ -48,7 +48,6 @@ def decode(given: LayerPass, rows: DecodeRows) -> None:
 
 def prefill(given: LayerPass, rows: PrefillRows) -> None:
     """See `Kernels.prefill`."""
-    assert rows.spans is not None, "the options exclude captured steps"
     write(given, slice(-len(rows.slots), None), rows.slots)
     for span in rows.spans:
         _attend(given, span)

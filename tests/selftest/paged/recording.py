@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from batchproof_paged.graphs import Step
-from batchproof_paged.model_pass import Outputs
+from batchproof_paged.graphs import Outputs
 
 
 class Record(TorchDispatchMode):

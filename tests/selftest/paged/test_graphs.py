@@ -20,7 +20,7 @@ from batchproof_paged.blocks import TRASH, BlockPool
 from batchproof_paged.graphs import Capture, CudaCapture, Step, call_again
 from batchproof_paged.graphs import CapturedSteps, LastTokens
 from batchproof_paged.graphs import Buckets, decode_buckets, prompt_buckets
-from batchproof_paged.model_pass import Outputs
+from batchproof_paged.graphs import Outputs
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.sequence import PENDING, Sequence
 from tests.selftest.paged.recording import record

@@ -33,7 +33,7 @@ from batchproof_paged.blocks import BlockPool
 from batchproof_paged.engine import PagedEngine
 from batchproof_paged.graphs import CapturedSteps, LastTokens
 from batchproof_paged.graphs import Buckets
-from batchproof_paged.model_pass import Outputs
+from batchproof_paged.graphs import Outputs
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
