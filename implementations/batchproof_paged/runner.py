@@ -200,7 +200,8 @@ class ModelRunner:
         )
         num = batch.num_decodes  # only they can have tokens that the host does not know yet
         tokens[:num] = self._last_tokens.fill_in(tokens[:num], lanes[:num])
-        outputs = self._pass.choose(tokens[None], positions[None], last)
+        # Copied, so that they begin a storage as those of a captured step do: a compiler tells offsets.
+        outputs = self._pass.choose(tokens[None], positions[None].clone(), last)
         if not batch.has_drafts:  # else the host alone knows which of the tokens is the last
             self._last_tokens.put(sampled_lanes, outputs[0][: len(sampled_lanes)])
         return outputs

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchproof.records.made import num_cores
-from tests.gpu.rungs import DRY, RUNGS, TESTS, engine_with
+from tests.gpu.rungs import DRY, RUNGS, engine_with
 
 PART_S = 540
 LOG = "gpu-log.txt"
@@ -19,7 +19,6 @@ MEASURES = "measures.jsonl"
 CONFORMANCE = "conformance.json"
 MAX_PROCESSES = 16  # each has a CUDA context of its own
 ENGINE = "{engine}"  # in arguments: the rung of the ladder that has passed
-DEPENDENTS = "paged?backend=triton_pdl"
 UNPREPARED = "{unprepared engine}"  # the same, capturing steps when they are needed
 TOLD_BY_PYTEST = r"^(E   |FAILED |ERROR |ERROR:|error:)|^(=+ )?.*(passed|failed|error|no tests).* in "
 TOLD_BY_BENCHMARKS = TOLD_BY_PYTEST + r"| in (float32|bfloat16): | (VALID|INVALID|UNVERIFIED) |x \["
@@ -107,11 +106,8 @@ class Setting:
             self._conformance("float16", 55, IN_16_BIT, *own, *models, "--dtype", "float16"),
             self._conformance("other engines", 45, "smoke or (parity and generated)", *others, *small),
         )
-        fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1", "--no-host")
-        if self.is_dry:
-            return *steps, Step("lifetimes", 60, fake, ".", r"^gpt2")
-        # What no default depends on comes last.
-        return *steps, self._conformance("dependents", 30, TESTS, "--engine", DEPENDENTS, *small)
+        fake = ("-m", "tests.selftest.device.steps", "gpt2", "--layers", "1")
+        return (*steps, Step("lifetimes", 60, fake, ".", r"^gpt2")) if self.is_dry else steps
 
     @property
     def _ladder(self) -> Step:
@@ -177,5 +173,4 @@ class Setting:
                 for shape, limit_s in (("llama-8b", 125), ("llama-1b", 95), ("qwen3-0.6b", 80))
             ),
             measuring("attention", 90, "attention", r" 64 x 1024: | 2 x 40: "),
-            measuring("others' attention", 60, "attention_peers", r" 64 x 1024: | 2 x 40: "),
         )

@@ -1,4 +1,4 @@
-"""What the `paged` engine launches on CUDA and costs the host, measured without a GPU.
+"""What the `paged` engine launches on CUDA, counted without a GPU.
 
     python -m tests.selftest.device.steps [SHAPE ...] [--layers N] [--json FILE]
 
@@ -14,16 +14,12 @@ import json
 import os
 import sys
 import warnings
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-
-import torch
 
 from batchproof.models.shapes import SHAPES
 from batchproof.records.made import command_line, provenance
 from tests.selftest.device.fake.dry_run import dry_run
-from tests.selftest.device.fake.host import PROMPT_LEN, eager_time, host_time
 from tests.selftest.device.fake.report import problem_lines, record_of, text_of
 
 COUNTED = ("llama-1b", "llama-8b", "qwen3-0.6b", "gpt2")
@@ -37,7 +33,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[find_spec("triton") is None])
     parser.add_argument("--layers", type=int, help="of each model, instead of all")
-    parser.add_argument("--no-host", action="store_true", help="count, and measure no time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write it there as well")
     asked = parser.parse_args(arguments)
     for shape in asked.shapes:
@@ -52,19 +47,14 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.json and not asked.json.parent.is_dir():
         parser.error(f"--json {asked.json}: there is no folder {asked.json.parent}")
     shapes = asked.shapes or COUNTED
-    torch.set_num_threads(1)
-    host_times = [] if asked.no_host else [host_time(num_rows) for num_rows in PROMPT_LEN]
-    eager_times = [] if asked.no_host else [eager_time(shape) for shape in shapes]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of compilers, about a device that does not exist
         reports = [dry_run(shape, asked.backend, asked.layers) for shape in shapes]
-    print(text_of(reports, host_times, eager_times))
+    print(text_of(reports))
     if asked.json:
         record = {
             "made": provenance(command_line("python", "-m", "tests.selftest.device.steps")),
             "kernels": [record_of(each) for each in reports],
-            "host_times": [asdict(each) for each in host_times],
-            "eager_times": [asdict(each) for each in eager_times],
         }
         asked.json.write_text(json.dumps(record, indent=1) + "\n")
     if any(problem_lines(each) for each in reports):

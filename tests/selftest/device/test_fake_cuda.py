@@ -122,8 +122,7 @@ class DropsWhatAGraphReads(BlockPool):
 def test_planted_faults_are_reported(
     elsewhere: ProcessPoolExecutor, pool: type[BlockPool], problems: tuple[str, ...]
 ) -> None:
-    parts = {"block_pool_class": pool}
-    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALLEST, **QUICK, **parts).result()
+    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALLEST, **QUICK, pool=pool).result()
     lines = problem_lines(report)
     assert [each for each in problems if not any(each in line for line in lines)] == [], lines
 

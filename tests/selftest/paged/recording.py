@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from batchproof_paged.graphs import Step
-from batchproof_paged.graphs import Outputs
+from batchproof_paged.graphs import Outputs, Step
 
 
 class Record(TorchDispatchMode):

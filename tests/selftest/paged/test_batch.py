@@ -13,9 +13,8 @@ from batchproof_paged.blocks import BlockPool
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.scheduler import SchedulerOutput
 from batchproof_paged.sequence import Sequence
-from tests.selftest.paged.policy_model import PolicyModel
+from tests.selftest.paged.policy_model import PolicyModel, play
 from tests.selftest.paged.rehearsal import sequence
-from tests.selftest.paged.test_policy_machine import play
 
 
 def assert_same(made: RaggedBatch, wanted: RaggedBatch) -> None:

@@ -115,13 +115,6 @@ def test_tables_and_pool_grow_when_they_have_to() -> None:
     assert pool.generation == generation
 
 
-def test_a_pool_of_fixed_size_says_when_a_block_is_beyond_its_end() -> None:
-    rehearsal = Rehearsal(a_pool(num_blocks=5), Shape(), FORMS["plain"])
-    rehearsal.free = [5]
-    with pytest.raises(AssertionError, match="block 5 is beyond the pool's 5 blocks"):
-        rehearsal.step((sequence("a", 0), 3))
-
-
 def test_layers_may_differ_in_shape_and_form() -> None:
     pool = a_pool()
     shapes = Shape(), SHAPES["sevens"]
@@ -136,22 +129,6 @@ def test_layers_may_differ_in_shape_and_form() -> None:
             layer.step((own, query_len))
     numbers_per_cell = 2 * (8 + 8) + 2 * (12 + 24)
     assert pool.num_bytes == 41 * 4 * numbers_per_cell * 4
-
-
-@torch.inference_mode()
-def test_poison_fills_the_blocks_it_is_given_and_no_others() -> None:
-    pool = a_pool(poison=0.0)
-    rehearsal = Rehearsal(pool, Shape(), FORMS["plain"])
-    gone, there = sequence("gone", 0), sequence("there", 1)
-    rehearsal.step((gone, 9), (there, 6))
-    pool.poison(gone.block_table, float("nan"))
-    assert rehearsal.step((there, 1)).isfinite().all()
-    newcomer = sequence("newcomer", 0)
-    newcomer.block_table = gone.block_table
-    newcomer.num_computed_tokens = 3
-    pool.begin(rehearsal.batch((newcomer, 1)))
-    key = torch.zeros(1, 2, 8)
-    assert pool.attend(0, torch.zeros(1, 4, 8), key, key, FORMS["plain"]).isnan().all()
 
 
 def test_unknown_kernels_are_refused_with_the_choices() -> None:

@@ -15,25 +15,17 @@ import torch
 from torch import Tensor
 
 from batchproof.api import EngineConfig, Request
-from batchproof.bench.axes import (
-    Axis,
-    context_axis,
-    requests_axis,
-    sequences_axis,
-)
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from batchproof_paged import (
     build_unprobed,
-    capture,
+    graphs,
     runner,
     torch_kernels,
 )
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.engine import PagedEngine
-from batchproof_paged.graphs import CapturedSteps, LastTokens
-from batchproof_paged.graphs import Buckets
-from batchproof_paged.graphs import Outputs
+from batchproof_paged.graphs import CapturedSteps, LastTokens, Outputs
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
@@ -51,7 +43,9 @@ MODEL = build_model(SHAPES["tiny"].config(**NARROW), CPU, torch.float32)
 
 
 def built(config: EngineConfig, **options: Any) -> PagedEngine:
-    return build_unprobed(MODEL, config, PagedOptions(**AS_ON_CUDA | options).resolved(CPU))
+    return build_unprobed(
+        MODEL, config, PagedOptions(**AS_ON_CUDA | options).resolved(CPU, torch.float32)
+    )
 
 
 @pytest.fixture
@@ -59,7 +53,7 @@ def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its length."""
     captured: list[int] = []
 
-    def capturing(step: capture.Step) -> capture.Step:
+    def capturing(step: graphs.Step) -> graphs.Step:
         captured.append(1)
         return step
 
@@ -69,25 +63,18 @@ def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return captured
 
 
-@pytest.mark.parametrize(
-    "axis",
-    [sequences_axis((1, 8)), context_axis((64, 512)), requests_axis((16,))],
-    ids=lambda axis: axis.name,
-)
-def test_no_timed_call_captures_anything_or_moves_the_pool(axis: Axis, num_captures: list[int]) -> None:
-    for point in axis.points:
-        engine = built(point.config)
-        before, generation = len(num_captures), engine._backend.generation
-        for cap in point.caps:
-            engine.generate(point.requests(cap, "0", NARROW["vocab_size"]))
-        assert len(num_captures) == before > 0
-        assert engine._backend.generation == generation
+def test_no_step_captures_anything_or_moves_the_pool(num_captures: list[int]) -> None:
+    engine = built(EngineConfig(max_num_seqs=8, max_model_len=512))
+    before, generation = len(num_captures), engine._backend.generation
+    engine.generate([Request(f"r{i}", tuple(range(1 + 7 * i)), 3 + 60 * i) for i in range(8)])
+    assert len(num_captures) == before > 0
+    assert engine._backend.generation == generation
 
 
-def test_steps_are_captured_anew_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:
+def test_steps_are_captured_again_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:
     """A graph would go on reading where the old one lay."""
     model = copy.deepcopy(MODEL)
-    options = PagedOptions(**AS_ON_CUDA).resolved(CPU)
+    options = PagedOptions(**AS_ON_CUDA).resolved(CPU, torch.float32)
     engine = build_unprobed(model, EngineConfig(max_num_seqs=2, max_model_len=64), options)
     asked, before = [Request("a", (1, 2, 3), 4)], len(num_captures)
     model.lm_head.weight.data.neg_()
@@ -144,7 +131,7 @@ def test_captured_steps_keep_logits_only_if_they_are_wanted(
     """Otherwise those of every bucket would stay alive: gigabytes, with a large vocabulary."""
     kept: list[Tensor] = []
 
-    def running_once(step: capture.Step) -> capture.Step:
+    def running_once(step: graphs.Step) -> graphs.Step:
         outputs = step()
         kept.extend(outputs)
         return lambda: outputs
@@ -162,7 +149,7 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
     asked = [Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)]
     expected = built(config, graphs=False).generate(asked)
 
-    def with_outputs_that_never_move(step: capture.Step) -> capture.Step:
+    def with_outputs_that_never_move(step: graphs.Step) -> graphs.Step:
         kept = step()
 
         def replay() -> Outputs:
@@ -181,7 +168,7 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
 @pytest.fixture
 def graph() -> Iterator[mock.Mock]:
     """`torch.cuda.graph`, where there is none."""
-    capture._stream.cache_clear()
+    graphs._stream.cache_clear()
     made = ("Stream", "CUDAGraph", "current_stream")
     handles = mock.Mock(side_effect=range(10))
     standing_in = {"graph": mock.MagicMock(), "graph_pool_handle": handles}
@@ -190,14 +177,14 @@ def graph() -> Iterator[mock.Mock]:
     ):
         torch.cuda.Stream.side_effect = lambda _device: mock.Mock()
         yield standing_in["graph"]
-    capture._stream.cache_clear()
+    graphs._stream.cache_clear()
 
 
 def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mock) -> None:
     """A separate stream left a cuBLAS workspace behind for each capture, and a pool without any graphs
     must not be used again."""
     device = torch.device("cuda:1")
-    captures, others = capture.CudaCapture(device), capture.CudaCapture(device)
+    captures, others = graphs.CudaCapture(device), graphs.CudaCapture(device)
     for _ in range(2):
         captures(lambda: ())
     captures.forget()
@@ -214,14 +201,14 @@ def test_behind_a_capture_that_failed_another_begins_on_a_stream_and_a_pool_of_i
     graph: mock.Mock,
 ) -> None:
     """The stream of the failed one may be capturing still."""
-    captures = capture.CudaCapture(torch.device("cuda:1"))
+    captures = graphs.CudaCapture(torch.device("cuda:1"))
 
     def fail() -> Outputs:
         raise RuntimeError("it waits for the device")
 
     with pytest.raises(RuntimeError, match="waits for"):
         captures(fail)
-    first = capture._stream(torch.device("cuda:1"))
+    first = graphs._stream(torch.device("cuda:1"))
     captures(lambda: ())
     (asked,) = (call.kwargs for call in graph.call_args_list)
     assert (asked["pool"], asked["stream"]) == (1, first)
@@ -235,10 +222,9 @@ def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:
         pool,
         lambda *_: (torch.zeros(2, dtype=torch.int64),),
         LastTokens(2, CPU),
-        2,
-        Buckets((1, 2), (16,)),
+        (1, 2),
     )
-    steps = CapturedSteps(*pieces, capture.call_again, forget)
+    steps = CapturedSteps(*pieces, graphs.call_again, forget)
     steps.prepare(seq_len=8)
     assert not forget.called
     pool.generation += 1

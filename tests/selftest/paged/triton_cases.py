@@ -137,7 +137,7 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strides as a model makes them: heads before tokens, or all three from one product."""
-    pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton_pdl")
+    pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton")
     attend = pool.attend
 
     def attend_views(layer: int, *rows: Any) -> Tensor:

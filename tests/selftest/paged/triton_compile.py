@@ -63,16 +63,11 @@ class Compiled:
     num_stages: int
     registers: int  # of a thread
     spill_bytes: int  # of a thread; stores
-    stack_bytes: int  # of a thread
     shared_bytes: int
     programs: int  # at a time on one processor
     compile_s: float
-    copies: int = (
-        0  # of 16 bytes to shared memory, on NVIDIA, as are the following; in the whole kernel
-    )
+    copies: int = 0  # on NVIDIA: of 16 bytes to shared memory, in the whole kernel
     small_copies: int = 0  # of 4 bytes
-    loop_instructions: int = 0  # in the longest loop
-    takes_turn: bool = False  # waits for the kernel before it, before it accesses memory
 
 
 class _NoDevice:
@@ -125,12 +120,8 @@ def compiling_for(processor: Processor) -> Iterator[list[Compiled]]:
 
 
 CHOSEN = "tile", "num_queries", "padded_splits"
-PTXAS = r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes stack frame"
-AMDGCN = (
-    r"\.vgpr_count:\s+(\d+)",
-    r"\.vgpr_spill_count:\s+(\d+)",
-    r"\.private_segment_fixed_size:\s+(\d+)",
-)
+PTXAS = r"Used (\d+) registers", r"(\d+) bytes spill stores"
+AMDGCN = r"\.vgpr_count:\s+(\d+)", r"\.vgpr_spill_count:\s+(\d+)"
 
 
 def _measured(
@@ -138,7 +129,7 @@ def _measured(
 ) -> Compiled:
     is_cuda = on.target.backend == "cuda"
     text, patterns = (log, PTXAS) if is_cuda else (compiled.asm["amdgcn"], AMDGCN)
-    registers, spills, stack = (int(_only(pattern, text)) for pattern in patterns)
+    registers, spills = (int(_only(pattern, text)) for pattern in patterns)
     facts = compiled.metadata
     return Compiled(
         kernel.__name__.strip("_").removesuffix("_kernel"),
@@ -147,33 +138,15 @@ def _measured(
         facts.num_stages,
         registers,
         spills if is_cuda else 4 * spills,
-        stack,
         facts.shared,
         on.programs(facts.shared, registers, facts.num_warps),
         round(compile_s, 1),
-        *(_looked_up(compiled.asm["ptx"], compiled.asm["sass"]) if is_cuda else ()),
+        *(_num_copies(compiled.asm["ptx"]) if is_cuda else ()),
     )
 
 
-def _looked_up(ptx: str, sass: str) -> tuple[int, int, int, bool]:
-    """Returns the last four facts of `Compiled`."""
-    copies = [len(re.findall(rf"cp\.async\.c.\.[^;]+, {size}, ", ptx)) for size in ("0x10", "0x4")]
-    access = re.search(r"griddepcontrol\.wait|(ld|st)\.global|cp\.async", ptx)
-    return copies[0], copies[1], _longest_loop(sass), access is not None and access[1] is None
-
-
-def _longest_loop(sass: str) -> int:
-    labels: dict[str, int] = {}
-    longest = num = 0
-    for line in sass.splitlines():
-        label = re.match(r"\s*(\w+):$", line)
-        if label:
-            labels[label[1]] = num
-        num += line.endswith(";")
-        branch = re.search(r"BRA\S* .*?(LBB\w+)", line)
-        if branch and branch[1] in labels:
-            longest = max(longest, num - labels[branch[1]])
-    return longest if longest > 1 else 0  # a branch to itself ends every kernel
+def _num_copies(ptx: str) -> list[int]:
+    return [len(re.findall(rf"cp\.async\.c.\.[^;]+, {size}, ", ptx)) for size in ("0x10", "0x4")]
 
 
 def _only(pattern: str, text: str) -> str:

@@ -1,6 +1,6 @@
 """The shapes for which the Triton kernels are compiled without a GPU: real models, and unusual ones.
 
-`python triton_shapes.py sm_90 [--pdl] ["llama-8b, bf16" ...]` prints a JSON line for each kernel.
+`python -m tests.selftest.paged.triton_shapes sm_90 ["llama-8b, bf16" ...]` prints a JSON line a kernel.
 """
 # mypy: disable-error-code="import-not-found,import-untyped"
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -18,7 +17,7 @@ from batchproof_paged.attention import AttentionForm
 from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, PrefillRows
 from batchproof_paged.triton_decode import Splits
 from tests.selftest.paged.rehearsal import Shape
-from tests.selftest.paged.triton_compile import PROCESSORS, Compiled, compiling_for
+from tests.selftest.paged.triton_compile import PROCESSORS, compiling_for
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
@@ -62,7 +61,7 @@ CASES = {
 }
 
 
-def launch_all(asked: Asked, dtype: torch.dtype, pdl: bool = False) -> None:
+def launch_all(asked: Asked, dtype: torch.dtype) -> None:
     """Launches decodes in one share and in several, a whole prompt and one of few tokens."""
     shape, form = asked.shape, asked.form(dtype)
     keys, values = (
@@ -86,22 +85,17 @@ def launch_all(asked: Asked, dtype: torch.dtype, pdl: bool = False) -> None:
     for staged in (numbers, numbers[1:]):  # it may start at any eight bytes
         for num_splits in (1, 8):
             rows = DecodeRows(staged[:4], staged[4:8], 64)
-            triton_decode.decode(given, rows, Splits(num_splits), pdl)
+            triton_decode.decode(given, rows, Splits(num_splits))
         for num_tokens in (128, 3):
-            prefills = PrefillRows(staged[:2], staged[2:4], staged[4:7], 64, staged[:num_tokens], None)
-            triton_prefill.prefill(given, prefills, pdl)
-
-
-def compiled(target: str, case: str, pdl: bool) -> Iterator[Compiled]:
-    with compiling_for(PROCESSORS[target]) as found:
-        launch_all(*CASES[case], pdl)
-    return iter(found)
+            prefills = PrefillRows(staged[:2], staged[2:4], staged[4:7], 64, staged[:num_tokens], ())
+            triton_prefill.prefill(given, prefills)
 
 
 def main(target: str, cases: list[str]) -> None:
-    pdl = "--pdl" in cases
-    for case in [each for each in cases if each != "--pdl"] or CASES:
-        for each in compiled(target, case, pdl):
+    for case in cases or CASES:
+        with compiling_for(PROCESSORS[target]) as found:
+            launch_all(*CASES[case])
+        for each in found:
             print(json.dumps({"target": target, "case": case} | asdict(each)), flush=True)
 
 

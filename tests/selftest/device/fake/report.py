@@ -73,25 +73,6 @@ class Report:
         return steps[len(steps) // 2] if steps else None
 
 
-@dataclass(frozen=True, slots=True)
-class HostTime:
-    """The cost of a step for the host if the model and the device cost nothing."""
-
-    num_rows: int
-    context_len: int
-    median_us: float
-    p90_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class EagerTime:
-    """The cost of a pass without a graph for the host: Python and dispatch, with tiny widths."""
-
-    shape: str
-    num_layers: int
-    median_ms: float
-
-
 COLUMNS: Mapping[str, Callable[[Report], Step | None]] = {
     "decode, captured": lambda report: report.usual("decode", has_graph=True),
     "decode, eager": lambda report: report.usual("decode", has_graph=False),
@@ -100,9 +81,7 @@ COLUMNS: Mapping[str, Callable[[Report], Step | None]] = {
 }
 
 
-def text_of(
-    reports: Sequence[Report], host_times: Sequence[HostTime], eager_times: Sequence[EagerTime]
-) -> str:
+def text_of(reports: Sequence[Report]) -> str:
     lines = ["Kernels a step: replayed by a graph + launched by the host", ""]
     lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures", "variants"))
     for report in reports:
@@ -111,16 +90,6 @@ def text_of(
         lines.append(_row(report.shape, report.backend, report.num_layers, *cells, *counts))
     for report in reports:
         lines += [f"{report.shape}, {report.backend}: {line}" for line in problem_lines(report)]
-    if host_times:
-        lines += ["", "Host time of a decode step without model and device (process time)", ""]
-        lines.append(_row("sequences", "context", "median us", "p90 us"))
-    for time in host_times:
-        cells = [f"{time.median_us:.0f}", f"{time.p90_us:.0f}"]
-        lines.append(_row(time.num_rows, time.context_len, *cells))
-    if eager_times:
-        lines += ["", "Host time of an eager pass over 8 tokens (process time)", ""]
-        lines.append(_row("shape", "layers", "median ms"))
-    lines += [_row(each.shape, each.num_layers, f"{each.median_ms:.2f}") for each in eager_times]
     return "\n".join(lines)
 
 
