@@ -74,7 +74,6 @@ def dry_run(
         backend,
         model_config.num_hidden_layers,
         tuple(steps),
-        {kernel: len(variants) for kernel, variants in ledger.variants.items()},
         tuple(ledger.compiled),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 Launches = Mapping[str, int]  # how often each kernel or operator was launched
 
@@ -51,7 +50,6 @@ class Report:
     backend: str
     num_layers: int
     steps: tuple[Step, ...]
-    variants: Mapping[str, int]  # of each Triton kernel, that a GPU would compile
     compiled: tuple[str, ...]  # kernels that inductor made
 
     @property
@@ -76,40 +74,20 @@ class Report:
 COLUMNS: Mapping[str, Callable[[Report], Step | None]] = {
     "decode, captured": lambda report: report.usual("decode", has_graph=True),
     "decode, eager": lambda report: report.usual("decode", has_graph=False),
-    "prompt, captured": lambda report: report.usual("prompt", has_graph=True),
-    "prompt, eager": lambda report: report.usual("prompt", has_graph=False),
+    "prompt": lambda report: report.usual("prompt", has_graph=False),
 }
 
 
 def text_of(reports: Sequence[Report]) -> str:
     lines = ["Kernels a step: replayed by a graph + launched by the host", ""]
-    lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures", "variants"))
+    lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures"))
     for report in reports:
         cells = [_launches(find(report)) for find in COLUMNS.values()]
-        counts = (report.num_captures, sum(report.variants.values()))
-        lines.append(_row(report.shape, report.backend, report.num_layers, *cells, *counts))
+        named = report.shape, report.backend, report.num_layers
+        lines.append(_row(*named, *cells, report.num_captures))
     for report in reports:
         lines += [f"{report.shape}, {report.backend}: {line}" for line in problem_lines(report)]
     return "\n".join(lines)
-
-
-def record_of(report: Report) -> dict[str, Any]:
-    """Returns values for JSON: the median step of each kind, and the report on all steps."""
-    usual = {name: find(report) for name, find in COLUMNS.items()}
-    return {
-        "shape": report.shape,
-        "backend": report.backend,
-        "num_layers": report.num_layers,
-        "steps": {
-            name: {"replayed": step.replayed, "eager": step.eager, "num_copies": step.num_copies}
-            for name, step in usual.items()
-            if step is not None
-        },
-        "num_captures": report.num_captures,
-        "problems": problem_lines(report),
-        "variants": report.variants,
-        "num_compiled": len(report.compiled),
-    }
 
 
 def problem_lines(report: Report) -> list[str]:
