@@ -55,9 +55,7 @@ class AttentionForm:
 class Backend(Protocol):
     """Stores keys and values of all running sequences, with the kernels that read them."""
 
-    def begin(self, batch: RaggedBatch) -> None:
-        """Prepares a step, once before the forward pass."""
-        ...
+    def begin(self, batch: RaggedBatch) -> None: ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
@@ -152,7 +150,6 @@ def _attention(
     s_aux: Tensor | None = None,
     **unknown: Any,  # noqa: ARG001 - meant for other attention functions
 ) -> tuple[Tensor, None]:
-    """The function that transformers calls; shapes as for `_attend`."""
     if attention_mask is not None:
         raise UnsupportedModelError("it builds an attention mask of its own")
     if scaling is None:

@@ -58,7 +58,6 @@ class BlankBlocks:
         return len(self._blocks)
 
     def add(self, blocks: Iterable[int]) -> None:
-        """Adds these blocks to the set."""
         for block in blocks:
             self._blocks.add(block)
             if block not in self._in_heap:
@@ -66,7 +65,6 @@ class BlankBlocks:
                 heappush(self._heap, self._sign * block)
 
     def remove(self, block: int) -> None:
-        """Removes a block. Raises `KeyError` if it is not in the set."""
         self._blocks.remove(block)
 
     def pop(self) -> int:
@@ -115,7 +113,6 @@ class BlockManager:
         return None if self._limit is None else self._limit - len(self._num_users)
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Returns how many blocks hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
     def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:

@@ -135,7 +135,6 @@ class BlockPool:
         return self._kernels.graph_columns(self._num_columns(seq_len), self._tables.shape[1])
 
     def padding_rows(self, num_rows: int) -> StepRows:
-        """Rows without a sequence."""
         zeros = self._tables.new_zeros(num_rows, dtype=torch.int64)
         return StepRows(DecodeRows(zeros + self.trash_lane, zeros, 1), None)
 
@@ -150,20 +149,14 @@ class BlockPool:
         """Cells of the flattened tables, and the stored blocks they should hold: what is not there yet.
 
         A table that a sequence goes on with gets its new end. Any other is a newcomer's, and written
-        whole: what is left behind its end is never read. In an advanced batch there are no newcomers,
-        and only the tables of rows that open a block have grown.
+        whole: what is left behind its end is never read.
         """
-        lanes = batch.lanes
-        sequences = batch.scheduled.sequences
-        if batch.is_advanced:
-            rows = (batch.context_lens % self._block_size == 0).nonzero()[0]
-            lanes, sequences = lanes[rows], [sequences[row] for row in rows.tolist()]
-        tables = [sequence.block_table for sequence in sequences]
+        tables = [sequence.block_table for sequence in batch.scheduled.sequences]
         self._reserve_columns(max(map(len, tables), default=0))
         width = self._tables.shape[1]
         cells: list[int] = []
         blocks: list[int] = []
-        for lane, table in zip(lanes.tolist(), tables, strict=True):
+        for lane, table in zip(batch.lanes.tolist(), tables, strict=True):
             known, first = self._known[lane]
             if known is not table:
                 first = 0
@@ -188,7 +181,6 @@ class BlockPool:
         self.generation += 1
 
     def _reserve_blocks(self, highest: int) -> None:
-        """Have room for block `highest`."""
         if highest + 1 < self._capacity:
             return
         assert not self._is_fixed, f"block {highest} is beyond the pool's {self._capacity - 1} blocks"
@@ -220,7 +212,6 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _spans(batch: RaggedBatch) -> tuple[Span, ...]:
-    """Of the prefill rows."""
     columns = (batch.lanes, batch.cu_seqlens_q[:-1], batch.query_lens, batch.context_lens)
     rows = zip(*(each[batch.num_decodes :].tolist() for each in columns), strict=True)
     return tuple(Span(*row) for row in rows)

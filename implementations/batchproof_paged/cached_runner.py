@@ -67,7 +67,6 @@ class CachedRunner:
         return self._checkpoints.num_resumable(sequence, blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:
-        """Runs all passes of a step."""
         self._scored.clear()
         self._caches.forget_ended()
         self._checkpoints.forget_overwritten(batch.scheduled)
@@ -126,7 +125,6 @@ class CachedRunner:
         return [rows.picked(places) for places in groups.values()]
 
     def _kind(self, row: Scheduled) -> Hashable:
-        """Returns what rows have in common that are fed together."""
         if not self._has_our_keys:
             return row.sequence.lane
         return row.query_len, bool(row.context_len)

@@ -84,7 +84,6 @@ class PagedEngine:
         if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
             drafter = self._drafter(config.draft_model(model), options)
             self._speculator = Speculator(drafter, config.num_speculative_tokens)
-        self._batch: RaggedBatch | None = None  # of the last step
         self._in_flight: Flight | None = None  # its tokens have not been read
         self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
         self._trace = TraceLog()
@@ -217,7 +216,7 @@ class PagedEngine:
         try:
             if self._speculator is not None:
                 planned = self._speculator.drafted(planned, self._scheduler)
-            self._batch = batch = RaggedBatch.of(planned, self._batch)
+            batch = RaggedBatch.of(planned)
             flight, rows = self._runner.launch(batch), batch.scheduled
             if flight.scored is not None:
                 self._score_prompts(batch, flight.scored)

@@ -46,9 +46,7 @@ class Build(Protocol):
 
     def __call__(
         self, model: PreTrainedModel, config: EngineConfig, /, options: PagedOptions
-    ) -> Engine:
-        """Returns the engine; `options` are resolved."""
-        ...
+    ) -> Engine: ...
 
 
 class Way(NamedTuple):
@@ -136,7 +134,6 @@ def _is_a_defect(error: BaseException | None) -> bool:
 
 
 def _ways(asked: PagedOptions) -> Iterator[Way]:
-    """Yields the ways of feeding, fastest first."""
     for feed in FEEDS if asked.feed == "auto" else (asked.feed,):
         if feed == PACKED:
             yield from _packed_ways(asked)

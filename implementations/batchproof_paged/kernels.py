@@ -27,7 +27,6 @@ class LayerCache:
 
     @property
     def num_bytes(self) -> int:
-        """Returns the size of the keys and values in bytes."""
         return self.keys.nbytes + self.values.nbytes
 
 

@@ -64,7 +64,6 @@ class LanePool:
 
     @property
     def num_bytes(self) -> int:
-        """The size of all keys and values in bytes."""
         return sum(each.num_bytes for each in self._layers.values())
 
     def begin(self, batch: RaggedBatch) -> None:
@@ -108,7 +107,6 @@ class LanePool:
         return out
 
     def _places(self, slots: Ints) -> tuple[Ints, Ints]:
-        """Returns lanes and offsets of slots."""
         blocks, offsets = np.divmod(slots, self._block_size)
         columns, lanes = np.divmod(blocks, self._num_lanes)
         return lanes, columns * self._block_size + offsets
@@ -138,7 +136,6 @@ class LanePool:
         return self._layers[layer]
 
     def _reserve(self, num_tokens: int) -> None:
-        """Grows the lanes to at least `num_tokens` tokens and copies their content."""
         if num_tokens <= self._capacity:
             return
         self._capacity = min(max(num_tokens, 2 * self._capacity), self._longest)

@@ -101,7 +101,6 @@ class PagedOptions:
         return found
 
     def _contradictions(self, is_cpu: bool, dtype: torch.dtype) -> Iterator[str]:
-        """Yields what the options, which are resolved, lack of each other."""
         is_in_lanes, is_packed = self.backend == "lanes", self.feed == PACKED
         if is_in_lanes and not (is_cpu and dtype is torch.float32):
             yield f"backend=lanes is for a CPU and float32; the model is in {dtype}"

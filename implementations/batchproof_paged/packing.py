@@ -8,7 +8,7 @@ through `.data` moves as well.
 
 Which kernel multiplies is a constant of the machine's vector units (`kernel_for`), so that no choice
 depends on a clock. Ours (`native`) holds as many sums as AVX-512 has registers; with fewer, oneDNN's,
-which torch brings, gains on more rows. Gains by rows: `python -m tests.selftest.paged.linear_rates`.
+which torch brings, gains on more rows.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ class Checkpoints:
         self._by_block: dict[int, Checkpoint] = {}
 
     def __len__(self) -> int:
-        """Returns how many are kept."""
         return len(self._by_block)
 
     def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
@@ -68,7 +67,6 @@ class Checkpoints:
         yield from (end for end in sorted(ends) if context_len < end <= context_len + query_len)
 
     def forget_overwritten(self, rows: Rows) -> None:
-        """Drops the checkpoints behind blocks that these rows begin to write."""
         if not self._by_block:
             return
         size = self._block_size
@@ -78,7 +76,6 @@ class Checkpoints:
                 self._by_block.pop(block, None)
 
     def keep(self, sequence: Sequence, num_tokens: int, cache: Any, row: int) -> None:
-        """Keeps a copy of one row of a cache, which is that of the sequence's first tokens."""
         column, known = num_tokens // self._block_size - 1, sequence.known_blocks
         # Of equal blocks those that others find are the known ones.
         block = known[column] if column < len(known) else sequence.block_table[column]
@@ -119,7 +116,6 @@ class RowCaches:
                 del self._groups[lane]
 
     def hold(self, sequence: Sequence) -> bool:
-        """Returns whether the sequence has a cache."""
         group, row = self._groups.get(sequence.lane, (None, 0))
         return group is not None and group.sequences[row] is sequence
 
@@ -142,7 +138,6 @@ class RowCaches:
         return joined(parts)
 
     def keep(self, rows: Rows, cache: Any) -> None:
-        """Keeps a cache whose rows are those of these sequences."""
         group = Group(rows.sequences, cache)
         for place, sequence in enumerate(rows.sequences):
             self._groups[sequence.lane] = group, place
@@ -196,7 +191,6 @@ class OurKeys(CacheLayerMixin):  # type: ignore[misc]  # transformers hides its 
         return self.num_tokens + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Returns the number of cached tokens."""
         return self.num_tokens
 
     def get_max_length(self) -> int:

@@ -73,16 +73,6 @@ class Rows(Seq[Scheduled]):
         """(R,) what is cached after the step."""
         return list(map(add, self.context_lens, self.query_lens))
 
-    def advance(self, before: Rows) -> bool:
-        """Are these the decodes `before`, each of them one token further? Then none has come, gone or
-        moved in between: a preempted sequence misses a step."""
-        return (
-            self.sequences == before.sequences
-            and [context_len - 1 for context_len in self.context_lens] == before.context_lens
-            and self.are_decodes
-            and before.are_decodes
-        )
-
     @property
     def are_decodes(self) -> bool:
         """Has each row one token, behind which another is to be chosen?"""

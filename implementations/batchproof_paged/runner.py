@@ -153,7 +153,6 @@ class ModelRunner:
         return len(blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:
-        """Begins one forward pass."""
         with current(self._device):
             if self._graphs is not None and self._graphs.can_run(batch):
                 outputs = self._graphs.run(batch)

@@ -86,7 +86,6 @@ class Scheduler:
         return self._limits.refusal(request) or self._pool_refusal(request)
 
     def add(self, request: Request) -> Sequence:
-        """Queue a request that is not refused."""
         sequence = Sequence(request, list(request.prompt_token_ids))
         self._live[request.request_id] = sequence
         self.waiting.append(sequence)
@@ -264,7 +263,6 @@ class Scheduler:
         return f"it needs {needed} blocks of KV cache, but the pool has {self._config.num_blocks}"
 
     def check_integrity(self) -> None:
-        """Raises `AssertionError` if queues, lanes or blocks contradict each other."""
         self.blocks.check_integrity(self.running)
         lanes = [sequence.lane for sequence in self.running]
         assert sorted(lanes + self._free_lanes) == list(range(self._config.max_num_seqs)), "lanes"

@@ -118,7 +118,6 @@ def prefill(given: LayerPass, rows: PrefillRows) -> None:
 
 
 def write(given: LayerPass, tokens: slice, slots: Tensor) -> None:
-    """Stores the keys and values of these tokens in their slots."""
     given.cache.keys.flatten(0, 1)[slots] = given.key[tokens]
     given.cache.values.flatten(0, 1)[slots] = given.value[tokens]
 

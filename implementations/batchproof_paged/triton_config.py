@@ -1,6 +1,6 @@
 """How the Triton kernels iterate over keys: constants by class of device and size of a number.
 
-The constants follow from the compiler's output (`results/kernels.md`): no spilled registers, two
+The constants follow from the compiler's output: no spilled registers, two
 buffers each for keys and values where there is room, several programs on a processor at a time.
 """
 # mypy: disable-error-code="import-not-found,import-untyped"
@@ -71,7 +71,6 @@ SWEEPS: dict[str, dict[int, Sweeps]] = {
 
 
 def is_interpreted() -> bool:
-    """Returns whether Triton runs in its interpreter (TRITON_INTERPRET=1)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -88,12 +87,10 @@ def device_class(device: torch.device) -> str:  # noqa: ARG001 - the current one
 
 @cache
 def num_processors(device: torch.device) -> int:
-    """Returns the number of the GPU's multiprocessors, or 1 without a GPU."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def sweeps_for(layer: LayerCache) -> Sweeps:
-    """Returns the constants for layers like this one."""
     return SWEEPS[device_class(layer.keys.device)][layer.keys.element_size()]

@@ -255,7 +255,6 @@ def _share(seen_from, num_cached, split, num_splits, min_tiles, tile: tl.constex
 
 @triton.jit
 def _moved(source, target, dims, mask):
-    """Loads one head's numbers, stores them where they belong, and returns them."""
     numbers = tl.load(source + dims, mask=mask, other=0.0)
     tl.store(target + dims, numbers, mask=mask)
     return numbers

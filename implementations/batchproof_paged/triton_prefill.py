@@ -77,7 +77,6 @@ def _tiles_before(starts, row, group: tl.constexpr, num_queries: tl.constexpr):
 
 @triton.jit
 def _row_of(index, starts, num_rows, group: tl.constexpr, num_queries: tl.constexpr):
-    """Returns the row of a tile."""
     row = 0
     beyond = num_rows
     while beyond - row > 1:

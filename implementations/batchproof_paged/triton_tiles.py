@@ -139,7 +139,6 @@ def padded(size: int) -> int:
 
 
 def tile_for(cache: LayerCache, padded_dims: int, tile_bytes: int) -> int:
-    """Returns how many keys to process at a time."""
     fitting = max(16, tile_bytes // (padded_dims * cache.keys.element_size()))
     return min(128, 1 << (fitting.bit_length() - 1))
 
@@ -152,5 +151,4 @@ def step_for(tile: int, block_size: int) -> int:
 
 
 def number_for(cache: LayerCache) -> Any:
-    """Returns Triton's type of scores and sums."""
     return tl.float64 if cache.keys.dtype is torch.float64 else tl.float32

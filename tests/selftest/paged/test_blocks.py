@@ -11,9 +11,8 @@ from torch import Tensor
 
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.kernels import load_kernels
 from batchproof_paged.staging import Reader, Staging
-from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, sequence, tell
+from tests.selftest.paged.rehearsal import Rehearsal, Shape, sequence, tell
 
 CPU = torch.device("cpu")
 SINKS = torch.linspace(-2, 3, 14)
@@ -131,11 +130,6 @@ def test_layers_may_differ_in_shape_and_form() -> None:
     assert pool.num_bytes == 41 * 4 * numbers_per_cell * 4
 
 
-def test_unknown_kernels_are_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="kernels 'cuda' are unknown: choose one of torch, triton"):
-        load_kernels("cuda")
-
-
 def test_arrays_arrive_as_they_were_sent_while_the_next_are_prepared() -> None:
     staging = Staging(CPU)
     arrays = [np.arange(start, start + 2000).reshape(2, -1) for start in range(4)]
@@ -150,12 +144,3 @@ def test_tokens_read_later_are_those_of_the_time_of_asking() -> None:
     read = Reader(CPU).read_later(ids)
     ids.zero_()
     assert read() == [3, 4]
-
-
-def test_the_slow_sum_agrees_with_torch() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, keys, values = (torch.randn(5, 4, 8, generator=generator) for _ in range(3))
-    slow = attend_slowly(query, keys, values, AttentionForm(0.3))
-    q, k, v = (each.double().transpose(0, 1)[None] for each in (query, keys, values))
-    fast = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
-    assert torch.allclose(slow, fast[0].transpose(0, 1))

@@ -132,14 +132,6 @@ def test_a_prompt_starts_at_the_longest_checkpoint_of_its_prefix(hybrid: PreTrai
     assert starts == [0, 0, 8, 16]
 
 
-def test_a_prompt_of_whole_blocks_starts_behind_all_but_the_last(hybrid: PreTrainedModel) -> None:
-    engine = paged(hybrid, EngineConfig(max_num_seqs=1, block_size=4, prefix_caching=True))
-    request = Request("r", tuple(range(16)), 2)
-    for _ in range(2):
-        engine.generate([request])
-    assert [step.rows[0].context_len for step in engine.trace] == [0, 16, 12, 16]
-
-
 def test_states_live_as_long_as_their_blocks(hybrid: PreTrainedModel) -> None:
     config = EngineConfig(max_num_seqs=1, block_size=4, num_blocks=8, prefix_caching=True)
     engine = paged(hybrid, config)

@@ -21,7 +21,6 @@ from batchproof.errors import ConfigError
 from batchproof.generators.strategies import text_tokens
 from batchproof.models.catalogue import load_model
 from batchproof_paged import paged
-from batchproof_paged.torchscript import TracedForward
 from tests.selftest.paged.poison import poisoned
 
 CPU = torch.device("cpu")
@@ -183,12 +182,3 @@ def test_options_that_are_wrong_or_contradict_each_other_are_named(
     model = load_model("gpt2-random", CPU, torch.float32).model
     with pytest.raises(ConfigError, match=rule):
         paged(model, EngineConfig(), **options)
-
-
-def test_a_forward_that_fails_under_tracing_is_run_as_it_is() -> None:
-    config = load_model("llama-random", CPU, torch.float32).model.config
-
-    def forward(*_: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    assert not TracedForward(LlamaForCausalLM(config), forward, pack=None).is_traced

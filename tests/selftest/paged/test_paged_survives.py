@@ -170,9 +170,3 @@ def test_an_id_is_live_until_its_refusal_is_delivered_and_free_after_an_abort(
     engine.add(Request("a", (1,), 1))
     (event,) = engine.step()
     assert event.finish_reason is FinishReason.LENGTH
-
-
-def test_a_block_larger_than_the_context_takes_no_more_memory(model: PreTrainedModel) -> None:
-    engine = paged(model, EngineConfig(block_size=10**9))
-    (answer,) = engine.generate([Request("a", (1, 2, 3), 3)])
-    assert len(answer.token_ids) == 3

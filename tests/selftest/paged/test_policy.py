@@ -196,21 +196,6 @@ def test_a_step_costs_the_same_however_many_wait_or_are_gone(has_prefix_cache: b
     assert [abs(a - b) < 5 for a, b in zip(few, many_gone, strict=True)] == [True] * 3
 
 
-def test_nothing_is_kept_of_a_request_that_is_gone() -> None:
-    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=2, block_size=SIZE, num_blocks=8))
-    made = [scheduler.add(Request(f"r{number}", (1, 2, 3), 2)) for number in range(6)]
-    scheduler.schedule()
-    scheduler.abort("r0")
-    scheduler.abort("r5")
-    while scheduler.running or scheduler.waiting:
-        plan = scheduler.schedule()
-        scheduler.update(plan.scheduled, [7] * len(plan.scheduled))
-        del plan
-    lonely = sequence(1)
-    references = [sys.getrefcount(each) for each in made]
-    assert references == [sys.getrefcount(lonely) + 1] * 6  # the list's
-
-
 # ---- the trace -----------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from batchproof.api import EngineConfig, Request
 from batchproof.models.shaped import build_model
@@ -25,7 +24,7 @@ from batchproof_paged import (
 )
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.engine import PagedEngine
-from batchproof_paged.graphs import CapturedSteps, LastTokens, Outputs
+from batchproof_paged.graphs import Outputs
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
@@ -124,24 +123,6 @@ def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any])
     assert pool() is None
 
 
-@pytest.mark.parametrize("wants_logits", [False, True])
-def test_captured_steps_keep_logits_only_if_they_are_wanted(
-    wants_logits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise those of every bucket would stay alive: gigabytes, with a large vocabulary."""
-    kept: list[Tensor] = []
-
-    def running_once(step: graphs.Step) -> graphs.Step:
-        outputs = step()
-        kept.extend(outputs)
-        return lambda: outputs
-
-    monkeypatch.setattr(runner, "call_again", running_once)
-    built(EngineConfig(max_num_seqs=2, max_model_len=64, return_logits=wants_logits))
-    assert kept
-    assert any(each.dim() == 2 for each in kept) == wants_logits
-
-
 def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,38 +176,3 @@ def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mo
     assert [each["pool"] for each in asked] == [0, 0, 2, 1]
     assert len({id(each["stream"]) for each in asked}) == 1
     assert {each["capture_error_mode"] for each in asked} == {"thread_local"}, "others may work"
-
-
-def test_behind_a_capture_that_failed_another_begins_on_a_stream_and_a_pool_of_its_own(
-    graph: mock.Mock,
-) -> None:
-    """The stream of the failed one may be capturing still."""
-    captures = graphs.CudaCapture(torch.device("cuda:1"))
-
-    def fail() -> Outputs:
-        raise RuntimeError("it waits for the device")
-
-    with pytest.raises(RuntimeError, match="waits for"):
-        captures(fail)
-    first = graphs._stream(torch.device("cuda:1"))
-    captures(lambda: ())
-    (asked,) = (call.kwargs for call in graph.call_args_list)
-    assert (asked["pool"], asked["stream"]) == (1, first)
-    assert torch.cuda.Stream.call_count == 2
-
-
-def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:
-    pool = BlockPool(2, 4, device=CPU)
-    forget = mock.Mock()
-    pieces = (
-        pool,
-        lambda *_: (torch.zeros(2, dtype=torch.int64),),
-        LastTokens(2, CPU),
-        (1, 2),
-    )
-    steps = CapturedSteps(*pieces, graphs.call_again, forget)
-    steps.prepare(seq_len=8)
-    assert not forget.called
-    pool.generation += 1
-    steps.prepare(seq_len=8)
-    assert forget.call_count == 1
