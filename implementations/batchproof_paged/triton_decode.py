@@ -20,16 +20,17 @@ import triton.language as tl
 from torch import Tensor
 
 from batchproof_paged.kernels import DecodeRows, LayerPass
-from batchproof_paged.triton_config import num_processors, sweeps_for
 from batchproof_paged.triton_tiles import (
     LOG2_E,
     folded,
+    num_processors,
     number_for,
     padded,
     read,
     scaled,
     scored,
     step_for,
+    sweeps_for,
     tile_for,
     with_sink,
     with_unit_stride,

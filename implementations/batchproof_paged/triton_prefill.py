@@ -19,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 
 from batchproof_paged.kernels import LayerCache, LayerPass, PrefillRows
-from batchproof_paged.triton_config import sweeps_for
 from batchproof_paged.triton_tiles import (
     folded,
     number_for,
@@ -27,6 +26,7 @@ from batchproof_paged.triton_tiles import (
     read,
     scored,
     step_for,
+    sweeps_for,
     tile_for,
     with_sink,
     with_unit_stride,

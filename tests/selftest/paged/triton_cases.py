@@ -20,8 +20,8 @@ from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, StepRows
-from batchproof_paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
 from batchproof_paged.triton_decode import Splits, splits_for
+from batchproof_paged.triton_tiles import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 
 # The interpreter's own: it is why it does not work with newer versions of NumPy.
