@@ -80,12 +80,23 @@ class CapturedPool(BlockPool):
         return out[:num]
 
 
+# Of real models and unusual ones, read as on a GPU: in tiles of the size that is chosen there.
+WHOLE_TILES = {
+    "llama-8b": (Shape(8, 4, 128, 128), 16, AttentionForm(0.1)),
+    "gemma": (Shape(4, 2, 256, 256), 16, AttentionForm(0.1, window=33, softcap=50.0)),
+    "keys of 192": (Shape(2, 1, 192, 128), 16, AttentionForm(0.1)),
+    "heads of 80": (Shape(3, 12, 80, 80), 48, AttentionForm(0.1)),
+    "group of 48, blocks of 256": (Shape(1, 48, 96, 96), 256, AttentionForm(0.1)),
+    "blocks of 7": (Shape(8, 4, 40, 48), 7, AttentionForm(0.1, window=8)),
+}
+
+
 def on_device(form: AttentionForm) -> AttentionForm:
     return form if form.sinks is None else replace(form, sinks=form.sinks.to(DEVICE))
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes splits small, so that a short sequence needs several."""
     small = Sweeps(DecodeSweep(tile_bytes=1), PrefillSweep(tile_bytes=1, max_queries=16))
     for module in triton_decode, triton_prefill:
@@ -95,6 +106,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [(case, torch.float32) for case in CASES]
@@ -113,6 +125,19 @@ def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
     tell(rehearsal, LENGTHS)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("shape", "block_size", "form"), WHOLE_TILES.values(), ids=WHOLE_TILES)
+def test_tiles_of_the_chosen_size_are_read_alike(
+    shape: Shape, block_size: int, form: AttentionForm, dtype: torch.dtype
+) -> None:
+    pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
+    rehearsal = Rehearsal(pool, shape, form, dtype, block_size, 110, DEVICE)
+    if IS_INTERPRETED:
+        rehearsal.rounding *= 2  # it cuts off where hardware rounds to the nearest
+    tell(rehearsal, (5, 130, 1, 65))
+
+
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("case", ["all", "pairs, split", "window of one"])
 def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     case: str, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +148,7 @@ def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("splits", [ONE, Splits(2), Splits(3)], ids=str)
 @pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
 @pytest.mark.parametrize("window", [None, 1, 9])
