@@ -9,10 +9,10 @@ The life of a request in a model whose layers only attend (others: see `feeding`
    an equal prefix. If blocks run out, the youngest sequence gives its own back and waits again.
 3. `batch.RaggedBatch` turns the plan into arrays: all fed tokens in one row (1, T), their positions,
    and the slot of the cache each key goes to. There is no padding and no mask.
-4. `runner.launch` runs the model once over that row (`model_pass`). In place of its own attention
-   the model calls `attention`, and the *backend* stores the new keys and values and attends:
-   `lanes` on a CPU, where each sequence's cache is a slice; elsewhere `blocks`, through block tables,
-   with kernels in Triton or, without it, in torch. The head computes the sampled rows only.
+4. `runner.launch` runs the model once over that row. In place of its own attention the model calls
+   `attention`, and the *backend* stores the new keys and values and attends: `lanes` on a CPU, where
+   each sequence's cache is a slice; elsewhere `blocks`, through block tables, with kernels in Triton
+   or, without it, in torch. The head computes the sampled rows only.
 5. `scheduler.update` records the outcome: full blocks are published to the prefix cache, and finished
    sequences give back lane and blocks at once, so that the next step can use them.
 6. `engine.step` returns the events.
@@ -21,11 +21,11 @@ The life of a request in a model whose layers only attend (others: see `feeding`
     rows, batch                                   policy -> arrays
     lanes | blocks                                tensors: storage of keys and values
     native | kernels: torch_kernels, triton_*     their readers; masking reads a mask off them
-    attention, model_pass, runner, staging        the model, and transfers to and from the device
+    attention, runner, staging                    the model, and transfers to and from the device
     speculation                                   who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
     cached_runner, row_caches                     models with states, or with an attention of their own
-    torchscript | compiled, fused_linears         fewer operators, and fewer kernels
+    torchscript | compiled                        fewer operators, and fewer kernels
     graphs                                        steps without the host's work
     packing, native_build                         weights in a faster layout; kernels for this CPU
     invariant                                     the same bits in every batch, on request
@@ -34,12 +34,11 @@ The life of a request in a model whose layers only attend (others: see `feeding`
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
 by separate kernels. On a CPU the forward pass is traced (`torchscript`), and decodes multiply and
-attend by kernels of our own (`native`). On CUDA a compiled stretch of layers serves as all of them
-(`compiled`), and products of the same rows are one (`fused_linears`); steps, including those with short
-prompts, are recorded as graphs (`graphs`); the pool is sized and all of this is made when the engine is
-built; and tokens are read one step late, while the device works on the next step. An EOS is read late
-as well: its sequence is fed once more, the surplus token is dropped, and the slot is filled a step
-later; the engine declares a `scheduling_delay` of 1.
+attend by kernels of our own (`native`). On CUDA one compiled layer serves as all of them
+(`compiled`); steps of decodes are recorded as graphs (`graphs`); the pool is sized and all of this is
+made when the engine is built; and tokens are read one step late, while the device works on the next
+step. An EOS is read late as well: its sequence is fed once more, the surplus token is dropped, and the
+slot is filled a step later; the engine declares a `scheduling_delay` of 1.
 """
 
 from __future__ import annotations
