@@ -13,17 +13,17 @@ if it is known to be wrong, if its answers are, or if the model itself fails; no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from traceback import walk_tb
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from batchproof.api import Engine, EngineConfig
+from batchproof.api import Engine
 from batchproof.errors import BatchproofError, ConfigError, UnsupportedModelError
 from batchproof_engines.model_support import (
     cache_parameter,
@@ -41,12 +41,7 @@ NAME = "paged"
 NO_STATE = "its layers carry no state"
 
 
-class Build(Protocol):
-    """Makes an engine without a trial batch."""
-
-    def __call__(
-        self, model: PreTrainedModel, config: EngineConfig, /, options: PagedOptions
-    ) -> Engine: ...
+Build = Callable[..., Engine]  # (model, config, options), which are resolved; without a trial batch
 
 
 class Way(NamedTuple):

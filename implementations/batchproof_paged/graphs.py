@@ -4,7 +4,7 @@ A captured step reads its input from a tensor that never moves. It has room for 
 which there are few (`decode_buckets`); a smaller step is filled up with padding, which belongs to the
 trash lane: it has no keys to read, writes to the trash block and chooses its tokens for that lane.
 Nothing in a captured step may depend on a value that the host knows. Steps with prompts are not
-captured: the device works on them for longer than the host takes to launch them.
+captured: the device is busy with most of them for longer than the host takes to launch them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,28 +33,8 @@ NUM_WARM_UPS = 2  # the first may compile, the second runs what was compiled
 
 
 def call_again(step: Step) -> Step:
-    """Stands in for a capture where there are no graphs.
-
-    Buckets, padding and static tensors are as with graphs.
-    """
+    """Stands in for a capture where there are no graphs; all else is as with graphs."""
     return step
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A recorded step, to be replayed.
-
-    A graph reads again where tensors lay when it was recorded, and keeps none of them alive. The step
-    does: what it reads and has not made itself, it holds.
-    """
-
-    step: Step
-    graph: torch.cuda.CUDAGraph
-    outputs: Outputs
-
-    def __call__(self) -> Outputs:
-        self.graph.replay()
-        return self.outputs
 
 
 class CudaCapture:
@@ -85,7 +64,7 @@ class CudaCapture:
             self.forget()
             raise
 
-    def _recorded(self, step: Step, stream: torch.cuda.Stream) -> Recorded:
+    def _recorded(self, step: Step, stream: torch.cuda.Stream) -> Step:
         # One-time work (allocation, compilation, choice of algorithms) must not be recorded.
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -97,7 +76,14 @@ class CudaCapture:
         modes = {"capture_error_mode": "thread_local", **self.checks}
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, **modes):
             outputs = step()
-        return Recorded(step, graph, outputs)
+
+        def replay(_held: Step = step) -> Outputs:
+            # A graph reads again where tensors lay when it was recorded, and keeps none of them alive.
+            # The step does: what it reads and has not made itself, it holds.
+            graph.replay()
+            return outputs
+
+        return replay
 
 
 @cache

@@ -74,23 +74,6 @@ def test_a_long_row_beside_a_short_one_with_a_window_leaves_no_hole() -> None:
     assert rehearsal.step((long, 1), (short, 1)).isfinite().all()
 
 
-def test_a_step_sends_only_what_is_new_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = a_pool()
-    sent: list[int] = []
-    write = pool._write_tables
-
-    def count(cells: Tensor, blocks: Tensor) -> None:
-        sent.append(len(cells))
-        write(cells, blocks)
-
-    monkeypatch.setattr(pool, "_write_tables", count)
-    rehearsal = Rehearsal(pool, Shape(), FORMS["plain"])
-    a, b = sequence("a", 0), sequence("b", 1)
-    for rows in ([(a, 7)], [(a, 1), (b, 2)], [(a, 1), (b, 1)], [(b, 1), (a, 1)]):
-        rehearsal.step(*rows)
-    assert sent == [2, 1, 1, 0]
-
-
 def test_a_newcomer_in_a_lane_does_not_inherit_the_table_of_the_one_before() -> None:
     """The two tables have first block, last block and length in common, as with a prefix cache."""
     pool = a_pool()

@@ -272,23 +272,6 @@ def test_a_captured_step_chooses_what_an_eager_one_chooses(
     assert captured.num_captures > before + 1
 
 
-def test_a_step_with_a_prompt_in_it_is_not_captured() -> None:
-    bench = started(call_again)
-    bench.admit("prompt", 2, [1] * 30)
-    batch = bench.batch(("s0", 1), ("prompt", 2))
-    assert not bench.graphs.can_run(batch)
-    with pytest.raises(AssertionError, match="no captured step for it"):
-        bench.graphs.run(batch)
-
-
-@pytest.mark.parametrize(
-    ("max_num_seqs", "buckets"),
-    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (20, [1, 2, 4, 8, 16, 20])],
-)
-def test_the_largest_bucket_is_as_large_as_a_step_can_be(max_num_seqs: int, buckets: list[int]) -> None:
-    assert decode_buckets(max_num_seqs) == buckets
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_a_cuda_graph_is_replayed_with_new_input_and_keeps_what_else_it_reads(
     monkeypatch: pytest.MonkeyPatch,

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from batchproof.api import EngineConfig, FinishReason, Limits, Request, RowRecord, StepRecord
+from batchproof.api import EngineConfig, FinishReason, Limits, Request
 from batchproof_paged.block_manager import BlockManager
-from batchproof_paged.rows import TraceLog
 from batchproof_paged.scheduler import Scheduler
 from batchproof_paged.sequence import PENDING, Sequence
 from tests.selftest.paged.policy_model import PolicyModel, play
@@ -194,22 +193,3 @@ def test_a_step_costs_the_same_however_many_wait_or_are_gone(has_prefix_cache: b
     assert max(few) < 500
     assert [abs(a - b) < 5 for a, b in zip(few, many_wait, strict=True)] == [True] * 3
     assert [abs(a - b) < 5 for a, b in zip(few, many_gone, strict=True)] == [True] * 3
-
-
-# ---- the trace -----------------------------------------------------------------------------------
-
-
-def test_a_trace_log_is_a_sequence_of_step_records() -> None:
-    log = TraceLog()
-    wanted = []
-    for step in range(4):
-        rows = [("a", step, 1, True), ("b", 0, 3, False)]
-        rest = (("c",), ("b",), (), ("d",), 5 + step, 9)
-        log.append(tuple(zip(*rows, strict=True)), *rest)
-        wanted.append(StepRecord(tuple(RowRecord(*row) for row in rows), *rest))
-    assert len(log) == 4
-    assert list(log) == wanted
-    assert log[1:] == wanted[1:]
-    assert log[::-2] == wanted[::-2]
-    assert log[-1] == wanted[-1]
-    assert log[2] is log[2], "made once"
