@@ -63,7 +63,7 @@ class CachedRunner:
         raise NotImplementedError(f"for {seq_len} tokens")
 
     def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
-        """Returns behind how many of its first blocks, whose keys are known, a sequence can start."""
+        """Returns how many of the leading cached blocks the sequence can reuse."""
         return self._checkpoints.num_resumable(sequence, blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:

@@ -36,7 +36,19 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Checkpoints by the block they are behind; none if `is_on` is False."""
+    """Prefix caching for models with states: a state cannot be cut, so it is kept where it may be
+    needed. None is kept if `is_on` is False.
+
+    Keys and values of a prefix are in its blocks, position by position. A recurrent state is that of
+    one position alone, so a request takes over only as much of a known prefix as ends at a checkpoint.
+    There are two in a prompt: behind its last full block, and behind the last block of the prefix that
+    was known when it came, where it departs from other prompts. So of several prompts that begin alike
+    the second leaves a checkpoint where the common part ends, and the third starts from there. A
+    checkpoint belongs to the block it is behind, and lives until that block is written again.
+
+    Both places as in SGLang's radix cache for such models (sgl-project/sglang#31181), and in
+    vllm-project/vllm#45238.
+    """
 
     def __init__(self, block_size: int, is_on: bool) -> None:
         self._block_size = block_size
@@ -47,15 +59,13 @@ class Checkpoints:
         return len(self._by_block)
 
     def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
-        """Returns behind how many of a known prefix's blocks the sequence can start."""
+        """Returns how many of the leading cached blocks the sequence can reuse."""
         for num in range(len(blocks), 0, -1):
             found = self._by_block.get(blocks[num - 1])
-            if found is not None and self._fits(found, sequence, num * self._block_size):
+            tokens = tuple(sequence.token_ids[: num * self._block_size])
+            if found is not None and found.token_ids == tokens:
                 return num
         return 0
-
-    def _fits(self, found: Checkpoint, sequence: Sequence, num_tokens: int) -> bool:
-        return found.token_ids == tuple(sequence.token_ids[:num_tokens])
 
     def places(self, row: Scheduled) -> Iterator[int]:
         """Yields how many tokens of the row's sequence are before each checkpoint within the row."""
@@ -76,6 +86,7 @@ class Checkpoints:
                 self._by_block.pop(block, None)
 
     def keep(self, sequence: Sequence, num_tokens: int, cache: Any, row: int) -> None:
+        """Copies one row of the cache: the state after the sequence's first tokens."""
         column, known = num_tokens // self._block_size - 1, sequence.known_blocks
         # Of equal blocks those that others find are the known ones.
         block = known[column] if column < len(known) else sequence.block_table[column]
@@ -84,10 +95,8 @@ class Checkpoints:
 
     def restored(self, sequence: Sequence, num_tokens: int) -> Any:
         """Returns a copy of the cache of the sequence's first tokens, which are taken over."""
-        return joined([(self._behind(sequence, num_tokens).cache, [0])])
-
-    def _behind(self, sequence: Sequence, num_tokens: int) -> Checkpoint:
-        return self._by_block[sequence.block_table[num_tokens // self._block_size - 1]]
+        block = sequence.block_table[num_tokens // self._block_size - 1]
+        return joined([(self._by_block[block].cache, [0])])
 
 
 # A layer that keeps nothing has a class of its own since transformers 5.23.
@@ -131,11 +140,7 @@ class RowCaches:
                 parts.append((group, [row]))
         if len(parts) == 1 and rows.sequences == parts[0][0].sequences:
             return parts[0][0].cache
-        return self.joined([(group.cache, places) for group, places in parts])
-
-    def joined(self, parts: list[tuple[Any, list[int]]]) -> Any:
-        """Returns a new cache of the given rows of the given caches, in order."""
-        return joined(parts)
+        return joined([(group.cache, places) for group, places in parts])
 
     def keep(self, rows: Rows, cache: Any) -> None:
         group = Group(rows.sequences, cache)
