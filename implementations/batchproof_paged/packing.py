@@ -121,7 +121,6 @@ class PackedLinears:
         layers = [] if pack is False else _packable(model)
         if pack is None and sum(each.weight.numel() for each in layers) < LEAST_SIZE:
             layers = []
-        self._head = model.get_output_embeddings()
         kept, self._copies = _LATEST.get(model, {}), dict[tuple[object, ...], PackedLinear]()
         for layer in layers:
             kernel = kernel_for(layer.weight.dtype)
@@ -129,7 +128,10 @@ class PackedLinears:
                 key = layer, id(layer.weight), kernel
                 self._copies[key] = kept.get(key) or PackedLinear(layer, kernel)
         _LATEST[model] = self._copies
-        self._selected: dict[tuple[int, ...], tuple[PackedLinear, ...]] = {}
+        self._used = {
+            num: tuple(each for each in self._copies.values() if num >= LEAST_ROWS[each.kernel])
+            for num in (1, 2)  # or more
+        }
 
     def follow(self, is_thorough: bool) -> None:
         """Copies changed weights again; see `PackedLinear.follow`."""
@@ -137,18 +139,12 @@ class PackedLinears:
             for each in self._copies.values():
                 each.follow(is_thorough)
 
-    def selected(self, num_tokens: int, num_sampled: int) -> tuple[PackedLinear, ...]:
-        """Returns the copies that a pass uses over so many tokens that samples so many rows."""
-        # Counts that gain alike share an entry: one row, a few, or more than gain.
-        pair = num_tokens, num_sampled
-        counts = tuple(MOST_ROWS + 1 if num > MOST_ROWS else min(num, 2) for num in pair)
-        if counts not in self._selected:
-            self._selected[counts] = tuple(
-                each
-                for each in self._copies.values()
-                if LEAST_ROWS[each.kernel] <= counts[each.layer is self._head] <= MOST_ROWS
-            )
-        return self._selected[counts]
+    def selected(self, num_tokens: int) -> tuple[PackedLinear, ...]:
+        """Returns the copies that a pass over so many tokens uses.
+
+        The head goes with the others: each set of copies has a trace of its own, so there are few.
+        """
+        return () if num_tokens > MOST_ROWS else self._used[min(num_tokens, 2)]
 
 
 def _packable(model: PreTrainedModel) -> list[Layer]:

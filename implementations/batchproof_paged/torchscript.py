@@ -158,7 +158,7 @@ class TracedForward:
     def __call__(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
         """Returns logits (S, vocab) as `forward` does."""
         self._linears.follow(is_thorough=False)
-        packed = self._linears.selected(tokens.shape[1], len(last))
+        packed = self._linears.selected(tokens.shape[1])
         trace = self._trace(packed)
         if trace is None:
             return self._forward(tokens, positions, last)
