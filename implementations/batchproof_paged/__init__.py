@@ -9,39 +9,36 @@ The life of a request in a model whose layers only attend (others: see `feeding`
    an equal prefix. If blocks run out, the youngest sequence gives its own back and waits again.
 3. `batch.RaggedBatch` turns the plan into arrays: all fed tokens in one row (1, T), their positions,
    and the slot of the cache each key goes to. There is no padding and no mask.
-4. `runner.launch` runs the model once over that row (`model_pass`). In place of its own attention
-   the model calls `attention`, and the *backend* stores the new keys and values and attends:
-   `lanes` on a CPU, where each sequence's cache is a slice; elsewhere `blocks`, through block tables,
-   with kernels in Triton or, without it, in torch. The head computes the sampled rows only.
+4. `runner.launch` runs the model once over that row. In place of its own attention the model calls
+   `attention`, and the *backend* stores the new keys and values and attends: `lanes` on a CPU, where
+   each sequence's cache is a slice; elsewhere `blocks`, through block tables, with kernels in Triton
+   or, without it, in torch. The head computes the sampled rows only.
 5. `scheduler.update` records the outcome: full blocks are published to the prefix cache, and finished
    sequences give back lane and blocks at once, so that the next step can use them.
 6. `engine.step` returns the events.
 
-    sequence, block_manager, scheduler, trace     policy: imports no torch
-    batch, rows                                   policy -> arrays
-    lanes | blocks (lane_rows, blank_blocks)      tensors: storage of keys and values
-    kernels, torch_kernels, triton_*, dense       their readers; masking reads a mask off them
-    attention, model_pass, runner, staging        the model, and transfers to and from the device
-    drafting, speculation                         who drafts, and which drafts are accepted
+    sequence, block_manager, scheduler            policy: imports no torch
+    rows, batch                                   policy -> arrays
+    lanes | blocks                                tensors: storage of keys and values
+    native | kernels: torch_kernels, triton_*     their readers; masking reads a mask off them
+    attention, runner, staging                    the model, and transfers to and from the device
+    speculation                                   who drafts, and which drafts are accepted
     feeding, declared                             which models are fed as a packed row, and how others
-    cached_runner, row_caches, checkpoints        models with states, or with an attention of their own
-    torchscript | compiled, fused_linears         fewer operators, and fewer kernels
-    graphs, layouts, capture                      steps without the host's work
-    stepping, engine                              a step, and what a client calls
-    stand_ins, fusing                             other forward passes of modules, in traces
-    packing, packing_choice, packing_memory       copies of weights in a faster layout, on a CPU
-    native, native_build                          our own kernels for a CPU, compiled where they run
-    tile_products, tile_kernels                   the same bits in every batch, on request
-    options, capabilities                         what can be switched, and what an engine can do then
+    cached_runner, row_caches                     models with states, or with an attention of their own
+    torchscript | compiled                        fewer operators, and fewer kernels
+    graphs                                        steps without the host's work
+    packing, native_build                         weights in a faster layout; kernels for this CPU
+    invariant                                     the same bits in every batch, on request
+    engine                                        a step, and what a client calls
+    options                                       what can be switched, and what an engine can do then
 
 What makes it fast: nothing is gathered and no mask is built; a mixed step serves decodes and prompts
 by separate kernels. On a CPU the forward pass is traced (`torchscript`), and decodes multiply and
-attend by kernels of our own (`native`). On CUDA a compiled stretch of layers serves as all of them
-(`compiled`), and products of the same rows are one (`fused_linears`); steps, including those with short
-prompts, are recorded as graphs (`graphs`); the pool is sized and all of this is made when the engine is
-built; and tokens are read one step late, while the device works on the next step. An EOS is read late
-as well: its sequence is fed once more, the surplus token is dropped, and the slot is filled a step
-later; the engine declares a `scheduling_delay` of 1.
+attend by kernels of our own (`native`). On CUDA one compiled layer serves as all of them
+(`compiled`); steps of decodes are recorded as graphs (`graphs`); the pool is sized and all of this is
+made when the engine is built; and tokens are read one step late, while the device works on the next
+step. An EOS is read late as well: its sequence is fed once more, the surplus token is dropped, and the
+slot is filled a step later; the engine declares a `scheduling_delay` of 1.
 """
 
 from __future__ import annotations
@@ -53,22 +50,12 @@ from transformers import PreTrainedModel
 
 from batchproof.api import Capability, Engine, EngineConfig, Limits
 from batchproof.errors import ConfigError
-from batchproof_paged import native
 from batchproof_paged.attention import Backend
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.engine import PagedEngine
 from batchproof_paged.feeding import options_for
 from batchproof_paged.lanes import LanePool
-from batchproof_paged.options import (
-    NATIVE,
-    NO_AUTOCAST,
-    PACKED,
-    SEPARATE,
-    STACKED,
-    TORCH,
-    PagedOptions,
-    keeps_prefixes,
-)
+from batchproof_paged.options import NO_AUTOCAST, PACKED, SEPARATE, STACKED, PagedOptions
 
 FEED_NOTES = {
     STACKED: "it carries states: decodes are one batch, prompts are fed by themselves",
@@ -81,23 +68,11 @@ def paged(
     model: PreTrainedModel,
     config: EngineConfig,
     *,
-    backend: str = "auto",
-    trace: bool | None = None,
-    graphs: bool | None = None,
-    overlap: bool | None = None,
-    compile: bool | str | None = None,
-    prepare: bool | None = None,
-    tune: bool = False,
-    linears: str = "auto",
-    decodes: str = "auto",
-    poison: float | None = None,
-    feed: str = "auto",
-    one_by_one: bool | None = None,
-    batch_invariant: bool = False,
     num_speculative_tokens: int | None = None,
     draft_agreement: float | None = None,
+    **given: object,
 ) -> Engine:
-    """Builds a paged engine with the options of `PagedOptions`; `num_speculative_tokens` and
+    """Builds a paged engine; `given` are fields of `PagedOptions`. `num_speculative_tokens` and
     `draft_agreement` take the place of those of `EngineConfig`, for benchmarks.
 
     Raises `UnsupportedModelError` for a model that it would serve wrongly, and `ConfigError` for
@@ -105,32 +80,13 @@ def paged(
     """
     if torch.is_autocast_enabled(model.device.type):
         raise ConfigError(NO_AUTOCAST)
-    asked = PagedOptions(
-        *(
-            backend,
-            trace,
-            graphs,
-            overlap,
-            compile,
-            prepare,
-            tune,
-            linears,
-            decodes,
-            poison,
-            feed,
-            one_by_one,
-        ),
-        batch_invariant,
-    )
-    if NATIVE in (linears, decodes) and model.dtype is not torch.float32:
-        raise ConfigError(f"engine 'paged': native kernels need float32; the model is in {model.dtype}")
     if num_speculative_tokens is not None or draft_agreement is not None:
         drafts = {"num_speculative_tokens": num_speculative_tokens, "draft_agreement": draft_agreement}
         config = replace(config, **drafts)  # type: ignore[arg-type]
-    options, notes = options_for(model, asked, build_unprobed)
+    options, notes = options_for(model, PagedOptions.of(given), build_unprobed)
     if options.feed != PACKED:
         notes = (FEED_NOTES[options.feed],)
-    if config.prefix_caching and not keeps_prefixes(options):
+    if config.prefix_caching and not options.keeps_prefixes:
         notes += ("prefix caching has no effect: what precedes a request is fed as one chunk",)
     engine = build_unprobed(model, config, options)
     if num_speculative_tokens and Capability.SPECULATION not in engine.capabilities:
@@ -143,37 +99,26 @@ def paged(
     return engine
 
 
-def build_unprobed(
-    model: PreTrainedModel,
-    config: EngineConfig,
-    options: PagedOptions,
-    engine_class: type[PagedEngine] = PagedEngine,
-    lane_pool_class: type[LanePool] = LanePool,
-    block_pool_class: type[BlockPool] = BlockPool,
-) -> PagedEngine:
+def build_unprobed(model: PreTrainedModel, config: EngineConfig, options: PagedOptions) -> PagedEngine:
     """Assembles the engine without a trial batch; `options` are resolved."""
     longest = Limits.of(model, config).max_model_len
     # No block needs to be larger than the longest sequence.
     config = replace(config, block_size=min(config.block_size, longest))
-    if not keeps_prefixes(options):
+    if not options.keeps_prefixes:
         config = replace(config, prefix_caching=False)
 
-    may_be_native = options.backend == "lanes" and options.decodes != TORCH
-    is_native = may_be_native and model.dtype is torch.float32 and native.works()
-
     def make_backend(num_lanes: int, num_blocks: int | None) -> Backend:
-        shape = (num_lanes, config.block_size, num_blocks, options.poison or 0.0)
         if options.backend == "lanes":
-            return lane_pool_class(*shape, is_native=is_native)
-        return block_pool_class(
-            *shape,
+            return LanePool(num_lanes, config.block_size, num_blocks)
+        num_columns = min(-(-longest // config.block_size), LONGEST_TABLE)
+        kernels = "triton" if options.backend == "triton" else "torch"
+        return BlockPool(
+            num_lanes,
+            config.block_size,
+            num_blocks,
             device=model.device,
-            kernels=_kernels(options),
-            num_columns=min(-(-longest // config.block_size), LONGEST_TABLE),
+            kernels="invariant" if options.batch_invariant else kernels,
+            num_columns=num_columns,
         )
 
-    return engine_class(model, config, make_backend, options)
-
-
-def _kernels(options: PagedOptions) -> str:
-    return "tile" if options.batch_invariant else options.backend if options.has_triton else "torch"
+    return PagedEngine(model, config, make_backend, options)

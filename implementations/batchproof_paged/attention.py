@@ -9,8 +9,8 @@ constant to a compiler, and one compiled layer could not serve all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +21,23 @@ from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from batchproof.errors import UnsupportedModelError
 from batchproof_paged.batch import RaggedBatch
+
+
+class StandIns(AbstractContextManager[None]):
+    """A context, which may be entered again, in which functions stand for the `forward` of modules."""
+
+    def __init__(self, pairs: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> None:
+        self._pairs = tuple(pairs)
+
+    def __enter__(self) -> None:
+        # In the instance's dictionary, which takes precedence: the class is shared with other models.
+        for module, forward in self._pairs:
+            module.__dict__["forward"] = forward
+
+    def __exit__(self, *_: object) -> None:
+        for module, _forward in self._pairs:
+            del module.__dict__["forward"]
+
 
 NAME = "batchproof_paged"
 
@@ -38,9 +55,7 @@ class AttentionForm:
 class Backend(Protocol):
     """Stores keys and values of all running sequences, with the kernels that read them."""
 
-    def begin(self, batch: RaggedBatch) -> None:
-        """Prepares a step, once before the forward pass."""
-        ...
+    def begin(self, batch: RaggedBatch) -> None: ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
@@ -51,10 +66,6 @@ class Backend(Protocol):
         `query` is (T, num_heads, qk_dim), `key` (T, num_kv_heads, qk_dim), `value` (T, num_kv_heads,
         v_dim), packed as in the batch; returns (T, num_heads, v_dim).
         """
-        ...
-
-    def poison(self, block_ids: Sequence[int], value: float) -> None:
-        """Fills free blocks, which must never be read, with `value`."""
         ...
 
     @property
@@ -139,7 +150,6 @@ def _attention(
     s_aux: Tensor | None = None,
     **unknown: Any,  # noqa: ARG001 - meant for other attention functions
 ) -> tuple[Tensor, None]:
-    """The function that transformers calls; shapes as for `_attend`."""
     if attention_mask is not None:
         raise UnsupportedModelError("it builds an attention mask of its own")
     if scaling is None:

@@ -31,7 +31,6 @@ class RaggedBatch:
     sampled_rows: Ints  # (S,) rows a token is chosen for, ascending
     scored_rows: tuple[int, ...] = ()  # all of whose tokens' logits are read, for logprobs of prompts
     has_drafts: bool = False  # tokens are chosen behind more than the last token of a row
-    is_advanced: bool = False  # it is the batch before, each of whose rows is one token further
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -81,32 +80,7 @@ class RaggedBatch:
         return slots
 
     @classmethod
-    def of(cls, planned: Rows, before: RaggedBatch | None = None) -> RaggedBatch:
-        """`before`: the batch of the step before. Mostly this one is that one, advanced."""
-        if before is not None and planned.advance(before.planned):
-            return before._advanced(planned)
-        return cls._packed(planned)
-
-    def _advanced(self, planned: Rows) -> RaggedBatch:
-        """What `_packed` would make of the plan, given that its rows advance."""
-        sequences, lens = self.scheduled.sequences, self.seq_lens
-        return RaggedBatch(
-            planned=planned,
-            scheduled=Rows.decodes(sequences, lens.tolist()),
-            num_decodes=self.num_decodes,
-            token_ids=np.array([sequence.token_ids[-1] for sequence in sequences], dtype=np.int64),
-            position_ids=lens,
-            context_lens=lens,
-            query_lens=self.query_lens,
-            seq_lens=lens + 1,
-            cu_seqlens_q=self.cu_seqlens_q,
-            lanes=self.lanes,
-            sampled_rows=self.sampled_rows,
-            is_advanced=True,
-        )
-
-    @classmethod
-    def _packed(cls, planned: Rows) -> RaggedBatch:
+    def of(cls, planned: Rows) -> RaggedBatch:
         rows = _in_order(planned)
         num_rows, num_decodes = len(rows), rows.query_lens.count(1)
         query_lens = np.array(rows.query_lens, dtype=np.int64)
@@ -138,7 +112,7 @@ def _in_order(rows: Rows) -> Rows:
     """Decodes by lane, then the others as they were."""
     pairs = zip(rows.sequences, rows.query_lens, strict=True)
     places = [sequence.lane if query_len == 1 else sys.maxsize for sequence, query_len in pairs]
-    if places == sorted(places):  # mostly they are: whoever came first has the lowest
+    if places == sorted(places):  # mostly they are: the first to come has the lowest
         return rows
     return rows.picked(sorted(range(len(places)), key=places.__getitem__))
 

@@ -27,11 +27,56 @@ Paging: Kwon et al., "PagedAttention", SOSP 2023.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from math import ceil
 
-from batchproof_paged.blank_blocks import BlankBlocks
 from batchproof_paged.sequence import Sequence
+
+
+class BlankBlocks:
+    """A set of block ids from which one can be taken by choice, or the highest (else the lowest).
+
+    The result depends only on the content of the set, not on the order of insertion, so an engine's
+    past cannot affect its output. Each operation is O(log n); an id that was removed by choice stays in
+    the heap until it reaches the top.
+    """
+
+    def __init__(self, is_highest_first: bool) -> None:
+        self._sign = -1 if is_highest_first else 1
+        self._blocks: set[int] = set()
+        self._heap: list[int] = []
+        self._in_heap: set[int] = set()  # so that an id is in the heap only once
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._blocks
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def add(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._blocks.add(block)
+            if block not in self._in_heap:
+                self._in_heap.add(block)
+                heappush(self._heap, self._sign * block)
+
+    def remove(self, block: int) -> None:
+        self._blocks.remove(block)
+
+    def pop(self) -> int:
+        """Removes and returns the highest (else the lowest) block. Raises `IndexError` if the set is
+        empty."""
+        while True:
+            block = self._sign * heappop(self._heap)
+            self._in_heap.remove(block)
+            if block in self._blocks:
+                self._blocks.remove(block)
+                return block
+
 
 ROOT = 0  # the content id of "nothing before it"
 
@@ -68,7 +113,6 @@ class BlockManager:
         return None if self._limit is None else self._limit - len(self._num_users)
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Returns how many blocks hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
     def can_hold(self, sequence: Sequence, num_tokens: int, hits: tuple[int, ...] = ()) -> bool:
@@ -134,8 +178,8 @@ class BlockManager:
             sequence.content_id = self._published[key][1]
             sequence.num_published_blocks += 1
 
-    def release(self, sequence: Sequence) -> list[int]:
-        """Takes back all blocks of a sequence and returns those that are blank now."""
+    def release(self, sequence: Sequence) -> None:
+        """Takes back all blocks of a sequence."""
         blank = []
         for block in reversed(sequence.block_table):  # so that the tail is evicted first
             self._num_users[block] -= 1
@@ -151,7 +195,6 @@ class BlockManager:
         sequence.num_computed_tokens = sequence.num_published_blocks = 0
         sequence.num_cached_tokens = 0
         sequence.content_id = ROOT
-        return blank
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Raises `AssertionError` unless every block is in exactly one state, consistently with the

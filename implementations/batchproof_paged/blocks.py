@@ -12,8 +12,6 @@ trash block, which no sequence owns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -66,7 +64,6 @@ class BlockPool:
         # What each lane's row holds: the first so many blocks of this very list.
         self._known: list[tuple[list[int], int]] = [([], 0)] * num_lanes
         self._layers: dict[int, LayerCache] = {}
-        self._asks: dict[int, tuple[int, AttentionForm]] = {}  # of each layer: its heads, and how
         self._rows: StepRows
 
     @property
@@ -76,13 +73,6 @@ class BlockPool:
     @property
     def trash_lane(self) -> int:
         return self._num_lanes
-
-    @torch.inference_mode()
-    def poison(self, block_ids: Seq[int], value: float) -> None:
-        stored = [block + 1 for block in block_ids if block + 1 < self._capacity]
-        for layer in self._layers.values():
-            layer.keys[stored] = value
-            layer.values[stored] = value
 
     @torch.inference_mode()
     def begin(self, batch: RaggedBatch) -> None:
@@ -105,7 +95,6 @@ class BlockPool:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
         if layer not in self._layers:
-            self._asks[layer] = query.shape[1], form
             self._allocate(layer, key, value)
         cache, rows = self._layers[layer], self._rows
         out = query.new_empty(*query.shape[:2], value.shape[2])
@@ -128,12 +117,6 @@ class BlockPool:
         if self._capacity < min(wanted, fitting):
             self._grow(min(wanted, fitting))
 
-    @torch.inference_mode()
-    def tune(self, seq_len: int) -> None:
-        """See `Kernels.tune`; for sequences in all lanes."""
-        for layer, cache in self._layers.items():
-            self._kernels.tune(cache, *self._asks[layer], self._num_lanes, seq_len)
-
     # For captured steps, which bring tensors of their own:
 
     @torch.inference_mode()
@@ -152,7 +135,6 @@ class BlockPool:
         return self._kernels.graph_columns(self._num_columns(seq_len), self._tables.shape[1])
 
     def padding_rows(self, num_rows: int) -> StepRows:
-        """Rows without a sequence."""
         zeros = self._tables.new_zeros(num_rows, dtype=torch.int64)
         return StepRows(DecodeRows(zeros + self.trash_lane, zeros, 1), None)
 
@@ -167,20 +149,14 @@ class BlockPool:
         """Cells of the flattened tables, and the stored blocks they should hold: what is not there yet.
 
         A table that a sequence goes on with gets its new end. Any other is a newcomer's, and written
-        anew: what is left behind its end is never read. In a batch that is advanced there are none, and
-        the tables of those that open a block have grown.
+        whole: what is left behind its end is never read.
         """
-        lanes = batch.lanes
-        sequences = batch.scheduled.sequences
-        if batch.is_advanced:
-            rows = (batch.context_lens % self._block_size == 0).nonzero()[0]
-            lanes, sequences = lanes[rows], [sequences[row] for row in rows.tolist()]
-        tables = [sequence.block_table for sequence in sequences]
+        tables = [sequence.block_table for sequence in batch.scheduled.sequences]
         self._reserve_columns(max(map(len, tables), default=0))
         width = self._tables.shape[1]
         cells: list[int] = []
         blocks: list[int] = []
-        for lane, table in zip(lanes.tolist(), tables, strict=True):
+        for lane, table in zip(batch.lanes.tolist(), tables, strict=True):
             known, first = self._known[lane]
             if known is not table:
                 first = 0
@@ -205,7 +181,6 @@ class BlockPool:
         self.generation += 1
 
     def _reserve_blocks(self, highest: int) -> None:
-        """Have room for block `highest`."""
         if highest + 1 < self._capacity:
             return
         assert not self._is_fixed, f"block {highest} is beyond the pool's {self._capacity - 1} blocks"
@@ -237,7 +212,6 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _spans(batch: RaggedBatch) -> tuple[Span, ...]:
-    """Of the prefill rows."""
     columns = (batch.lanes, batch.cu_seqlens_q[:-1], batch.query_lens, batch.context_lens)
     rows = zip(*(each[batch.num_decodes :].tolist() for each in columns), strict=True)
     return tuple(Span(*row) for row in rows)

@@ -25,9 +25,8 @@ from batchproof.api import EngineConfig
 from batchproof_engines.model_support import cache_parameter, counts_from_zero
 from batchproof_paged.attention import Attached, Backend, passing_to
 from batchproof_paged.batch import RaggedBatch
-from batchproof_paged.checkpoints import Checkpoints
 from batchproof_paged.options import STACKED, PagedOptions
-from batchproof_paged.row_caches import OurKeys, RowCaches, states_beside_our_keys
+from batchproof_paged.row_caches import Checkpoints, OurKeys, RowCaches, states_beside_our_keys
 from batchproof_paged.rows import Rows, Scheduled
 from batchproof_paged.runner import Flight
 from batchproof_paged.sequence import Sequence
@@ -36,9 +35,6 @@ from batchproof_paged.staging import current
 
 class CachedRunner:
     """Has the methods of `ModelRunner` that the engine calls."""
-
-    caches_class = RowCaches
-    checkpoints_class = Checkpoints
 
     def __init__(
         self, model: PreTrainedModel, backend: Backend, config: EngineConfig, options: PagedOptions
@@ -55,9 +51,9 @@ class CachedRunner:
         taken = inspect.signature(model.forward).parameters
         self._fixed = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._cache_name = str(cache_parameter(model))
-        self._caches = self.caches_class()
+        self._caches = RowCaches()
         self._scored: dict[str, list[Tensor]] = {}  # logits of prompts in this step, by request
-        self._checkpoints = self.checkpoints_class(config.block_size, config.prefix_caching)
+        self._checkpoints = Checkpoints(config.block_size, config.prefix_caching)
 
     def begin_run(self) -> None:
         """Has nothing to prepare for a step none of whose rows were in the step before."""
@@ -67,11 +63,10 @@ class CachedRunner:
         raise NotImplementedError(f"for {seq_len} tokens")
 
     def num_resumable(self, sequence: Sequence, blocks: tuple[int, ...]) -> int:
-        """Returns behind how many of its first blocks, whose keys are known, a sequence can start."""
+        """Returns how many of the leading cached blocks the sequence can reuse."""
         return self._checkpoints.num_resumable(sequence, blocks)
 
     def launch(self, batch: RaggedBatch) -> Flight:
-        """Runs all passes of a step."""
         self._scored.clear()
         self._caches.forget_ended()
         self._checkpoints.forget_overwritten(batch.scheduled)
@@ -130,7 +125,6 @@ class CachedRunner:
         return [rows.picked(places) for places in groups.values()]
 
     def _kind(self, row: Scheduled) -> Hashable:
-        """Returns what rows have in common that are fed together."""
         if not self._has_our_keys:
             return row.sequence.lane
         return row.query_len, bool(row.context_len)

@@ -1,72 +1,39 @@
-"""A few decoder layers compiled for all: fuses what a layer launches besides GEMMs and attention.
+"""One decoder layer compiled for all: fuses what a layer launches besides GEMMs and attention.
 
 A model of N equal layers that is compiled whole is compiled N times over, which takes minutes and
 exceeds the limit of recompilations. Its layers are of one class whose weights are arguments to the
-compiler, so a stretch of a few of them is compiled once, for any number of tokens above one, and serves
-as all stretches. What lies between two layers of a stretch is fused as well: the sum that ends one and
-the norm that begins the next. Attention remains one of our operators within it, and counts the layers
-by itself.
+compiler, so one is compiled once, for any number of tokens above one, and serves as all. Attention
+remains one of our operators within it, and counts the layers by itself.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule, Node
-from torch.nn.functional import linear
+from torch import nn
 from transformers import PreTrainedModel
 
 from batchproof.errors import ConfigError
-from batchproof_paged.attention import Attached
-from batchproof_paged.stand_ins import StandIns
+from batchproof_paged.attention import StandIns
 
-LARGE = 1e8  # weights, from which on a kernel less is worth longer compilation
-STRETCHES = 4, 3, 2, 1  # layers: each more saves less and takes as long to compile
+LARGE = 1e8  # weights, from which on a pass of one token is worth code of its own
 AROUND = "Norm", "RotaryEmbedding"  # ends of names
-# Of inductor: queries and keys are rotated by one kernel; and kernels start as those before them end.
-SETTINGS, WITH_PDL = {"combo_kernels": True}, {"triton.enable_pdl": True}
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a layer, behind the hidden states
+SETTINGS = {"combo_kernels": True}  # of inductor: queries and keys are rotated by one kernel
 Forward = Callable[..., Any]
 Compiler = Callable[..., Any]  # of a graph, given examples of its inputs
 
 # Kept as long as the model lives: engines are built often.
-_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[object, StandIns]] = WeakKeyDictionary()
+_COMPILED: WeakKeyDictionary[PreTrainedModel, dict[str, StandIns]] = WeakKeyDictionary()
 
 
-class _Stretch:
-    """Layers that run as one when the last of them is called."""
-
-    def __init__(self, layers: Sequence[nn.Module], run: Forward) -> None:
-        self._layers, self._run = tuple(layers), run
-        self._put_off: list[Arguments] = []
-
-    def stand_ins(self) -> Iterator[tuple[nn.Module, Forward]]:
-        """Yields each layer with what stands for its forward pass."""
-        *first, last = self._layers
-        yield from ((each, partial(self._later, index)) for index, each in enumerate(first))
-        yield last, self._now
-
-    def _later(self, index: int, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self._put_off[index:] = [(args, kwargs)]  # a pass that failed may have left some
-        return hidden
-
-    def _now(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        calls = *self._put_off, (args, kwargs)
-        self._put_off.clear()
-        return self._run(self._layers, hidden, calls)
-
-
-def compiled_layers(model: PreTrainedModel, backend: str, pdl: bool = False) -> StandIns:
-    """Returns a context in which the layers of a model run compiled, with `pdl` as programmatic
-    dependents.
+def compiled_layers(model: PreTrainedModel, backend: str) -> StandIns:
+    """Returns a context in which the layers of a model run compiled.
 
     Raises `ConfigError` for a model without a uniform list of layers.
     """
@@ -77,10 +44,9 @@ def compiled_layers(model: PreTrainedModel, backend: str, pdl: bool = False) -> 
             f"as long as num_hidden_layers; {type(model).__name__} has none"
         )
     known = _COMPILED.setdefault(model, {})
-    if (backend, pdl) not in known:
-        compile_quietly = _quiet(backend, pdl)
-        known[backend, pdl] = StandIns(_stand_ins(model, layers, compile_quietly))
-    return known[backend, pdl]
+    if backend not in known:
+        known[backend] = StandIns(_stand_ins(model, layers, _quiet(backend)))
+    return known[backend]
 
 
 def _stand_ins(
@@ -88,61 +54,21 @@ def _stand_ins(
 ) -> Iterator[tuple[nn.Module, Forward]]:
     for each in _around(model, layers):
         yield each, _compiled(type(each).forward, backend).__get__(each)
-    if not _are_chained(model, layers):
-        forward = _compiled(type(layers[0]).forward, backend)
-        yield from ((each, forward.__get__(each)) for each in layers)
-        return
-    run = _compiled(_run_stretch, backend)
-    sizes = STRETCHES if is_large(model) else STRETCHES[-2:]
-    size = next(each for each in sizes if len(layers) % each == 0)
-    for first in range(0, len(layers), size):
-        yield from _Stretch(layers[first : first + size], run).stand_ins()
+    forward = _compiled(type(layers[0]).forward, backend)
+    yield from ((each, forward.__get__(each)) for each in layers)
 
 
 def _around(model: PreTrainedModel, layers: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """Yields what launches several operators beside the layers: the last norm, the rotary embedding."""
+    """Yields the layers' neighbours that launch several operators: last norm and rotary embedding."""
     name = next(name for name, each in model.named_modules() if each is layers[0])
     parent = model.get_submodule(".".join(name.split(".")[:-2]))
     yield from (each for each in parent.children() if type(each).__name__.endswith(AROUND))
 
 
-def _run_stretch(layers: Sequence[nn.Module], hidden: Tensor, calls: Sequence[Arguments]) -> Any:
-    for layer, (args, kwargs) in zip(layers, calls, strict=True):
-        hidden = type(layer).forward(layer, hidden, *args, **kwargs)
-    return hidden
-
-
-@torch.inference_mode()
-def _are_chained(model: PreTrainedModel, layers: Sequence[nn.Module]) -> bool:
-    """Returns whether the model hands each layer, as the first argument, what the one before returned,
-    and nothing but that tensor."""
-    before: list[Tensor] = []
-    is_chained = True
-
-    def step(*args: Any, **_: Any) -> Any:
-        nonlocal is_chained
-        is_chained &= bool(args) and (not before or args[0] is before[-1])
-        before.append(args[0].clone() if args else torch.empty(0))
-        return before[-1]
-
-    tokens = torch.arange(2, device=model.device)[None]
-    try:
-        with Attached(model), StandIns((each, step) for each in layers):
-            model(input_ids=tokens, position_ids=tokens, use_cache=False)
-    except Exception:  # it expects more of a layer than one tensor
-        return False
-    return is_chained and len(before) == len(layers)
-
-
-def is_large(model: PreTrainedModel) -> bool:
-    """Returns whether a model runs long enough to be compiled for long."""
-    return model.num_parameters() >= LARGE
-
-
 def least_tokens(model: PreTrainedModel) -> int:
     """Returns how many tokens the smallest compiled pass has: the compiler makes code for one apart,
     and a small model's single token is padded instead."""
-    return 1 if is_large(model) else 2
+    return 1 if model.num_parameters() >= LARGE else 2
 
 
 def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
@@ -157,39 +83,22 @@ def uniform_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 def _compiled(forward: Any, backend: Compiler) -> Forward:
     # Each model gets a code object of its own: the compiler limits recompilations by code object, and
     # those of another model must not count.
-    own = FunctionType(
-        forward.__code__.replace(),
-        forward.__globals__,
-        forward.__name__,
-        forward.__defaults__,
-        forward.__closure__,
-    )
+    code, names = forward.__code__.replace(), forward.__globals__
+    own = FunctionType(code, names, forward.__name__, forward.__defaults__, forward.__closure__)
     own.__kwdefaults__ = forward.__kwdefaults__
     compiled: Forward = torch.compile(own, dynamic=True, backend=backend)
     return compiled
 
 
-def _quiet(backend: str, pdl: bool) -> Compiler:
+def _quiet(backend: str) -> Compiler:
     """Returns the backend of that name without its warnings: advice such as to allow TF32 does not
     apply."""
     compiler = torch._dynamo.lookup_backend(backend)
-    settings = import_module("torch._inductor.config").patch(SETTINGS | (WITH_PDL if pdl else {}))
+    settings = import_module("torch._inductor.config").patch(SETTINGS)
 
-    def compile_quietly(graph: GraphModule, examples: Any, **options: Any) -> Any:
+    def compile_quietly(*graph: Any, **options: Any) -> Any:
         with warnings.catch_warnings(), settings:
             warnings.simplefilter("ignore")
-            return compiler(_with_products_once(graph), examples, **options)
+            return compiler(*graph, **options)
 
     return compile_quietly
-
-
-def _with_products_once(traced: GraphModule) -> GraphModule:
-    """Computes products of the same rows with the same weight but once: see `fused_linears`."""
-    known: dict[object, Node] = {}
-    for node in traced.graph.find_nodes(op="call_function", target=linear):
-        first = known.setdefault((node.args, *node.kwargs.items()), node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            traced.graph.erase_node(node)
-    traced.recompile()
-    return traced

@@ -1,53 +1,132 @@
-"""What a client of the engine calls."""
+"""What a client of the engine calls, and what a step does: schedule, run, update."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from batchproof.api import (
+    Capability,
     Completion,
+    EngineConfig,
     FinishReason,
+    Limits,
     Request,
     RowRecord,
     StepRecord,
     TokenEvent,
     duplicate_id,
 )
-from batchproof_paged.masking import seen_by
-from batchproof_paged.rows import Rows
-from batchproof_paged.sequence import Sequence
+from batchproof.errors import ConfigError
+from batchproof_engines.model_support import sliding_window
+from batchproof_engines.sampler import SampledRow, Sampler
+from batchproof_paged.attention import Backend
+from batchproof_paged.batch import RaggedBatch
+from batchproof_paged.cached_runner import CachedRunner
+from batchproof_paged.masking import visible_to
+from batchproof_paged.options import INVARIANCE, NO_AUTOCAST, PACKED, PagedOptions
+from batchproof_paged.rows import Columns, Rows, TraceLog
+from batchproof_paged.runner import Flight, ModelRunner
+from batchproof_paged.scheduler import Scheduler, SchedulerOutput
+from batchproof_paged.sequence import PENDING, Sequence
+from batchproof_paged.speculation import Drafter, ModelDrafter, NgramDrafter, Speculator
 from batchproof_paged.staging import current
-from batchproof_paged.stepping import Landed, Stepper
 
-__all__ = ["Landed", "PagedEngine"]
+# Events, and the logits (vocab,) of each, if they are wanted.
+Landed = tuple[list[TokenEvent], list[Tensor]]
+MakeBackend = Callable[[int, int | None], Backend]  # (num_lanes, num_blocks)
+
+# `TokenEvent._make` without a call of Python for each row, which takes as long as all else of it.
+_event: Callable[[tuple[object, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
 
 
-class PagedEngine(Stepper):
-    """The life of a request is told in the package's docstring. `options` are resolved."""
+class Launched(NamedTuple):
+    """A step given to the device."""
+
+    planned: Rows  # with their drafts
+    rows: Rows  # in the order of the batch, without rejected drafts
+    flight: Flight
+    last: list[int] | None  # (S,) place in the flight of each sampled row's last token; None: each
+
+
+class PagedEngine:
+    """Its package's docstring follows a request through it. `options` are resolved."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: EngineConfig,
+        make_backend: MakeBackend,
+        options: PagedOptions,
+    ) -> None:
+        self.capabilities = options.capabilities
+        self.invariance = INVARIANCE if options.batch_invariant else {}
+        self.notes: tuple[str, ...] = ()  # what a verdict should say of the engine besides
+        self._sampler = Sampler()
+        self._config = config
+        self._window = sliding_window(model)
+        self._device = model.device
+        self._make_backend = make_backend
+        self._backend = make_backend(config.max_num_seqs, config.num_blocks)
+        runner_class = ModelRunner if options.feed == PACKED else CachedRunner
+        self._runner = runner_class(model, self._backend, config, options)
+        limits, has_lanes = Limits.of(model, config), options.backend == "lanes"
+        self._scheduler = Scheduler(limits, config, has_lanes, self._runner.num_resumable)
+        self._overlaps = bool(options.overlap)
+        self._speculator: Speculator | None = None
+        if config.num_speculative_tokens and Capability.SPECULATION in self.capabilities:
+            drafter = self._drafter(config.draft_model(model), options)
+            self._speculator = Speculator(drafter, config.num_speculative_tokens)
+        self._in_flight: Flight | None = None  # its tokens have not been read
+        self._undelivered: list[TokenEvent] = []  # of requests that ended outside a step
+        self._trace = TraceLog()
+        if options.prepare:
+            self._runner.prepare(limits.max_model_len)
+
+    def _drafter(self, draft: PreTrainedModel | None, options: PagedOptions) -> Drafter:
+        if draft is None:
+            return NgramDrafter()
+        config = self._config
+        backend = self._make_backend(config.max_num_seqs, config.num_blocks)
+        return ModelDrafter(ModelRunner(draft, backend, replace(config, return_logits=False), options))
+
+    # ---- what a client calls ---------------------------------------------------------------------
 
     @property
     def scheduling_delay(self) -> int:
         """Steps between the EOS of a sequence and the one that knows of it."""
         return int(self._overlaps)
 
+    @property
+    def trace(self) -> Seq[StepRecord]:
+        return self._trace
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(
+            self._scheduler.waiting
+            or self._scheduler.running
+            or self._undelivered
+            or self._in_flight is not None
+        )
+
     def step(self) -> list[TokenEvent]:
-        events = self._run_step()[0]
+        events = self._step()[0]
         undelivered, self._undelivered = self._undelivered, []
         return undelivered + events
-
-    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
-        with current(self._device):
-            return seen_by(
-                self._make_backend, rows, self._config.block_size, self._window, self._device
-            )
 
     def add(self, request: Request) -> None:
         if self._is_live(request.request_id):
             raise ValueError(duplicate_id(request.request_id))
-        # That one of this id was aborted need not be told, and would be taken for this one's end.
+        # Drop a pending ABORTED event of an earlier request with this id: the client would take it for
+        # the new one's.
         self._undelivered = [e for e in self._undelivered if e.request_id != request.request_id]
         refusal = self._refusal(request)
         if refusal is None:
@@ -55,13 +134,47 @@ class PagedEngine(Stepper):
         else:
             self._undelivered.append(TokenEvent.refused(request.request_id, refusal))
 
+    def abort(self, request_id: str) -> None:
+        was_live = self._scheduler.abort(request_id)
+        for sequence in self._flying(request_id):  # done, but its last token has not been delivered
+            sequence.finish_reason = FinishReason.ABORTED
+            was_live = True
+        if was_live:
+            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
+
+    def generate(self, requests: Seq[Request]) -> list[Completion]:
+        if self.has_unfinished:
+            raise RuntimeError("generate was called while requests given by add are unfinished")
+        answers: list[Sequence | str] = []  # a sequence, or why it was refused
+        try:
+            for request in requests:
+                answers.append(self._refusal(request) or self._scheduler.add(request))
+            logits = self._run_all()
+        except BaseException:  # the next call must not meet what is left of this one
+            for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
+                self._scheduler.abort(sequence.request_id)
+            self._in_flight = None
+            raise
+        return [
+            Completion.refused(request.request_id, answer)
+            if isinstance(answer, str)
+            else _completion(answer, logits.get(answer.request_id))
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def attention_mask(self, rows: Seq[RowRecord]) -> Tensor:
+        with current(self._device):
+            return visible_to(
+                self._make_backend, rows, self._config.block_size, self._window, self._device
+            )
+
     def _refusal(self, request: Request) -> str | None:
         if self._overlaps and request.sampling is not None:
             return f"sampling is {request.sampling}, but needs the option overlap=false"
         return self._scheduler.refusal(request)
 
     def _is_live(self, request_id: str) -> bool:
-        """From the caller's side: one whose last token or refusal was not delivered yet is."""
+        """From the caller's side: a request is live until its last token or refusal is delivered."""
         is_refused = any(
             event.request_id == request_id and event.finish_reason is FinishReason.ERROR
             for event in self._undelivered
@@ -74,61 +187,120 @@ class PagedEngine(Stepper):
         pairs = zip(rows.sequences, rows.seq_lens, strict=True)
         return [each for each, end in pairs if each.request_id == request_id and each.awaits(end)]
 
-    def abort(self, request_id: str) -> None:
-        was_live = self._scheduler.abort(request_id)
-        for sequence in self._flying(request_id):  # done, but its last token has not been delivered
-            sequence.finish_reason = FinishReason.ABORTED
-            was_live = True
-        if was_live:
-            self._undelivered.append(TokenEvent(request_id, None, FinishReason.ABORTED))
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(
-            self._scheduler.waiting
-            or self._scheduler.running
-            or self._undelivered
-            or self._in_flight is not None
-        )
-
-    @property
-    def trace(self) -> Seq[StepRecord]:
-        return self._trace
-
-    def generate(self, requests: Seq[Request]) -> list[Completion]:
-        self._require_idle()
-        answers: list[Sequence | str] = []  # a sequence, or why it was refused
-        try:
-            for request in requests:
-                answers.append(self._refusal(request) or self._scheduler.add(request))
-            logits = self._run_all()
-        except BaseException:  # whoever asks next shall not meet what is left of it
-            self._forget_all()
-            raise
-        return [
-            Completion.refused(request.request_id, answer)
-            if isinstance(answer, str)
-            else _completion(answer, logits.get(answer.request_id))
-            for request, answer in zip(requests, answers, strict=True)
-        ]
-
     def _run_all(self) -> dict[str, list[Tensor]]:
-        """Until all is finished. Returns the logits, if any, of each request's tokens."""
+        """Steps until all is finished. Returns the logits, if any, of each request's tokens."""
         logits: dict[str, list[Tensor]] = {}
         while self.has_unfinished:
-            events, of_step = self._run_step()
+            events, of_step = self._step()
             for event, row in zip(events, of_step, strict=False):
                 logits.setdefault(event.request_id, []).append(row)
         return logits
 
-    def _forget_all(self) -> None:
-        for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
-            self._scheduler.abort(sequence.request_id)
-        self._in_flight = None
+    # ---- a step ----------------------------------------------------------------------------------
 
-    def _require_idle(self) -> None:
-        if self.has_unfinished:
-            raise RuntimeError("generate was called while requests given by add are unfinished")
+    def _step(self) -> Landed:
+        """Returns the tokens read in this step: its own, or those of the step before. Raises
+        `ConfigError` inside `torch.autocast`."""
+        if torch.is_autocast_enabled(self._device.type):
+            raise ConfigError(NO_AUTOCAST)
+        plan = self._scheduler.schedule()
+        if not plan.scheduled:
+            return self._land()
+        return self._update(plan, self._run(plan))
+
+    def _run(self, plan: SchedulerOutput) -> Launched:
+        """Feeds the plan's rows, with drafts if the engine speculates, and chooses their tokens."""
+        if len(plan.admitted) == len(plan.scheduled):
+            self._runner.begin_run()
+        planned, last = plan.scheduled, None
+        try:
+            if self._speculator is not None:
+                planned = self._speculator.drafted(planned, self._scheduler)
+            batch = RaggedBatch.of(planned)
+            flight, rows = self._runner.launch(batch), batch.scheduled
+            if flight.scored is not None:
+                self._score_prompts(batch, flight.scored)
+            if self._speculator is not None:
+                flight, rows, last = self._speculator.verified(batch, flight)
+            return Launched(planned, rows, self._sampled(flight), last)
+        except BaseException:
+            if isinstance(self._runner, CachedRunner):  # a state is changed in place
+                self._scheduler.preempt_all()
+            raise
+
+    def _update(self, plan: SchedulerOutput, launched: Launched) -> Landed:
+        """Records what the step has done, and reads tokens: those of the step before, while the device
+        is busy with this one, or this one's."""
+        planned, rows, flight, last = launched
+        landed = self._land()
+        token_ids = [PENDING] * len(flight.sampled) if self._overlaps else flight.land()
+        if last is not None:
+            token_ids = [token_ids[place] for place in last]
+        done = self._scheduler.update(rows, token_ids)
+        self._record(plan, planned, done)
+        if not done or any(map(Sequence.awaits, flight.sampled.sequences, flight.sampled.seq_lens)):
+            self._in_flight = flight
+        return landed if self._overlaps else self._land()
+
+    def _score_prompts(self, batch: RaggedBatch, scored: Tensor) -> None:
+        """Notes the logprobs of prompt tokens that the logits `scored` (P, vocab) predict."""
+        rows = batch.scheduled.picked(batch.scored_rows)
+        for row, logits in zip(rows, scored.split(rows.query_lens), strict=True):
+            known, request = row.sequence.prompt_logprobs, row.sequence.request
+            self._sampler.score_prompt(known, request, row.context_len, logits)
+
+    def _sampled(self, flight: Flight) -> Flight:
+        """Chooses again where a request says how, and notes its logprobs."""
+        sequences = flight.sampled.sequences
+        if not any(sequence.request.sampling for sequence in sequences):
+            return flight
+        assert flight.logits is not None, "an engine that reads its tokens late refuses such requests"
+        rows = [SampledRow(each.request, each.output_token_ids) for each in sequences]
+        choices = self._sampler.choose(flight.logits, rows)
+        for sequence, choice in zip(sequences, choices, strict=True):
+            if choice.logprobs is not None:
+                sequence.logprobs.append(choice.logprobs)
+        token_ids = [choice.token_id for choice in choices]
+        return replace(flight, land=lambda: token_ids)
+
+    def _land(self) -> Landed:
+        """Reads the tokens in flight and puts them in the place of those that stand for them."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
+            return [], []
+        events: list[TokenEvent] = []
+        logits: list[Tensor] = []
+        rows = flight.sampled
+        places = zip(rows.sequences, rows.seq_lens, flight.land(), strict=True)
+        for place, (sequence, index, token_id) in enumerate(places):
+            if not sequence.awaits(index):
+                continue
+            was_running = sequence.finish_reason is None
+            if sequence.reveal(index, token_id) and was_running:
+                self._scheduler.stop(sequence)
+            logprobs = sequence.logprobs[-1] if sequence.logprobs else None
+            name = sequence.request.request_id
+            reason = sequence.finish_reason if index == sequence.num_tokens - 1 else None
+            events.append(_event((name, token_id, reason, None, logprobs)))
+            if flight.logits is not None and self._config.return_logits:
+                logits.append(flight.logits[place].float())
+        return events, logits
+
+    def _record(self, plan: SchedulerOutput, rows: Rows, done: list[Sequence]) -> None:
+        names = [sequence.request.request_id for sequence in rows.sequences]
+        columns: Columns = (names, rows.context_lens, rows.query_lens, rows.are_sampled)
+        if self._speculator is not None:
+            drafted = [len(sequence.drafts) for sequence in rows.sequences]
+            columns += (drafted, [sequence.num_accepted for sequence in rows.sequences])
+        self._trace.append(
+            columns,
+            self._scheduler.waiting_ids,
+            plan.admitted,
+            tuple(sequence.request_id for sequence in done),
+            plan.preempted,
+            self._scheduler.blocks.num_free_blocks,
+            self._config.num_blocks,
+        )
 
 
 def _completion(sequence: Sequence, logits: list[Tensor] | None) -> Completion:

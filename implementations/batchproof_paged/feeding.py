@@ -13,17 +13,17 @@ if it is known to be wrong, if its answers are, or if the model itself fails; no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from traceback import walk_tb
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from batchproof.api import Engine, EngineConfig
+from batchproof.api import Engine
 from batchproof.errors import BatchproofError, ConfigError, UnsupportedModelError
 from batchproof_engines.model_support import (
     cache_parameter,
@@ -41,14 +41,7 @@ NAME = "paged"
 NO_STATE = "its layers carry no state"
 
 
-class Build(Protocol):
-    """Makes an engine without a trial batch."""
-
-    def __call__(
-        self, model: PreTrainedModel, config: EngineConfig, /, options: PagedOptions
-    ) -> Engine:
-        """Returns the engine; `options` are resolved."""
-        ...
+Build = Callable[..., Engine]  # (model, config, options), which are resolved; without a trial batch
 
 
 class Way(NamedTuple):
@@ -94,7 +87,7 @@ def _first_right(model: PreTrainedModel, asked: PagedOptions, build: Build) -> F
     for way in _ways(asked):
         feed = way.asked.feed
         try:
-            options = way.asked.resolved(model.device)
+            options = way.asked.resolved(model.device, model.dtype)
             if options in tried:  # what it gives up was not there
                 continue
             tried.append(options)
@@ -122,7 +115,7 @@ def _try(model: PreTrainedModel, options: PagedOptions, build: Build) -> None:
     REFUSALS[options.feed](model)
     if options.compile and not uniform_layers(model):
         raise unsupported(NAME, model, "its layers are not all of one class")
-    unprepared = replace(options, prepare=False, tune=False)
+    unprepared = replace(options, prepare=False)
     probe_logits(NAME, model, partial(build, options=unprepared), options)
 
 
@@ -136,7 +129,6 @@ def _is_a_defect(error: BaseException | None) -> bool:
 
 
 def _ways(asked: PagedOptions) -> Iterator[Way]:
-    """Yields the ways of feeding, fastest first."""
     for feed in FEEDS if asked.feed == "auto" else (asked.feed,):
         if feed == PACKED:
             yield from _packed_ways(asked)

@@ -1,17 +1,19 @@
-"""Steps without the host's work: launched once, captured, and replayed.
+"""Decode steps without the host's work: launched once, captured, and replayed.
 
-A captured step reads its input from a tensor that never moves. It has room for so many decode rows
-and so many prompt tokens, a `Layout`, of which there are few; a smaller step is filled up with padding,
-which belongs to the trash lane: it has no keys to read, writes to the trash block and chooses its
-tokens for that lane. Nothing in a captured step may hang on a value that the host knows.
-
-    [ decode rows, padding | prompt tokens of all prefill rows end to end, padding ]
+A captured step reads its input from a tensor that never moves. It has room for a number of rows, of
+which there are few (`decode_buckets`); a smaller step is filled up with padding, which belongs to the
+trash lane: it has no keys to read, writes to the trash block and chooses its tokens for that lane.
+Nothing in a captured step may depend on a value that the host knows. Steps with prompts are not
+captured: the device is busy with most of them for longer than the host takes to launch them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence as Seq
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +21,75 @@ from torch import Tensor
 
 from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.capture import Capture, Step
-from batchproof_paged.kernels import DecodeRows, PrefillRows, StepRows
-from batchproof_paged.layouts import Buckets, Layout
-from batchproof_paged.model_pass import Outputs
-from batchproof_paged.rows import Rows
+from batchproof_paged.kernels import DecodeRows, StepRows
 from batchproof_paged.staging import Staging
 
+Outputs = tuple[Tensor, ...]  # the chosen token ids (S,) and, if they are wanted, logits (S, vocab)
 Forward = Callable[[Tensor, Tensor, Tensor], Outputs]  # ids, positions (1, T), sampled places (S,)
+Step = Callable[[], Outputs]
+Capture = Callable[[Step], Step]
+
+NUM_WARM_UPS = 2  # the first may compile, the second runs what was compiled
+
+
+def call_again(step: Step) -> Step:
+    """Stands in for a capture where there are no graphs; all else is as with graphs."""
+    return step
+
+
+class CudaCapture:
+    """Records what a step launches.
+
+    All graphs take their memory from one pool, because no two of them run at the same time. Record the
+    largest first, so that the others fit into its memory. A pool without a graph is gone: call `forget`
+    before recording the next one.
+    """
+
+    checks: ClassVar[dict[str, Any]] = {}  # more arguments of `torch.cuda.graph`, for tests
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts a new memory pool: the graphs recorded so far are no longer used."""
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Step) -> Step:
+        try:
+            return self._recorded(step, _stream(self._device))
+        except BaseException:
+            # The stream may be capturing still, and the pool be half a recording's.
+            _stream.cache_clear()
+            self.forget()
+            raise
+
+    def _recorded(self, step: Step, stream: torch.cuda.Stream) -> Step:
+        # One-time work (allocation, compilation, choice of algorithms) must not be recorded.
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(NUM_WARM_UPS):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Work of other threads, such as a pinned allocation, must not invalidate this capture.
+        modes = {"capture_error_mode": "thread_local", **self.checks}
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, **modes):
+            outputs = step()
+
+        def replay(_held: Step = step) -> Outputs:
+            # A graph reads again where tensors lay when it was recorded, and keeps none of them alive.
+            # The step does: what it reads and has not made itself, it holds.
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns the stream for warm-ups and recordings of all engines: each keeps a cuBLAS workspace."""
+    return torch.cuda.Stream(device)
 
 
 class LastTokens:
@@ -43,48 +106,47 @@ class LastTokens:
         self._ids[lanes] = token_ids
 
 
-@dataclass(frozen=True, slots=True)
-class _Captured:
+class _Captured(NamedTuple):
     inputs: Tensor  # int64: what `_inputs` makes, end to end
     rows: StepRows  # views of it, for the pool
     run: Step
 
 
 class CapturedSteps:
-    """One captured step for each layout; made when it is first needed, or by `prepare`."""
+    """One captured step for each number of rows and of columns of the block tables; made when it is
+    first needed, or by `prepare`."""
 
     def __init__(
         self,
         pool: BlockPool,
         forward: Forward,
         last_tokens: LastTokens,
-        max_num_seqs: int,
-        buckets: Buckets,
+        buckets: Seq[int],
         capture: Capture,
         forget: Callable[[], None],
     ) -> None:
-        """`forget` is called when all that was captured is void."""
+        """`buckets` are the numbers of rows, ascending. `forget` is called when all that was captured
+        is void."""
         self._pool = pool
         self._forward = forward
         self._last_tokens = last_tokens
-        self._num_rows = max_num_seqs
         self._buckets = buckets
         self._capture, self._forget = capture, forget
         self._staging = Staging(last_tokens._ids.device)
-        self._captured: dict[Layout, _Captured] = {}
+        self._captured: dict[tuple[int, int], _Captured] = {}
         self._generation = pool.generation
         self._places: list[int] = []  # of the model's weights
 
     def can_run(self, batch: RaggedBatch) -> bool:
-        """Is there room for it?"""
-        has_room = batch.num_prompt_tokens <= self._buckets.prompts[-1]
-        return len(batch.lanes) > 0 and has_room and not (batch.has_drafts or batch.scored_rows)
+        """Is it a step of decodes, behind each of which one token is chosen?"""
+        return 0 < batch.num_decodes == len(batch.lanes) and not batch.scored_rows
 
     @torch.inference_mode()
     def prepare(self, seq_len: int) -> None:
-        """Capture all layouts, the largest first, for rows of up to `seq_len` keys."""
-        for layout in self._buckets.layouts(self._pool.graph_columns(seq_len)):
-            self._step_for(layout)
+        """Captures all sizes, the largest first, for rows of up to `seq_len` keys."""
+        num_columns = self._pool.graph_columns(seq_len)
+        for num_rows in reversed(self._buckets):
+            self._step_for(num_rows, num_columns)
 
     @torch.inference_mode()
     def run(self, batch: RaggedBatch) -> Outputs:
@@ -92,51 +154,30 @@ class CapturedSteps:
 
         The next step overwrites them; what takes its turn on the stream before that may read them.
         """
-        assert self.can_run(batch), "there is no room for it in a captured step"
+        assert self.can_run(batch), "there is no captured step for it"
         self._pool.update_tables(batch)
         num_columns = self._pool.graph_columns(int(batch.seq_lens.max()))
-        layout = self._buckets.fitting(batch.num_decodes, batch.num_prompt_tokens, num_columns)
-        captured = self._step_for(layout)
-        self._staging.send(*self._inputs(layout, batch), into=captured.inputs)
+        num_rows = self._buckets[bisect_left(self._buckets, len(batch.lanes))]
+        captured = self._step_for(num_rows, num_columns)
+        self._staging.send(*self._inputs(num_rows, batch), into=captured.inputs)
         self._pool.begin_static(captured.rows)
         outputs = captured.run()
         num_sampled = len(batch.sampled_rows)
-        if not layout.num_prompt_tokens and num_sampled < len(batch.lanes):
+        if num_sampled < len(batch.lanes):
             # A prompt's chunk of one token, which is not sampled, passes for a decode.
             (rows,) = self._staging.send(batch.sampled_rows)
             return tuple(each[rows] for each in outputs)
-        if num_sampled == len(outputs[0]):
-            return outputs
         return tuple(each[:num_sampled] for each in outputs)
 
-    def _inputs(self, layout: Layout, batch: RaggedBatch | None = None) -> list[Ints]:
-        """Token ids (D + N,), lanes and seq_lens of decodes (D,), and where there is room for prompts:
-        their positions and slots (N,), lanes and context_lens (P,) and starts (P + 1,), the sampled
-        places (S,) and their lanes (S,). P and S are `max_num_seqs`. Without a batch, padding alone."""
-        batch = batch or RaggedBatch.of(Rows.of(()))
-        d, n, p = layout.num_decodes, layout.num_prompt_tokens, self._num_rows
-        num, trash = batch.num_decodes, self._pool.trash_lane
-        ids = batch.token_ids
-        inputs = [
-            _filled(d, 0, ids[:num]),
-            _filled(n, 0, ids[num:]),
-            _filled(d, trash, batch.lanes[:num]),
-            _filled(d, 0, batch.seq_lens[:num]),
-        ]
-        if not n:
-            return inputs
-        moved = d - num  # the first prompt begins behind the padding
-        starts = batch.cu_seqlens_q[num:] + moved
-        places = batch.sampled_tokens + moved * (batch.sampled_rows >= num)
+    def _inputs(self, num_rows: int, batch: RaggedBatch | None = None) -> list[Ints]:
+        """Token ids, lanes and seq_lens of the rows; without a batch, padding alone."""
+        if batch is None:
+            columns: tuple[Ints, ...] = (np.empty(0, dtype=np.int64),) * 3
+        else:
+            columns = batch.token_ids, batch.lanes, batch.seq_lens
         return [
-            *inputs,
-            _filled(n, 0, batch.position_ids[num:]),
-            _filled(n, 0, self._pool.slots_of(batch, num)),
-            _filled(p, trash, batch.lanes[num:]),
-            _filled(p, 0, batch.context_lens[num:]),
-            _filled(p + 1, starts[-1], starts),
-            _filled(p, 0, places),
-            _filled(p, trash, batch.lanes[batch.sampled_rows]),
+            _filled(num_rows, padding, column)
+            for padding, column in zip((0, self._pool.trash_lane, 0), columns, strict=True)
         ]
 
     def follow(self, weights: Iterable[Tensor]) -> None:
@@ -151,42 +192,40 @@ class CapturedSteps:
             self._captured.clear()
             self._forget()
 
-    def _step_for(self, layout: Layout) -> _Captured:
+    def _step_for(self, num_rows: int, num_columns: int) -> _Captured:
         if self._generation != self._pool.generation:  # its tensors are elsewhere now
             self._forget_all()
             self._generation = self._pool.generation
-        if layout not in self._captured:
-            self._captured[layout] = self._new_step(layout)
-        return self._captured[layout]
+        size = num_rows, num_columns
+        if size not in self._captured:
+            self._captured[size] = self._new_step(*size)
+        return self._captured[size]
 
-    def _new_step(self, layout: Layout) -> _Captured:
+    def _new_step(self, num_rows: int, num_columns: int) -> _Captured:
         # Captured while all rows are padding, so that no sequence notices the rehearsals.
-        arrays = self._inputs(layout)
-        inputs = torch.from_numpy(np.concatenate(arrays)).to(self._last_tokens._ids.device)
-        decode_ids, prompt_ids, lanes, seq_lens, *rest = inputs.split([len(each) for each in arrays])
-        decodes = DecodeRows(lanes, seq_lens, layout.num_columns) if layout.num_decodes else None
+        inputs = torch.from_numpy(np.concatenate(self._inputs(num_rows)))
+        inputs = inputs.to(self._last_tokens._ids.device)
+        token_ids, lanes, seq_lens = inputs.split(num_rows)
+        last = torch.arange(num_rows, device=inputs.device)
         # No step may hold on to this object: an engine that is dropped gives its memory back at once.
         last_tokens, forward = self._last_tokens, self._forward
-        if not layout.num_prompt_tokens:
-            last = torch.arange(layout.num_decodes, device=inputs.device)
-            prefills, sampled_lanes, prompt_positions = None, lanes, None
-        else:
-            prompt_positions, slots, rows, context_lens, starts, last, sampled_lanes = rest
-            prefills = PrefillRows(rows, context_lens, starts, layout.num_columns, slots, None)
 
         def step() -> Outputs:
-            tokens = last_tokens.fill_in(decode_ids, lanes)
+            tokens = last_tokens.fill_in(token_ids, lanes)
             positions = (seq_lens - 1).clamp_(min=0)
-            if prompt_positions is not None:
-                tokens = torch.cat([tokens, prompt_ids])
-                positions = torch.cat([positions, prompt_positions])
             outputs = forward(tokens[None], positions[None], last)
-            last_tokens.put(sampled_lanes, outputs[0])
+            last_tokens.put(lanes, outputs[0])
             return outputs
 
-        step_rows = StepRows(decodes, prefills)
-        self._pool.begin_static(step_rows)
-        return _Captured(inputs, step_rows, self._capture(step))
+        rows = StepRows(DecodeRows(lanes, seq_lens, num_columns), None)
+        self._pool.begin_static(rows)
+        return _Captured(inputs, rows, self._capture(step))
+
+
+def decode_buckets(most: int, least: int = 1) -> Seq[int]:
+    """Returns 1, 2, 4, 8, then multiples of 8: little padding for many rows, few graphs for few."""
+    sizes = [1, 2, 4, *range(8, most + 8, 8)]
+    return [size for size in sizes if least <= size < most] + [most]
 
 
 def _filled(size: int, padding: int, values: Ints) -> Ints:

@@ -27,7 +27,6 @@ class LayerCache:
 
     @property
     def num_bytes(self) -> int:
-        """Returns the size of the keys and values in bytes."""
         return self.keys.nbytes + self.values.nbytes
 
 
@@ -70,7 +69,7 @@ class PrefillRows:
     starts: Tensor  # (P + 1,) int64: the first token of each row among the step's T, and the end
     num_columns: int  # the most blocks that a row has
     slots: Tensor  # (N,) int64: cells of the flattened pool, one for each of the step's last N tokens
-    spans: tuple[Span, ...] | None  # the same on the host; None in a captured step
+    spans: tuple[Span, ...]  # the same on the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,16 @@ class StepRows:
     prefills: PrefillRows | None
 
 
+KERNELS = {"torch": "torch_kernels", "triton": "triton_kernels", "invariant": "invariant"}  # modules
+
+
 class Kernels(Protocol):
     """A set of kernels.
 
     `decode` and `prefill` write their own rows' keys and values to the cache and their own rows of
-    `out`, and leave the other rows alone. Both may be captured in a CUDA graph: they never wait for the
-    device, and the shape of what they launch depends only on the shapes of their arguments and on
-    `rows.num_columns`. For `prefill` this holds only if `rows.spans` is None.
+    `out`, and leave the other rows alone. `decode` may be captured in a CUDA graph: it never waits for
+    the device, and the shape of what it launches depends only on the shapes of its arguments and on
+    `rows.num_columns`.
     """
 
     def decode(self, given: LayerPass, rows: DecodeRows) -> None:
@@ -99,22 +101,7 @@ class Kernels(Protocol):
         ...
 
     def prefill(self, given: LayerPass, rows: PrefillRows) -> None:
-        """Serves rows of several tokens.
-
-        Rows may be empty (equal starts). Of the N tokens of `rows.slots`, those after the end of the
-        last row are padding: their keys go to their slots, and where `rows.spans` is None, what they
-        leave in `out` is finite.
-        """
-        ...
-
-    def tune(
-        self, cache: LayerCache, num_heads: int, form: AttentionForm, num_seqs: int, seq_len: int
-    ) -> None:
-        """Chooses by measurement how to iterate over the keys of layers like this one.
-
-        Measures with `num_seqs` sequences of about `seq_len` tokens, on a pool without sequences, whose
-        content is preserved.
-        """
+        """Serves rows of several tokens."""
         ...
 
     def graph_columns(self, num_columns: int, width: int) -> int:
@@ -126,15 +113,14 @@ class Kernels(Protocol):
 
 
 def load_kernels(name: str) -> Kernels:
-    """Returns the set "torch", which works everywhere, "triton" or "triton_pdl", which need
-    `triton_works`, or "tile", whose results depend on no other row.
+    """Returns the set "torch", which works everywhere, "triton", which needs `triton_works`, or
+    "invariant", whose results depend on no other row.
 
     Raises `ValueError` for any other name.
     """
-    names = "torch", "triton", "triton_pdl", "tile"
-    if name not in names:
-        raise ValueError(f"kernels {name!r} are unknown: choose one of {', '.join(names)}")
-    module: Kernels = import_module(f"batchproof_paged.{name}_kernels")
+    if name not in KERNELS:
+        raise ValueError(f"kernels {name!r} are unknown: choose one of {', '.join(KERNELS)}")
+    module: Kernels = import_module(f"batchproof_paged.{KERNELS[name]}")
     return module
 
 

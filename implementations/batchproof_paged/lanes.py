@@ -1,4 +1,4 @@
-"""Keys and values on a CPU: one row of a grid per running sequence, read as views.
+"""Keys and values on a CPU in float32: one row of a grid per running sequence, read where they lie.
 
 The block manager lays block ids out as a grid of lanes and columns, and gives a sequence the blocks of
 its own lane, in order, whenever it can. Here the blocks of a lane lie side by side:
@@ -7,14 +7,15 @@ its own lane, in order, whenever it can. Here the blocks of a lane lie side by s
     lane 1   | block 1 | block 4 | block 7 |
     lane 2   | block 2 | block 5 | block 8 |
 
-so a *straight* sequence is a slice: nothing is copied, and one call serves all decodes. A sequence with
-blocks of other lanes (from the prefix cache, or because its own were taken) is gathered.
+so a *straight* sequence is a slice: nothing is copied, and one call of a kernel (`native`) serves all
+decodes. Keys of a sequence with blocks of other lanes (from the prefix cache, or because its own were
+taken) are gathered.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,16 +25,23 @@ from batchproof_paged import native
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.batch import Ints, RaggedBatch
 from batchproof_paged.kernels import LayerCache
-from batchproof_paged.lane_rows import (
-    Decodes,
-    LaneRow,
-    NativeDecodes,
-    attend_row,
-    attend_row_natively,
-    decodes_of,
-    worth_batching,
-)
 from batchproof_paged.sequence import Sequence
+
+
+class _Decodes(NamedTuple):
+    """Rows of one token each, of straight sequences, which one call serves; all int64."""
+
+    rows: Tensor  # in the batch, which are tokens as well
+    lanes: Tensor
+    seq_lens: Tensor
+
+
+class _Span(NamedTuple):
+    """A row that gets a call of its own."""
+
+    tokens: slice  # its fed tokens in the batch
+    context_len: int
+    where: int | tuple[Tensor, Tensor]  # its lane, or lane and offset of each of its tokens
 
 
 class LanePool:
@@ -43,42 +51,20 @@ class LanePool:
     the block manager's pool.
     """
 
-    def __init__(
-        self,
-        num_lanes: int,
-        block_size: int,
-        num_blocks: int | None = None,
-        poison: float = 0.0,
-        is_native: bool = False,
-    ) -> None:
-        """`is_native`: all keys are float32, and the kernels of `native` work."""
+    def __init__(self, num_lanes: int, block_size: int, num_blocks: int | None = None) -> None:
         num_columns = sys.maxsize if num_blocks is None else -(-num_blocks // num_lanes)
         self._longest = num_columns * block_size
         self._num_lanes = num_lanes
         self._block_size = block_size
-        self._poison = poison  # the content of unused cells
         self._capacity = 0  # tokens per lane
         self._layers: dict[int, LayerCache] = {}
         self._writes: tuple[Tensor, Tensor]  # lane and offset of each fed token
-        self._is_native = is_native
-        self._attend_row = attend_row_natively if is_native else attend_row
-        self._decodes: Decodes | None = None
-        self._singles: list[LaneRow] = []
+        self._decodes: _Decodes | None = None
+        self._spans: list[_Span] = []
 
     @property
     def num_bytes(self) -> int:
-        """Returns the size of all keys and values in bytes."""
         return sum(each.num_bytes for each in self._layers.values())
-
-    @torch.inference_mode()
-    def poison(self, block_ids: Seq[int], value: float) -> None:
-        """Fills free blocks of all layers with `value`."""
-        for block in block_ids:
-            column, lane = divmod(block, self._num_lanes)
-            cells = slice(column * self._block_size, (column + 1) * self._block_size)
-            for layer in self._layers.values():
-                layer.keys[lane, :, cells] = value
-                layer.values[lane, :, cells] = value
 
     def begin(self, batch: RaggedBatch) -> None:
         """Prepares a step: where its keys go, and which decodes one call serves; grows the lanes if
@@ -86,47 +72,41 @@ class LanePool:
         lanes, offsets = self._places(batch.slot_mapping(self._block_size))
         self._writes = torch.from_numpy(lanes), torch.from_numpy(offsets)
         self._reserve(int(offsets.max()) // self._block_size * self._block_size + self._block_size)
-        seq_lens = batch.seq_lens
-        is_straight = np.array([self._is_straight(each.sequence) for each in batch.scheduled])
-        batched = np.flatnonzero(is_straight[: batch.num_decodes])
-        if not self._is_native:
-            batched = batched[worth_batching(seq_lens[batched], batch.lanes[batched])]
-        self._decodes = self._together(batched, batch.lanes[batched], seq_lens[batched])
-        alone = np.ones(len(seq_lens), dtype=bool)
-        alone[batched] = False
-        self._singles = [
-            self._single(batch, row, bool(is_straight[row])) for row in np.flatnonzero(alone).tolist()
+        is_straight = np.array([self._is_straight(each) for each in batch.scheduled.sequences])
+        together = np.flatnonzero(is_straight[: batch.num_decodes])
+        columns = together, batch.lanes[together], batch.seq_lens[together]
+        self._decodes = _Decodes(*map(torch.from_numpy, columns)) if len(together) else None
+        alone = np.ones(len(is_straight), dtype=bool)
+        alone[together] = False
+        self._spans = [
+            self._span(batch, row, bool(is_straight[row])) for row in np.flatnonzero(alone).tolist()
         ]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
         """Stores the keys and values of the fed tokens and attends; see `Backend.attend`."""
-        held = self._layers.get(layer) or self._allocate(layer, key, value)
-        self._store(held, key, value)
-        result = query.new_empty(*query.shape[:2], value.shape[2])
+        cells = self._layers.get(layer) or self._allocate(layer, key, value)
+        native.store(cells.keys, cells.values, *self._writes, key, value)
+        num_heads = query.shape[1]
+        out = query.new_empty(*query.shape[:2], value.shape[2])
         if self._decodes is not None:
-            self._decodes.attend(held, query, form, result)
-        for row in self._singles:
-            self._attend_row(row, held, query[row.tokens], form, result[row.tokens])
-        return result
-
-    def _store(self, held: LayerCache, key: Tensor, value: Tensor) -> None:
-        lanes, offsets = self._writes
-        if self._is_native:
-            native.store(held.keys, held.values, lanes, offsets, key, value)
-        else:
-            held.keys[lanes, :, offsets] = key
-            held.values[lanes, :, offsets] = value
-
-    def _together(self, rows: Ints, lanes: Ints, seq_lens: Ints) -> Decodes | None:
-        """Returns what serves these decodes of the batch, if there are any."""
-        if self._is_native and len(rows):
-            return NativeDecodes(*map(torch.from_numpy, (rows, lanes, seq_lens)))
-        return decodes_of(rows, lanes, seq_lens)
+            whole = native.Layer.of(cells.keys, cells.values, num_heads, form)
+            native.attend(whole, *self._decodes, query, out)
+        for tokens, context_len, where in self._spans:
+            keys, values, lane = cells.keys, cells.values, where
+            if not isinstance(lane, int):
+                lanes, offsets = lane
+                keys, values = (
+                    each[lanes, :, offsets].transpose(0, 1)[None].contiguous()
+                    for each in (keys, values)
+                )
+                lane = 0
+            own = native.Layer.of(keys, values, num_heads, form)
+            native.attend_span(own, lane, context_len, query[tokens], out[tokens])
+        return out
 
     def _places(self, slots: Ints) -> tuple[Ints, Ints]:
-        """Returns lanes and offsets of slots."""
         blocks, offsets = np.divmod(slots, self._block_size)
         columns, lanes = np.divmod(blocks, self._num_lanes)
         return lanes, columns * self._block_size + offsets
@@ -136,9 +116,8 @@ class LanePool:
         end = sequence.lane + len(table) * self._num_lanes
         return table == list(range(sequence.lane, end, self._num_lanes))
 
-    def _single(self, batch: RaggedBatch, row: int, is_straight: bool) -> LaneRow:
-        context_len, query_len = int(batch.context_lens[row]), int(batch.query_lens[row])
-        sequence = batch.scheduled[row].sequence
+    def _span(self, batch: RaggedBatch, row: int, is_straight: bool) -> _Span:
+        sequence, context_len, query_len, _ = batch.scheduled[row]
         where: int | tuple[Tensor, Tensor] = sequence.lane
         if not is_straight:
             places = np.arange(context_len + query_len)
@@ -146,19 +125,17 @@ class LanePool:
             lanes, offsets = self._places(blocks * self._block_size + places % self._block_size)
             where = torch.from_numpy(lanes), torch.from_numpy(offsets)
         start = int(batch.cu_seqlens_q[row])
-        return LaneRow(slice(start, start + query_len), context_len, context_len + query_len, where)
+        return _Span(slice(start, start + query_len), context_len, where)
 
     def _allocate(self, layer: int, key: Tensor, value: Tensor) -> LayerCache:
         def cells(like: Tensor) -> Tensor:
-            shape = (self._num_lanes, like.shape[1], self._capacity, like.shape[2])
             # The kernel provides zeros as untouched pages: unused capacity costs no memory.
-            return like.new_zeros(shape) if not self._poison else like.new_full(shape, self._poison)
+            return like.new_zeros(self._num_lanes, like.shape[1], self._capacity, like.shape[2])
 
         self._layers[layer] = LayerCache(cells(key), cells(value))
         return self._layers[layer]
 
     def _reserve(self, num_tokens: int) -> None:
-        """Grows the lanes to at least `num_tokens` tokens and copies their content."""
         if num_tokens <= self._capacity:
             return
         self._capacity = min(max(num_tokens, 2 * self._capacity), self._longest)

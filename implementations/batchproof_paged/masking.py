@@ -23,7 +23,7 @@ from batchproof_paged.sequence import Sequence
 HEAD_SIZE = 64  # of the values; a larger number of keys takes several layers
 
 
-def seen_by(
+def visible_to(
     make_backend: Callable[[int, int | None], Backend],
     rows: Seq[RowRecord],
     block_size: int,

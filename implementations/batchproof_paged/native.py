@@ -41,11 +41,6 @@ def why_not() -> str | None:
     return None
 
 
-def identity() -> str:
-    """Returns a name that changes with whatever the kernels are made of."""
-    return Path(_kernels()._name).stem
-
-
 def pack(weight: Tensor) -> Tensor:
     """Returns a copy of `weight` (out, in), float32 of any strides, in the layout of `multiply`:
     (panels, in, PANEL)."""

@@ -1,9 +1,7 @@
 """Compiles a C++ file for the machine that runs it, once.
 
 What is compiled is kept in `batchproof/native/` of the user's cache folder (`XDG_CACHE_HOME`, else
-`~/.cache`), or, if that cannot be written, in a folder of the user's own among the temporary ones: its
-files are executed. A file's name holds all that it was made of, and beside it is a digest of its
-content, so everything there may be damaged or deleted, and is made anew.
+`~/.cache`), under a name that holds all it was made of; a file that is deleted is compiled again.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ import platform
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -24,10 +21,10 @@ import torch
 from batchproof.places import user_cache
 
 COMPILERS = ("c++", "g++", "clang++")
-ASKING, BUILDING = 10.0, 120.0  # seconds that a compiler may take
+ASKING_S, BUILDING_S = 10.0, 120.0  # that a compiler may take
 
 
-class NotBuiltError(RuntimeError):
+class NotBuiltError(Exception):
     """The library cannot be built: there is no compiler, or it rejects the file."""
 
 
@@ -43,56 +40,47 @@ def compiler() -> list[str]:
 
 
 def built(source: Path, flags: Sequence[str], wanted: Sequence[str] = ()) -> Path:
-    """Returns the library made of `source`; processes that ask at once wait for the one that makes it.
+    """Returns the library made of `source`. Processes that ask at once each make it; the last stays.
 
     `wanted`: flags that are left out if the compiler does not know them. Raises `NotBuiltError`.
     """
     words = compiler()
     if not words:
         raise NotBuiltError(f"there is no C++ compiler: neither CXX nor {', '.join(COMPILERS)}")
-    version = _run([*words, "--version"], ASKING)
+    version = _run([*words, "--version"], ASKING_S)
     facts = (source.read_text(encoding="utf-8"), *words, *flags, *wanted, version, *_machine())
-    name = f"{source.stem}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    name = f"{source.stem}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.so"
     try:
-        library = _folder() / f"{name}.so"
-        with _lock(library.with_suffix(".lock")):
-            if not _is_whole(library):
-                _build([*words, str(source), *flags], list(wanted), library)
-    except OSError as error:
+        folder = user_cache() / "native"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / name).exists():
+            _build([*words, str(source), *flags], wanted, folder / name)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         raise NotBuiltError(f"what is compiled cannot be kept: {error}") from error
-    return library
+    return folder / name
 
 
-def _build(command: list[str], wanted: list[str], library: Path) -> None:
+def _build(command: list[str], wanted: Sequence[str], library: Path) -> None:
     """Builds under a name of its own, so that an interrupted build leaves no library."""
     unfinished = library.with_suffix(f".{os.getpid()}")
     command = [*command, "-o", str(unfinished)]
     try:
-        _run([*command, *wanted], BUILDING)
+        _run([*command, *wanted], BUILDING_S)
     except NotBuiltError:
         if not wanted:
             raise
-        _run(command, BUILDING)
+        _run(command, BUILDING_S)
     if not unfinished.exists():
         raise NotBuiltError(f"the compiler {command[0]!r} makes no file")
-    library.with_suffix(".sha256").write_text(_digest(unfinished), encoding="utf-8")
     unfinished.replace(library)
 
 
-def _is_whole(library: Path) -> bool:
-    with suppress(OSError, UnicodeDecodeError):
-        return library.with_suffix(".sha256").read_text(encoding="utf-8") == _digest(library)
-    return False
-
-
-def _digest(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()
-
-
-def _run(command: list[str], limit: float) -> str:
+def _run(command: list[str], limit_s: float) -> str:
     nothing = subprocess.DEVNULL
     try:
-        ended = subprocess.run(command, stdin=nothing, capture_output=True, timeout=limit, check=False)
+        ended = subprocess.run(
+            command, stdin=nothing, capture_output=True, timeout=limit_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotBuiltError(f"the compiler {command[0]!r} does not run: {error}") from error
     if ended.returncode:
@@ -109,30 +97,3 @@ def _machine() -> Iterator[str]:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines():
             if line.startswith(("model name", "flags", "Features")):
                 yield line
-
-
-@contextmanager
-def _lock(file: Path) -> Iterator[None]:
-    """A context that one process is in at a time, where the system has such locks."""
-    with file.open("w") as lock:
-        with suppress(ImportError, OSError):
-            import fcntl  # noqa: PLC0415 - not on every system
-
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed, even by a crash
-        yield
-
-
-def _folder() -> Path:
-    """Returns the folder for what is compiled. Raises `NotBuiltError` and `OSError`."""
-    with suppress(OSError, RuntimeError):  # it cannot be made; there is no home
-        folder = user_cache() / "native"
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    if not hasattr(os, "getuid"):
-        raise NotBuiltError("the user's cache folder cannot be written")
-    folder = Path(tempfile.gettempdir()) / f"batchproof-native-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise NotBuiltError(f"{folder} belongs to another user")
-    return folder

@@ -5,10 +5,16 @@ a CPU take up to twice the time for it. Each copy takes the memory of its weight
 left alone. Copies follow the weights: a step looks at the version and the place of each, which every
 in-place change of torch moves; and a step that begins a run compares sums of the bits, which a write
 through `.data` moves as well.
+
+Which kernel multiplies is a constant of the machine's vector units (`kernel_for`), so that no choice
+depends on a clock. Ours (`native`) holds as many sums as AVX-512 has registers; with fewer, oneDNN's,
+which torch brings, gains on more rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,20 +22,62 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from batchproof_paged.packing_choice import (
-    CLASSES,
-    PLAIN,
-    Layer,
-    as_linear,
-    chosen,
-    multiply,
-    pack,
-    row_class,
-    works,
-)
+from batchproof_paged import native
 
-WORDS_PER_SUM = 64
+Layer = nn.Linear  # or transformers' Conv1D, whose weight is (in, out)
+
+ONEDNN, NATIVE = "onednn", "native"
+USUAL_ROWS = 16  # for which oneDNN lays a copy out
+LEAST_ROWS, MOST_ROWS = {NATIVE: 1, ONEDNN: 2}, 64  # that gain; else the layer itself multiplies
 LEAST_SIZE = 1 << 20  # elements in all: the weights of smaller models stay in the caches of a core
+WORDS_PER_SUM = 64
+
+# TorchScript, because a trace can call it but cannot record the operator's own arguments.
+_SCRIPT = """
+def multiply(rows: Tensor, packed: Tensor, bias: Optional[Tensor]):
+    return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+"""
+
+
+@cache
+def _onednn() -> Callable[..., Tensor]:
+    """Compiles the call of an operator that not every build of torch has."""
+    call: Callable[..., Tensor] = torch.jit.CompilationUnit(_SCRIPT).multiply
+    return call
+
+
+def kernel_for(dtype: torch.dtype) -> str | None:
+    """Returns the kernel for weights of this dtype on this machine; None if no packed copy gains."""
+    has_many_registers = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if has_many_registers and works(NATIVE, dtype):
+        return NATIVE
+    return ONEDNN if works(ONEDNN, dtype) else None
+
+
+def works(kernel: str, dtype: torch.dtype) -> bool:
+    """Returns whether the kernel multiplies weights of this dtype here."""
+    if kernel == NATIVE:
+        return dtype is torch.float32 and native.works()
+    return torch.backends.mkldnn.is_available() and dtype in (torch.float32, torch.bfloat16)
+
+
+def multiply(
+    kernel: str, rows: Tensor, packed: Tensor, bias: Tensor | None, num_outputs: int
+) -> Tensor:
+    """Returns `rows` (..., in) times a weight (out, in), of which `packed` is a copy, plus `bias`
+    (out,): (..., out)."""
+    if kernel == NATIVE:
+        product: Tensor = torch.ops.batchproof.multiply_packed(rows, packed, bias, num_outputs)
+        return product
+    return _onednn()(rows, packed, bias)
+
+
+def pack(kernel: str, weight: Tensor) -> Tensor:
+    """Returns a copy of `weight` (out, in) in the kernel's layout, an opaque tensor."""
+    if kernel == NATIVE:
+        return native.pack(weight)
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, USUAL_ROWS)
+    return packed
 
 
 class PackedLinear:
@@ -38,7 +86,6 @@ class PackedLinear:
     def __init__(self, layer: Layer, kernel: str) -> None:
         self.layer, self.kernel = layer, kernel
         self._source = layer.weight
-        self._num_outputs = len(as_linear(layer))
         self._repack()
 
     def follow(self, is_thorough: bool) -> None:
@@ -53,7 +100,10 @@ class PackedLinear:
 
     def _repack(self) -> None:
         self._mark, self._sums = mark(self._source), _sums_of_bits(self._source)
-        self.weight = pack(self.kernel, as_linear(self.layer))  # opaque
+        weight = self._source.detach()
+        weight = weight.t() if isinstance(self.layer, Conv1D) else weight
+        self._num_outputs = len(weight)
+        self.weight = pack(self.kernel, weight)
 
 
 # The copies of the engine built last: engines are built often.
@@ -66,43 +116,35 @@ class PackedLinears:
     """The copies that an engine uses, by the number of rows."""
 
     @torch.no_grad()
-    def __init__(self, model: PreTrainedModel, linears: str) -> None:
-        """`linears`: "plain" makes no copies, "auto" those that gain clearly, by measurement, and the
-        name of a kernel those of all layers for that kernel."""
-        self._head = model.get_output_embeddings()
-        layers = [] if linears == PLAIN else _packable(model)
-        if linears == "auto":
-            is_large = sum(each.weight.numel() for each in layers) >= LEAST_SIZE
-            choices = chosen(layers) if is_large else {}
-        else:
-            forced = dict.fromkeys(CLASSES, linears)
-            choices = {each: forced for each in layers if works(linears, each.weight.dtype)}
+    def __init__(self, model: PreTrainedModel, pack: bool | None) -> None:
+        """`pack` None: copies are made of large models' weights."""
+        layers = [] if pack is False else _packable(model)
+        if pack is None and sum(each.weight.numel() for each in layers) < LEAST_SIZE:
+            layers = []
         kept, self._copies = _LATEST.get(model, {}), dict[tuple[object, ...], PackedLinear]()
-        self._choices: dict[Layer, dict[int, PackedLinear]] = {}
-        for layer, choice in choices.items():
-            for rows, kernel in choice.items():
+        for layer in layers:
+            kernel = kernel_for(layer.weight.dtype)
+            if kernel is not None:
                 key = layer, id(layer.weight), kernel
-                if key not in self._copies:
-                    self._copies[key] = kept.get(key) or PackedLinear(layer, kernel)
-                self._choices.setdefault(layer, {})[rows] = self._copies[key]
+                self._copies[key] = kept.get(key) or PackedLinear(layer, kernel)
         _LATEST[model] = self._copies
-        self._selected: dict[tuple[int, int], tuple[PackedLinear, ...]] = {}
+        self._used = {
+            num: tuple(each for each in self._copies.values() if num >= LEAST_ROWS[each.kernel])
+            for num in (1, 2)  # or more
+        }
 
     def follow(self, is_thorough: bool) -> None:
-        """Makes the copies of changed weights anew; see `PackedLinear.follow`."""
+        """Copies changed weights again; see `PackedLinear.follow`."""
         with torch.no_grad():
             for each in self._copies.values():
                 each.follow(is_thorough)
 
-    def selected(self, num_tokens: int, num_sampled: int) -> tuple[PackedLinear, ...]:
-        """Returns the copies that a pass uses over so many tokens that samples so many rows."""
-        classes = row_class(num_tokens), row_class(num_sampled)
-        if classes not in self._selected:
-            found = (
-                choice.get(classes[layer is self._head]) for layer, choice in self._choices.items()
-            )
-            self._selected[classes] = tuple(each for each in found if each is not None)
-        return self._selected[classes]
+    def selected(self, num_tokens: int) -> tuple[PackedLinear, ...]:
+        """Returns the copies that a pass over so many tokens uses.
+
+        The head goes with the others: each set of copies has a trace of its own, so there are few.
+        """
+        return () if num_tokens > MOST_ROWS else self._used[min(num_tokens, 2)]
 
 
 def _packable(model: PreTrainedModel) -> list[Layer]:

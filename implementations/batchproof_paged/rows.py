@@ -5,9 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import add
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
+from batchproof.api import RowRecord, StepRecord
 from batchproof_paged.sequence import Sequence
+
+Columns = tuple[Seq[str] | Seq[int] | Seq[bool], ...]  # the fields of RowRecords, (R,) each
+
+
+class TraceLog(Seq[StepRecord]):
+    """A sequence of `StepRecord`s."""
+
+    def __init__(self) -> None:
+        self._steps: list[StepRecord | tuple[Any, ...]] = []
+
+    def append(self, rows: Columns, *rest: Any) -> None:
+        """`rest`: the other fields of a `StepRecord`, in their order."""
+        self._steps.append((rows, *rest))
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @overload
+    def __getitem__(self, index: int) -> StepRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StepRecord]: ...
+    def __getitem__(self, index: int | slice) -> StepRecord | list[StepRecord]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        step = self._steps[index]
+        if not isinstance(step, StepRecord):
+            rows, *rest = step
+            step = self._steps[index] = StepRecord(tuple(map(RowRecord, *rows)), *rest)
+        return step
 
 
 class Scheduled(NamedTuple):
@@ -42,16 +72,6 @@ class Rows(Seq[Scheduled]):
     def seq_lens(self) -> list[int]:
         """(R,) what is cached after the step."""
         return list(map(add, self.context_lens, self.query_lens))
-
-    def advance(self, before: Rows) -> bool:
-        """Are these the decodes `before`, each of them one token further? Then nobody has come, gone or
-        moved in between: who gives way to others misses a step."""
-        return (
-            self.sequences == before.sequences
-            and [context_len - 1 for context_len in self.context_lens] == before.context_lens
-            and self.are_decodes
-            and before.are_decodes
-        )
 
     @property
     def are_decodes(self) -> bool:

@@ -9,7 +9,7 @@ every step; what is left of the token budget goes to prompts, in chunks if need 
 overrun the block pool takes the youngest sequence out again (preemption by recompute: it keeps its
 outputs, waits first in line, and is fed again from the start, or from what the prefix cache kept).
 
-The oldest sequence is never preempted for a younger one, so every step brings somebody closer to the
+The oldest sequence is never preempted for a younger one, so every step brings a request closer to its
 end. A request that could never fit is refused when it is added. Nothing here costs more for requests
 that wait or are gone.
 
@@ -38,13 +38,10 @@ class SchedulerOutput:
     scheduled: Rows  # of the running ones, oldest first, and of those admitted
     admitted: tuple[str, ...]
     preempted: tuple[str, ...]
-    freed_blocks: tuple[int, ...]  # blank since the last plan
 
 
 class Scheduler:
     """Owns the two queues, the lanes and the blocks."""
-
-    block_manager_class = BlockManager
 
     def __init__(
         self,
@@ -53,9 +50,9 @@ class Scheduler:
         has_lanes: bool = True,
         num_resumable: Callable[[Sequence, tuple[int, ...]], int] = lambda _, blocks: len(blocks),
     ) -> None:
-        """`num_resumable`: behind how many of these blocks, which hold its first keys, a sequence can
-        start."""
-        self.blocks = self.block_manager_class(
+        """`num_resumable(sequence, blocks)`: how many of the leading cached blocks the sequence can
+        reuse."""
+        self.blocks = BlockManager(
             config.num_blocks,
             config.block_size,
             config.max_num_seqs,
@@ -69,13 +66,12 @@ class Scheduler:
         self._num_resumable = num_resumable
         self._live: dict[str, Sequence] = {}
         self._free_lanes = list(range(config.max_num_seqs))
-        self._freed_blocks: list[int] = []
         self._stopped: list[Sequence] = []  # by an EOS read late, and not booked yet
         self._waiting_ids: tuple[str, ...] | None = ()  # None: the queue has changed since
 
     @property
     def waiting_ids(self) -> tuple[str, ...]:
-        """Made anew only after the queue has changed: it may be long."""
+        """Listed again only after the queue has changed: it may be long."""
         if self._waiting_ids is None:
             self._waiting_ids = tuple(sequence.request_id for sequence in self.waiting)
         return self._waiting_ids
@@ -90,7 +86,6 @@ class Scheduler:
         return self._limits.refusal(request) or self._pool_refusal(request)
 
     def add(self, request: Request) -> Sequence:
-        """Queue a request that is not refused."""
         sequence = Sequence(request, list(request.prompt_token_ids))
         self._live[request.request_id] = sequence
         self.waiting.append(sequence)
@@ -119,16 +114,15 @@ class Scheduler:
         if rows is None:
             plan: list[Scheduled] = []
             budget, preempted = self._continue_running(plan, self._config.max_num_batched_tokens)
-            # Nobody is admitted in a step that took blocks away: the victim would come straight back.
+            # None is admitted in a step that took blocks away: the victim would come straight back.
             admitted = [] if preempted else self._admit(plan, budget)
             rows = Rows.of(plan)
-        freed, self._freed_blocks = tuple(self._freed_blocks), []
-        return SchedulerOutput(rows, tuple(admitted), tuple(preempted), freed)
+        return SchedulerOutput(rows, tuple(admitted), tuple(preempted))
 
     def _decodes_alone(self) -> Rows | None:
-        """The plan, column by column, of a step in which everybody decodes and nobody comes or goes, as
-        in nearly every step; None if this is another. (Those who have got a block by then keep it: they
-        are the oldest, who would get theirs first in any case.)"""
+        """Fast path: returns the plan if every running sequence decodes one token and none is admitted,
+        else None. (Sequences that have got a block by then keep it: they are the oldest, which would
+        get theirs first in any case.)"""
         running, block_size = self.running, self._config.block_size
         if (self.waiting and self._free_lanes) or len(running) > self._config.max_num_batched_tokens:
             return None
@@ -244,7 +238,7 @@ class Scheduler:
         self._stopped.append(sequence)
 
     def preempt_all(self) -> None:
-        """Begin anew with all that run: a step has failed, and may have left states half changed."""
+        """Restart all that run: a step has failed, and may have left states half changed."""
         while self.running:
             self._preempt_youngest()
 
@@ -256,7 +250,7 @@ class Scheduler:
         return victim.request_id
 
     def _release(self, sequence: Sequence) -> None:
-        self._freed_blocks += self.blocks.release(sequence)
+        self.blocks.release(sequence)
         heappush(self._free_lanes, sequence.lane)
         sequence.lane = -1
 
@@ -269,7 +263,6 @@ class Scheduler:
         return f"it needs {needed} blocks of KV cache, but the pool has {self._config.num_blocks}"
 
     def check_integrity(self) -> None:
-        """Raises `AssertionError` if queues, lanes or blocks contradict each other."""
         self.blocks.check_integrity(self.running)
         lanes = [sequence.lane for sequence in self.running]
         assert sorted(lanes + self._free_lanes) == list(range(self._config.max_num_seqs)), "lanes"

@@ -38,7 +38,7 @@ class Staging:
         sent.copy_(staged, non_blocking=True)
         buffer.mark_sent()
         if into is not None:
-            return ()  # whoever gave it has its views
+            return ()  # the caller has its views
         views = zip(sent.split(sizes), arrays, strict=True)
         return tuple(view.view(array.shape) for view, array in views)
 

@@ -14,22 +14,87 @@ is. The trial batch at construction compares the traced model with the model its
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
+from torch.nn.functional import gelu, rms_norm
 from transformers import PreTrainedModel
+from transformers.activations import NewGELUActivation
 
-from batchproof_paged.attention import AttentionForm, passing_to
+from batchproof_paged.attention import AttentionForm, StandIns, passing_to
 from batchproof_paged.batch import RaggedBatch
-from batchproof_paged.fusing import Fused, fusible
 from batchproof_paged.packing import PackedLinear, PackedLinears
-from batchproof_paged.packing_choice import PLAIN
-from batchproof_paged.stand_ins import StandIns
+
+TOLERANCE = 1e-5  # of results around 1, in float32: what another order of summing changes
+
+
+class Fused(NamedTuple):
+    """A module, and what computes the same."""
+
+    module: nn.Module
+    forward: Callable[[Tensor], Tensor]
+
+
+@torch.no_grad()
+def fusible(model: PreTrainedModel) -> list[Fused]:
+    """Returns the modules of a model in float32 that one operator of torch can stand for.
+
+    The tanh form of GELU is eight operators over the widest rows of a model; at the shape of GPT-2 they
+    take a fifth of a prompt's time, and torch's own a tenth of that. Names do not say which modules
+    compute what an operator does, so it is tried.
+    """
+    if model.dtype is not torch.float32:  # rounding in between is part of the module
+        return []
+    parts = []
+    for module in model.modules():
+        with suppress(Exception):  # whatever a module of others asks for, it is no plain one
+            part = _of(module)
+            if part is not None and "forward" not in module.__dict__ and _is_same(part):
+                parts.append(part)
+    return parts
+
+
+def _of(module: nn.Module) -> Fused | None:
+    """Returns what probably computes the same as the module."""
+    if type(module) is NewGELUActivation:
+        return Fused(module, partial(gelu, approximate="tanh"))
+    weight = getattr(module, "weight", None)
+    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    takes_rows_alone = len(inspect.signature(module.forward).parameters) == 1
+    if not (type(module).__name__.endswith("RMSNorm") and takes_rows_alone):
+        return None
+    if (
+        isinstance(epsilon, float)
+        and isinstance(weight, nn.Parameter)
+        and weight.dtype is torch.float32
+    ):
+        return Fused(module, partial(_normalised, module, epsilon))
+    return None
+
+
+def _normalised(module: nn.Module, epsilon: float, rows: Tensor) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, nn.Parameter)
+    return rms_norm(rows, tuple(weight.shape), weight, epsilon)
+
+
+def _is_same(part: Fused) -> bool:
+    """Tries rows of several magnitudes."""
+    weight = getattr(part.module, "weight", torch.ones(64))
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(6, len(weight), generator=generator) * torch.logspace(-4, 1, 6)[:, None]
+    rows = rows.to(weight.device)
+    ours, theirs = part.forward(rows), part.module(rows)
+    return isinstance(theirs, Tensor) and torch.allclose(ours, theirs, TOLERANCE, TOLERANCE)
+
 
 # Token ids (1, T), position ids (1, T), indices of the sampled tokens (S,) -> logits (S, vocab).
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -41,7 +106,7 @@ _TRACES: WeakKeyDictionary[PreTrainedModel, Traces] = WeakKeyDictionary()
 
 
 class Traces(dict[object, "Trace | None"]):
-    """The traces of a model, by how they multiply: tiles or not, and the layers that are packed."""
+    """The traces of a model, by how it multiplies: row by row or not, and with which copies."""
 
     fusible: Sequence[Fused] = ()
 
@@ -58,8 +123,6 @@ class _NullBackend:
 
     def begin(self, batch: RaggedBatch) -> None: ...
 
-    def poison(self, block_ids: Sequence[int], value: float) -> None: ...
-
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
     ) -> Tensor:
@@ -74,19 +137,19 @@ class TracedForward:
         self,
         model: PreTrainedModel,
         forward: Forward,
-        linears: str,
-        by_tiles: bool = False,  # as `forward` multiplies; it has traces of its own
+        pack: bool | None,  # see `PackedLinears`
+        is_invariant: bool = False,  # `forward` multiplies row by row, and has traces of its own
     ) -> None:
         self._forward = forward
         self._device = model.device
-        self._by_tiles = by_tiles
+        self._is_invariant = is_invariant
         current = Traces(model)
         if model not in _TRACES or _TRACES[model].facts != current.facts:
             _TRACES[model] = current
             current.fusible = fusible(model)
         self._traces = _TRACES[model]
         self.is_traced = self._trace(()) is not None
-        self._linears = PackedLinears(model, linears if self.is_traced else PLAIN)
+        self._linears = PackedLinears(model, pack if self.is_traced else False)
 
     def begin_run(self) -> None:
         """Looks thoroughly whether weights that have packed copies have changed."""
@@ -95,16 +158,16 @@ class TracedForward:
     def __call__(self, tokens: Tensor, positions: Tensor, last: Tensor) -> Tensor:
         """Returns logits (S, vocab) as `forward` does."""
         self._linears.follow(is_thorough=False)
-        packed = self._linears.selected(tokens.shape[1], len(last))
+        packed = self._linears.selected(tokens.shape[1])
         trace = self._trace(packed)
         if trace is None:
             return self._forward(tokens, positions, last)
         return trace(tokens, positions, last, *[each.weight for each in packed], *self._traces.tensors)
 
     def _trace(self, packed: Sequence[PackedLinear]) -> Trace | None:
-        key = self._by_tiles, *((each.layer, each.kernel) for each in packed)
+        key = self._is_invariant, *((each.layer, each.kernel) for each in packed)
         if key not in self._traces:
-            fused = [] if self._by_tiles else self._traces.fusible
+            fused = [] if self._is_invariant else self._traces.fusible
             tensors = self._traces.tensors
             make = partial(_traced, self._forward, self._device, packed, tensors=tensors)
             self._traces[key] = make(fused=fused) or (make(fused=[]) if fused else None)

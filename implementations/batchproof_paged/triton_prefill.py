@@ -19,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 
 from batchproof_paged.kernels import LayerCache, LayerPass, PrefillRows
-from batchproof_paged.triton_config import launch_options, sweeps_for
 from batchproof_paged.triton_tiles import (
     folded,
     number_for,
@@ -27,7 +26,7 @@ from batchproof_paged.triton_tiles import (
     read,
     scored,
     step_for,
-    take_turn,
+    sweeps_for,
     tile_for,
     with_sink,
     with_unit_stride,
@@ -51,10 +50,8 @@ def _write_kernel(
     padded_heads: tl.constexpr,
     padded_qk: tl.constexpr,
     padded_v: tl.constexpr,
-    pdl: tl.constexpr,
 ):
     """Writes the keys and values of one token; one program each."""
-    take_turn(pdl)
     token = tl.program_id(0).to(tl.int64)
     cells = tl.load(slots + token) * num_kv_heads
     heads = tl.arange(0, padded_heads)[:, None]
@@ -80,7 +77,6 @@ def _tiles_before(starts, row, group: tl.constexpr, num_queries: tl.constexpr):
 
 @triton.jit
 def _row_of(index, starts, num_rows, group: tl.constexpr, num_queries: tl.constexpr):
-    """Returns the row of a tile."""
     row = 0
     beyond = num_rows
     while beyond - row > 1:
@@ -124,9 +120,7 @@ def _prefill_kernel(
     tile: tl.constexpr,
     step: tl.constexpr,
     number: tl.constexpr,
-    pdl: tl.constexpr,
 ):
-    take_turn(pdl)
     # The last tiles of a row see the most keys, so they run first.
     index = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -196,12 +190,12 @@ def _prefill_kernel(
     tl.store(out + cells[:, None] + v_dims[None, :], result, mask=is_out)
 
 
-def prefill(given: LayerPass, rows: PrefillRows, pdl: bool = False) -> None:
-    """See `Kernels.prefill`, and for `pdl` `take_turn`."""
+def prefill(given: LayerPass, rows: PrefillRows) -> None:
+    """See `Kernels.prefill`."""
     query, key, value, cache, tables, form, out = given
     query, key, value = map(with_unit_stride, (query, key, value))
-    num_tokens, launch = len(rows.slots), launch_options(query.device, pdl)
-    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:], launch)
+    num_tokens = len(rows.slots)
+    _write(cache, rows.slots, key[-num_tokens:], value[-num_tokens:])
     num_rows, num_heads, v_dim = len(rows.lanes), *out.shape[1:]
     block_size, num_kv_heads, qk_dim = cache.keys.shape[1:]
     group = num_heads // num_kv_heads
@@ -240,13 +234,10 @@ def prefill(given: LayerPass, rows: PrefillRows, pdl: bool = False) -> None:
         number=number_for(cache),
         num_warps=sweep.num_warps(num_queries),
         num_stages=sweep.num_stages,
-        **launch,
     )
 
 
-def _write(
-    cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor, launch: dict[str, bool]
-) -> None:
+def _write(cache: LayerCache, slots: Tensor, key: Tensor, value: Tensor) -> None:
     num_tokens, num_kv_heads, qk_dim = key.shape
     _write_kernel[num_tokens,](
         key,
@@ -262,5 +253,4 @@ def _write(
         padded_heads=triton.next_power_of_2(num_kv_heads),
         padded_qk=padded(qk_dim),
         padded_v=padded(value.shape[2]),
-        **launch,
     )

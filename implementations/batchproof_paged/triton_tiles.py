@@ -7,6 +7,9 @@ Milakov and Gimelshein, 2018.
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from functools import cache
 from math import gcd, log
 from typing import Any
 
@@ -16,22 +19,75 @@ import triton.language as tl
 from torch import Tensor
 
 from batchproof_paged.kernels import LayerCache
-from batchproof_paged.triton_config import is_interpreted
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSweep:
+    """How a program of the decode kernel iterates over its keys."""
+
+    tile_bytes: int = 16 * KIB  # of keys and values at a time
+    num_stages: int = 5  # on NVIDIA: keys and values get one buffer each up to 4 stages, two with 5
+    num_warps: int = 4
+    programs: int = 4  # desired at a time on each processor
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSweep:
+    """How a program of the prefill kernel iterates over its keys, and how many queries it serves."""
+
+    tile_bytes: int = 32 * KIB
+    num_stages: int = 2
+    max_queries: int = 128  # tokens times heads in a tile
+    query_bytes: int = 32 * KIB  # the most that queries may take on chip
+    queries_per_warp: int = 16  # within 4 to 8 warps
+
+    def num_warps(self, num_queries: int) -> int:
+        """Returns how many warps serve a tile of so many queries."""
+        return min(8, max(4, num_queries // self.queries_per_warp))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeps:
+    """The constants of both kernels."""
+
+    decode: DecodeSweep = DecodeSweep()
+    prefill: PrefillSweep = PrefillSweep()
+
+
+# Without TF32, float32 cannot use the tensor cores and needs registers instead.
+_WIDE = PrefillSweep(16 * KIB, 2, 64, 32 * KIB, 4)
+_BY_SIZE = {2: Sweeps(), 4: Sweeps(prefill=_WIDE), 8: Sweeps(DecodeSweep(num_stages=3), _WIDE)}
+
+
+def is_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _has_little_memory(device: torch.device) -> bool:
+    """Compute capability 8.x, some GPUs of which have 99 KiB on chip for a program."""
+    return not is_interpreted() and torch.cuda.get_device_capability(device) < (9, 0)
+
+
+def sweeps_for(layer: LayerCache) -> Sweeps:
+    size = layer.keys.element_size()
+    if size == 2 and _has_little_memory(layer.keys.device):
+        return Sweeps(prefill=PrefillSweep(16 * KIB))
+    return _BY_SIZE[size]
+
 
 INTERPRETED = tl.constexpr(is_interpreted())
 LOG2_E = tl.constexpr(1 / log(2))
 MOST_ENTRIES = 4  # of a table for a tile: more take more instructions than one for each key
-
-
-@triton.jit
-def take_turn(pdl: tl.constexpr):
-    """Waits for the kernel before, and lets the next one start; does nothing unless launched `pdl`."""
-    # Comes before the first access to memory, of every program: then the end of this kernel implies the
-    # end of all before it, and the next one, which may be resident early, waits for this one's end. A
-    # kernel without a wait of its own (cuBLAS) is launched in the usual way, after the end of this one.
-    if pdl:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -150,7 +206,6 @@ def padded(size: int) -> int:
 
 
 def tile_for(cache: LayerCache, padded_dims: int, tile_bytes: int) -> int:
-    """Returns how many keys to process at a time."""
     fitting = max(16, tile_bytes // (padded_dims * cache.keys.element_size()))
     return min(128, 1 << (fitting.bit_length() - 1))
 
@@ -163,5 +218,4 @@ def step_for(tile: int, block_size: int) -> int:
 
 
 def number_for(cache: LayerCache) -> Any:
-    """Returns Triton's type of scores and sums."""
     return tl.float64 if cache.keys.dtype is torch.float64 else tl.float32

@@ -1,4 +1,4 @@
-"""The share of the memory ceiling that decode attention reaches, with the chosen and other constants.
+"""The share of the memory ceiling that decode attention reaches.
 
 python -m tests.gpu.attention cuda measures.jsonl
 """
@@ -6,13 +6,8 @@ python -m tests.gpu.attention cuda measures.jsonl
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from itertools import product
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import torch
 
@@ -32,7 +27,6 @@ from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
 BLOCK_SIZE = 16
-NUM_BEST = 3
 
 
 class Sizes(NamedTuple):
@@ -49,63 +43,9 @@ class Sizes(NamedTuple):
         return f"{self.num_seqs} x {self.seq_len}{up_to}{wide}"
 
 
-SWEPT = Sizes(64, 1024), Sizes(8, 1024), Sizes(1, 1024)
+EVEN = tuple(Sizes(*each) for each in ((64, 1024), (8, 1024), (1, 1024), (256, 1024), (64, 4096)))
 UNEVEN = Sizes(64, 128, 4096), Sizes(64, 128, 4096, 8192), Sizes(64, 1024, None, 8192)
-CROWDS = *SWEPT, Sizes(256, 1024), Sizes(64, 4096), *UNEVEN
 FEW = (Sizes(2, 40), Sizes(3, 1, 40, 8))
-
-
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """The constants of a launch; None leaves the choice to the kernels."""
-
-    num_stages: int | None = None
-    tile_factor: int = 1
-    num_splits: int | None = None
-    num_warps: int | None = None
-
-    def __str__(self) -> str:
-        stages, splits, warps = (
-            each or "chosen" for each in (self.num_stages, self.num_splits, self.num_warps)
-        )
-        return f"stages {stages}, tile x{self.tile_factor}, splits {splits}, warps {warps}"
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        if self == AS_CHOSEN:  # of any set; the others are Triton's
-            yield
-            return
-        module: Any = import_module("batchproof_paged.triton_decode")
-        tile_for, num_splits, factor = module.tile_for, self.num_splits, self.tile_factor
-        with ExitStack() as stack:
-            if factor > 1:
-                larger: Callable[..., int] = lambda *given: factor * tile_for(*given)  # noqa: E731
-                stack.enter_context(patch.object(module, "tile_for", larger))
-            if num_splits is not None:
-                splits = module.Splits(num_splits)
-                stack.enter_context(patch.object(module, "splits_for", lambda *_: splits))
-            chosen = {"num_stages": self.num_stages, "num_warps": self.num_warps}
-            changed = {name: value for name, value in chosen.items() if value is not None}
-            if changed:
-                kernel = _Launched(module._decode_kernel, changed)
-                stack.enter_context(patch.object(module, "_decode_kernel", kernel))
-            yield
-
-
-class _Launched:
-    """Wraps a kernel so that it is launched with other options."""
-
-    def __init__(self, kernel: Any, changed: dict[str, int]) -> None:
-        self._kernel = kernel
-        self._changed = changed
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        launch = self._kernel[grid]
-        return lambda *given, **options: launch(*given, **{**options, **self._changed})
-
-
-AS_CHOSEN, UNDIVIDED = Constants(), Constants(num_splits=1)
-SWEEP = tuple(Constants(*each) for each in product((3, 5), (1, 2), (None, 4), (1, 2, 4)))
 
 
 class Crowd:
@@ -161,52 +101,18 @@ def measure(device: torch.device, measures: Measures) -> None:
     ceiling = measure_ceilings(device, DTYPE).bytes_per_s
     kernels = load_kernels("triton" if triton_works() else "torch")
     is_cuda = device.type == "cuda"
-    sweep = SWEEP if is_cuda else SWEEP[5:6]
-    shapes = SERVED if is_cuda else ("tiny",)
-    for shape, crowd in product(shapes, CROWDS if is_cuda else FEW):
-        ways = (AS_CHOSEN, UNDIVIDED) if crowd in UNEVEN and triton_works() else (AS_CHOSEN,)
-        _measure_crowd(shape, crowd, ways, kernels, ceiling, device, measures)
-    if triton_works():
-        for crowd, shape in product(SWEPT if is_cuda else FEW, shapes):
-            ways = AS_CHOSEN, *sweep
-            _measure_crowd(shape, crowd, ways, kernels, ceiling, device, measures, ", swept")
-
-
-def _measure_crowd(
-    shape: str,
-    sizes: Sizes,
-    ways: tuple[Constants, ...],
-    kernels: Kernels,
-    ceiling: float,
-    device: torch.device,
-    measures: Measures,
-    suffix: str = "",
-) -> None:
-    name = f"{shape} attention, {sizes}{suffix}"
-    with measures.piece(name):
-        crowd = Crowd(shape, sizes, device)
-        shares, failed = {}, {}
-        for constants in ways:
-            if measures.left_s < 5:
-                break
-            try:
-                with constants.in_force():
-                    took_s = crowd.decode_s(kernels, device)
-            except Exception as error:  # usually, it needs more shared memory than there is
-                failed[str(constants)] = f"{type(error).__name__}: {str(error)[:80]}"
-                if constants == AS_CHOSEN:
-                    raise
-                continue
-            shares[str(constants)] = crowd.num_bytes / took_s / ceiling
-        if not shares:
+    crowds, shapes = ((*EVEN, *UNEVEN), SERVED) if is_cuda else (FEW, ("tiny",))
+    for shape, sizes in product(shapes, crowds):
+        name = f"{shape} attention, {sizes}"
+        if measures.left_s < 5:
             measures.add(name, "no time left")
-            return
-        best = sorted(shares, key=lambda each: -shares[each])[:NUM_BEST]
-        summary = f"{shares[str(AS_CHOSEN)]:.0%} of the memory ceiling"
-        if len(shares) > 1:
-            summary += "; best " + "; ".join(f"{shares[each]:.0%} with {each}" for each in best)
-        seconds = crowd.num_bytes / shares[str(AS_CHOSEN)] / ceiling
-        measures.add(name, summary, seconds=seconds, share_of_memory=shares, failed=failed)
+            continue
+        with measures.piece(name):
+            crowd = Crowd(shape, sizes, device)
+            took_s = crowd.decode_s(kernels, device)
+            share = crowd.num_bytes / took_s / ceiling
+            summary = f"{share:.0%} of the memory ceiling"
+            measures.add(name, summary, seconds=took_s, share_of_memory=share)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python -m tests.gpu.ceilings cuda measures.jsonl
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import torch
@@ -19,10 +18,6 @@ from tests.gpu.measures import Measures, measured
 from tests.gpu.timing import recorded, seconds_of
 
 SERVED = ("llama-8b", "llama-1b", "qwen3-0.6b")
-FUSED = {
-    "qkv": ("q_proj", "k_proj", "v_proj"),
-    "gate-up": ("gate_proj", "up_proj"),
-}  # the products after fusing
 NUM_ROWS = (1, 8, 64, 256)
 BEYOND_CACHES_BYTES = 1 << 28  # the size of the weights that take turns
 DTYPE = torch.bfloat16
@@ -47,20 +42,13 @@ def measure(device: torch.device, measures: Measures) -> None:
 
 
 def linears(shape: str) -> dict[str, tuple[int, int]]:
-    """Returns outputs and inputs of a shape's layers, each kind once, and of fused ones."""
+    """Returns outputs and inputs of a shape's layers, each kind once."""
     model = build_model(SHAPES[shape].config(), torch.device("meta"), DTYPE)
-    found = {
+    return {
         name.rpartition(".")[2]: (module.out_features, module.in_features)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
     }
-    return found | dict(_fused(found))
-
-
-def _fused(found: dict[str, tuple[int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
-    for name, parts in FUSED.items():
-        if found.keys() >= set(parts):
-            yield name, (sum(found[part][0] for part in parts), found[parts[0]][1])
 
 
 def _measure_linear(

@@ -1,6 +1,6 @@
 """Measurements as JSON lines, each written to disk as soon as it is known.
 
-A section, made by one process, begins with a line that says where its figures come from. Made anew, it
+A section, made by one process, begins with a line that says where its figures come from. Made again, it
 takes the place of the old one; those of other processes stay.
 """
 
@@ -20,7 +20,7 @@ import torch
 from batchproof.bench.hardware import device_facts
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.made import command_line, provenance
-from tests.gpu.lines import readable
+from tests.gpu.rungs import readable
 
 SCHEMA = "batchproof.gpu/1"
 

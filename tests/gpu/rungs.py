@@ -3,11 +3,12 @@ passes, so that a fault of one option does not cost it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from batchproof.records.made import provenance
-from tests.gpu.lines import readable
 
 Options = Mapping[str, str]
 
@@ -23,7 +24,7 @@ RUNGS: tuple[Options, ...] = (
     {**WITHOUT_GRAPHS, **WITHOUT_COMPILER, "backend": "blocks", "overlap": "false", "prepare": "false"},
 )
 # What is closest on a CPU to the defaults on CUDA.
-DRY: Options = {"backend": "blocks", "trace": "false", "compile": "eager"} | dict.fromkeys(
+DRY: Options = {"backend": "blocks", "compile": "eager"} | dict.fromkeys(
     ("graphs", "overlap", "prepare"), "true"
 )
 TESTS = "smoke or full_batch or newcomer_joins"  # few rows and many, prompts beside decodes
@@ -56,3 +57,24 @@ def passed_before(measures: Path, rungs: tuple[str, ...]) -> tuple[str, ...]:
     }
     known = [each for each in rungs if each in good]
     return rungs[rungs.index(known[0]) :] if known else ()
+
+
+def readable(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of `measures.jsonl` that are objects with a section, and prints how many are
+    not: one that a kill has damaged costs no other."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [each for each in map(_parsed, lines) if each is not None]
+    if len(found) < len(lines):
+        num_bad = len(lines) - len(found)
+        print(f"{path.name}: {num_bad} of {len(lines)} lines cannot be read, and are left out")
+    return found
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "section" in found else None

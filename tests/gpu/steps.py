@@ -27,7 +27,6 @@ from tests.gpu.rungs import Options, engine_with, options_of
 WAYS: dict[str, Options] = {
     "chosen": {},
     "uncompiled": {"compile": "false"},
-    "dependents": {"backend": "triton_pdl"},  # kernels start while those before them end
     "unoverlapped": {"overlap": "false"},
     "eager": {"graphs": "false", "compile": "false"},
 }
@@ -94,8 +93,7 @@ def ways(engine: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for way, options in WAYS.items():
         so = engine_with(engine, options)
-        is_other = "backend" in options and "backend" in options_of(engine)  # of the rung, or a CPU's
-        if not is_other and options_of(so) not in map(options_of, found.values()):
+        if options_of(so) not in map(options_of, found.values()):
             found[way] = so
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -37,11 +38,9 @@ from batchproof_engines.ragged.scheduler import SchedulerOutput
 from batchproof_engines.ragged.scheduler import Sequence as RaggedSequence
 from batchproof_engines.substitution import engine_with
 from batchproof_lab.suite_run import run_suite
-from batchproof_paged import build_unprobed
+from batchproof_paged import build_unprobed, scheduler
 from batchproof_paged.block_manager import BlockManager
-from batchproof_paged.engine import PagedEngine
 from batchproof_paged.options import PagedOptions
-from batchproof_paged.scheduler import Scheduler
 from batchproof_paged.sequence import Sequence as PagedSequence
 from tests.selftest.conftest import LaboratoryFor
 
@@ -360,13 +359,10 @@ class KnownByTheirOwnTokens(BlockManager):
 def test_whose_prefix_was_taken_over_is_named(
     lab: Laboratory, blocks: type[BlockManager], prompts: list[tuple[int, ...]], words: str
 ) -> None:
-    class WithTheseBlocks(Scheduler):
-        block_manager_class = blocks
-
     def factory(model: PreTrainedModel, config: EngineConfig) -> Engine:
-        engine_class = type("Engine", (PagedEngine,), {"scheduler_class": WithTheseBlocks})
-        options = PagedOptions().resolved(model.device)
-        return build_unprobed(model, config, options, engine_class)
+        options = PagedOptions().resolved(model.device, model.dtype)
+        with mock.patch.object(scheduler, "BlockManager", blocks):
+            return build_unprobed(model, config, options)
 
     trial = trial_of(lab, EngineSpec(blocks.__name__, factory))
     limits = {"max_num_seqs": 1, "block_size": 4, "num_blocks": 16}

@@ -27,9 +27,9 @@ from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
 from batchproof.workload.workloads import Workload
-from batchproof_paged.drafting import NgramDrafter
 from batchproof_paged.rows import Rows
 from batchproof_paged.sequence import Sequence as Drafted
+from batchproof_paged.speculation import NgramDrafter
 
 CPU = torch.device("cpu")
 CONFIG = EngineConfig(max_num_batched_tokens=8, num_speculative_tokens=3, draft_agreement=0.5)

@@ -78,7 +78,7 @@ WITHOUT_TORCH = (
         f"batchproof.models.{name}_oracle"
         for name in ("gpt2_hash", "llama_hash", "gpt2_long", "window_hash")
     ),
-    *(f"batchproof_paged.{name}" for name in ("sequence", "block_manager", "scheduler", "trace")),
+    *(f"batchproof_paged.{name}" for name in ("sequence", "block_manager", "scheduler", "rows")),
     "batchproof_engines.ragged.scheduler",
 )
 IMPORTING = """

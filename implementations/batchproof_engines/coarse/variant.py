@@ -21,9 +21,8 @@ from batchproof_paged.options import PACKED, PagedOptions
 
 def _paged(model: PreTrainedModel, config: EngineConfig) -> Engine:
     REFUSALS[PACKED](model)  # no trial batch would find another way for it
-    return build_unprobed(
-        model, config, PagedOptions(graphs=False, overlap=False).resolved(model.device)
-    )
+    options = PagedOptions(graphs=False, overlap=False).resolved(model.device, model.dtype)
+    return build_unprobed(model, config, options)
 
 
 # None runs a trial batch: it might refuse what is coarse.

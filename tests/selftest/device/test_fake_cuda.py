@@ -16,12 +16,8 @@ from torch import Tensor
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.kernels import StepRows
 from batchproof_paged.native_build import compiler
-from tests.selftest.device.fake.dry_run import FakeDevice, dry_run
-from tests.selftest.device.fake.kernels import kernels
-from tests.selftest.device.fake.ledger import Ledger
+from tests.selftest.device.fake.dry_run import dry_run
 from tests.selftest.device.fake.report import Report, problem_lines
-from tests.selftest.device.fake.runtime import runtime
-from tests.selftest.device.fake.watch import Watch
 
 pytestmark = [
     pytest.mark.skipif(not compiler(), reason="no C++ compiler"),
@@ -122,27 +118,9 @@ class DropsWhatAGraphReads(BlockPool):
 def test_planted_faults_are_reported(
     elsewhere: ProcessPoolExecutor, pool: type[BlockPool], problems: tuple[str, ...]
 ) -> None:
-    parts = {"block_pool_class": pool}
-    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALLEST, **QUICK, **parts).result()
+    report = elsewhere.submit(dry_run, "gpt2", "blocks", *SMALLEST, **QUICK, pool=pool).result()
     lines = problem_lines(report)
     assert [each for each in problems if not any(each in line for line in lines)] == [], lines
-
-
-def test_views_launch_nothing_and_copies_within_the_device_one_kernel_each(
-    elsewhere: ProcessPoolExecutor,
-) -> None:
-    assert elsewhere.submit(launches_of_five_lines).result() == {"mm": 1, "_to_copy": 1, "clone": 1}
-
-
-def launches_of_five_lines() -> dict[str, int]:
-    ledger = Ledger()
-    with runtime(ledger), kernels(ledger), FakeDevice(allow_non_fake_inputs=True), Watch(ledger):
-        x = torch.empty(4, 8, device="cuda")
-        y = torch.nn.functional.linear(x[None], x)  # as a product of matrices, the rest is views
-        y.view(16).to(torch.float32)  # it is float32
-        y.to(torch.bfloat16)
-        y[0].t().contiguous().reshape(2, 8)
-    return dict(ledger.eager)
 
 
 def replayed(report: Report) -> dict[str, int]:

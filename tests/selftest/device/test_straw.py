@@ -75,12 +75,3 @@ def test_a_forgotten_device_is_found(elsewhere: ProcessPoolExecutor) -> None:
     assert run.exit_status == pytest.ExitCode.TESTS_FAILED, run.output
     assert num("failed", run.output) == 1
     assert "Expected all tensors to be on the same device" in run.output
-
-
-def test_a_benchmark_has_valid_rows_there(elsewhere: ProcessPoolExecutor, tmp_path: Path) -> None:
-    sizes = ["--num-requests=4", "--prompt-len=2:6", "--cap=2:4", "--slots=2", "--laps=2"]
-    asked = ["--benchmark-only", "--workload=bimodal", "--model=llama-hash", "--engine=static"]
-    results = f"--results={tmp_path / 'result.json'}"
-    run = run_on_straw(elsewhere, "tests/benchmarks", *asked, *sizes, results)
-    assert run.exit_status == 0, run.output
-    assert re.search(r"^static +VALID", run.output, re.MULTILINE), run.output

@@ -4,82 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from batchproof_paged import torch_kernels
-from batchproof_paged.kernels import DecodeRows, LayerPass, PrefillRows
-from tests.gpu import compilers, smoke, versions
-from tests.gpu.attention import Constants
-from tests.gpu.cases import make_case
-from tests.gpu.checks import Findings, check
+from tests.gpu import smoke, versions
 from tests.gpu.measures import Measures
 from tests.gpu.rungs import passed_before
 
 CPU = torch.device("cpu")
-Decode = Callable[..., None]
 
 
-def findings(
-    decode: Decode = torch_kernels.decode, prefill: Decode = torch_kernels.prefill
-) -> Findings:
-    found = Findings()
-    for seed in (3, 5, 9):  # short ones, of three dtypes
-        case = make_case(seed, CPU, reads_whole_tables=True)
-        check(found, SimpleNamespace(decode=decode, prefill=prefill), case)  # type: ignore[arg-type]
-    return found
-
-
-def sees_one_key_less(given: LayerPass, rows: DecodeRows) -> None:
-    torch_kernels.decode(given, rows)
-    given.out[: len(rows.lanes)] *= 1 + 2**-5
-
-
-def writes_a_foreign_row(given: LayerPass, rows: DecodeRows) -> None:
-    torch_kernels.decode(given, rows)
-    given.out[-1] = 0.0
-
-
-def forgets_to_write(given: LayerPass, rows: PrefillRows) -> None:
-    keys = given.cache.keys.clone()
-    torch_kernels.prefill(given, rows)
-    given.cache.keys.copy_(keys)
-
-
-def test_right_kernels_are_within_what_rounding_explains() -> None:
-    found = findings()
-    assert not found.bad
-    assert max(found.worst.values()) > 0.01  # a bound far above all errors would detect nothing
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "word"),
-    [
-        ("decode", sees_one_key_less, "off by"),
-        ("decode", writes_a_foreign_row, "not its own"),
-        ("prefill", forgets_to_write, "other keys in the cache"),
-    ],
-)
-def test_wrong_kernels_are_found(kind: str, wrong: Decode, word: str) -> None:
-    found = findings(**{kind: wrong})
-    assert found.bad
-    assert any(word in each for each in found.bad)
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_the_constants_that_are_swept_are_those_of_the_kernels() -> None:
-    from batchproof_paged import triton_decode
-
-    with Constants(num_stages=5, tile_factor=2, num_splits=4).in_force():
-        assert triton_decode.splits_for(1, 1, 1, 1) == (4, 1)
-
-
-def test_a_section_of_measures_made_anew_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_section_of_measures_made_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "measures.jsonl"
     for section, figure in (("a", 1), ("b", 2), ("a", 3)):
         measures = Measures(path, section, CPU, for_s=10)
@@ -117,11 +55,11 @@ def test_a_compiler_that_does_not_work_is_one_sentence(
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(compilers.shutil, "which", lambda *_: None)
-    monkeypatch.setattr(compilers, "run_inductor", lambda device: device.broken)
+    monkeypatch.setattr(versions.shutil, "which", lambda *_: None)
+    monkeypatch.setattr(versions, "run_inductor", lambda device: device.broken)
     lack = "there is no C++ compiler (g++, c++, clang++)"
     why = "AttributeError: 'torch.device' object has no attribute 'broken'"
-    assert list(compilers.failures(CPU)) == [f"inductor does not work: {lack}; {why}"]
+    assert list(versions.failures(CPU)) == [f"inductor does not work: {lack}; {why}"]
     assert "Traceback" in capsys.readouterr().out
 
 

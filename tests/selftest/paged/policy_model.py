@@ -8,10 +8,11 @@ was read.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
-from time import perf_counter
+from typing import TypeVar
 
 from batchproof.api import EngineConfig, FinishReason, Limits, Request
 from batchproof_paged.rows import Rows, Scheduled
@@ -21,7 +22,6 @@ from batchproof_paged.sequence import PENDING, Sequence
 VOCAB_SIZE = 3  # so few that prompts share prefixes and answers meet their EOS
 MAX_MODEL_LEN = 40
 LIMITS = Limits(VOCAB_SIZE, MAX_MODEL_LEN)
-POISON = -1
 
 
 def chain(before: int, token_id: int) -> int:
@@ -82,7 +82,6 @@ class PolicyModel:
     num_hits: int = 0  # requests that began behind a prefix taken over
     num_evictions: int = 0
     num_preemptions: int = 0
-    policy_s: float = 0.0  # spent in the scheduler
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(LIMITS, self.config, self.has_lanes)
@@ -125,17 +124,13 @@ class PolicyModel:
 
     def step(self) -> None:
         rows, victims = self._foreseen()
-        began = perf_counter()
         plan = self.scheduler.schedule()
-        self.policy_s += perf_counter() - began
         self.num_schedules += 1
         assert bool(plan.scheduled) == bool(self.live), (
             "a step does something if there is something to do"
         )
         self._check_running(plan, rows, victims)
         self._check_admitted(plan, num_running=len(rows), num_victims=len(victims))
-        for block in plan.freed_blocks:
-            self.cells |= {(block, offset): POISON for offset in range(self.config.block_size)}
         for each in plan.scheduled:
             self._check_reads(each)
         for each in plan.scheduled:
@@ -294,9 +289,7 @@ class PolicyModel:
         for each, asked in fed:
             asked.num_computed += each.query_len
             self._publish(asked)
-        began = perf_counter()
         done = self.scheduler.update(Rows.of(rows), tokens)
-        self.policy_s += perf_counter() - began
         for _, asked, token in flight:
             asked.take(token)
         self._in_flight = flight
@@ -355,3 +348,39 @@ class PolicyModel:
             used = {block for each in self.running for block in each.sequence.block_table}
             free = self.config.num_blocks - len(used)
             assert self.scheduler.blocks.num_free_blocks == free, f"should be {free}"
+
+
+LONGEST_PROMPT, MAX_CAP = 12, 8
+Model = TypeVar("Model", bound=PolicyModel)
+
+
+def play(seed: int, model_class: type[Model]) -> Model:
+    """A client with a random generator: adds (twins, shared prefixes, ids again, what never fits),
+    steps and aborts in any order."""
+    rng = random.Random(seed)
+    config = EngineConfig(
+        max_num_seqs=rng.randint(1, 4),
+        max_num_batched_tokens=rng.choice([4, 5, 7, 64]),
+        block_size=rng.randint(1, 4),
+        num_blocks=rng.choice([None, *range(3, 12)]),
+        prefix_caching=rng.random() < 0.75,
+    )
+    model = model_class(config, rng.random() < 0.5, rng.random() < 0.5)
+    texts = [[rng.randrange(VOCAB_SIZE) for _ in range(LONGEST_PROMPT)] for _ in range(2)]
+    asked: list[Request] = []
+    for turn in range(40):
+        if rng.random() < 0.6:
+            prompt = tuple(rng.choice(texts)[: rng.randint(1, LONGEST_PROMPT)])
+            eos = frozenset({rng.randrange(VOCAB_SIZE)} if rng.random() < 0.2 else ())
+            request = Request(f"r{turn}", prompt, rng.randint(1, MAX_CAP), eos)
+            for twin in range(rng.choice([1, 1, 1, 2])):
+                asked.append(replace(request, request_id=f"r{turn}-{twin}"))
+                model.add(asked[-1])
+        if asked and rng.random() < 0.1:
+            model.add(rng.choice(asked))  # refused where its id is live, else served
+            model.add(Request("never fits", (0,) * MAX_MODEL_LEN, 1))
+        if asked and rng.random() < 0.1:
+            model.abort(rng.choice([*asked, Request("unknown", (0,), 1)]).request_id)
+        model.step()
+    model.run_to_end()
+    return model

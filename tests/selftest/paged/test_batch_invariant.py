@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from batchproof.api import Capability, EngineConfig
 from batchproof.errors import ConfigError, UnsupportedModelError
@@ -15,8 +16,7 @@ from batchproof.requirements.promises import Promise
 from batchproof.run.devices import num_threads
 from batchproof.run.registry import resolve_engine
 from batchproof.run.trial import Trial
-from batchproof_paged import tile_products
-from batchproof_paged.tile_products import TILE, LinearsByTiles, TileProducts
+from batchproof_paged.invariant import RowsAlone
 from tests.selftest.conftest import LaboratoryFor
 
 CPU = torch.device("cpu")
@@ -49,28 +49,18 @@ def test_without_the_option_nothing_is_declared() -> None:
 def test_a_row_has_the_same_bits_among_any_number_of_others(
     shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    weight, rows = torch.randn(shape).to(dtype), torch.randn(3 * TILE, shape[1]).to(dtype)
-    products, bias = TileProducts(), torch.randn(shape[0]).to(dtype)
-    alone = [products.multiply(row[None, None], weight, bias)[0, 0] for row in rows]
-    for num_rows in (2, 3, TILE - 1, TILE, TILE + 1, 3 * TILE):
-        together = products.multiply(rows[None, :num_rows], weight, bias)[0]
-        assert torch.equal(together, torch.stack(alone[:num_rows]))
-
-
-def test_where_the_place_in_a_tile_matters_rows_are_multiplied_singly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def by_place(rows: torch.Tensor, weight: torch.Tensor, _bias: object = None) -> torch.Tensor:
-        return rows @ weight.t() + torch.arange(len(rows))[:, None]
-
-    monkeypatch.setattr(tile_products, "linear", by_place)
-    product = TileProducts().multiply(torch.ones(1, 3, 4), torch.randn(8, 4), None)
-    assert torch.equal(product, product[:, :1].expand_as(product))
+    weight, rows = torch.randn(shape).to(dtype), torch.randn(40, shape[1]).to(dtype)
+    bias = torch.randn(shape[0]).to(dtype)
+    with RowsAlone():
+        alone = [linear(row.clone()[None, None], weight, bias)[0, 0] for row in rows]
+        for num_rows in (2, 3, 15, 16, 17, 40):
+            together = linear(rows[None, :num_rows], weight, bias)[0]
+            assert torch.equal(together, torch.stack(alone[:num_rows]))
 
 
 def test_other_sums_are_refused() -> None:
     layer, rows = nn.Linear(4, 4), torch.ones(2, 4)
-    with LinearsByTiles(), torch.inference_mode():
+    with RowsAlone(), torch.inference_mode():
         layer(rows)
         rows[:, :1] @ rows[:1]  # one term: nothing is summed
         with pytest.raises(UnsupportedModelError, match="it computes matmul outside its linear layers"):
@@ -81,7 +71,7 @@ def test_other_sums_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["graphs=true", "backend=lanes", "linears=onednn", "feed=separate", "prepare=true", "overlap=true"],
+    ["graphs=true", "backend=lanes", "pack=true", "feed=separate", "prepare=true", "overlap=true"],
 )
 def test_what_would_take_other_kernels_is_refused(option: str) -> None:
     model = load_model("gpt2-random", CPU, torch.float32).model

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from batchproof_paged.attention import AttentionForm
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.kernels import load_kernels
 from batchproof_paged.staging import Reader, Staging
-from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, sequence, tell
+from tests.selftest.paged.rehearsal import Rehearsal, Shape, sequence, tell
 
 CPU = torch.device("cpu")
 SINKS = torch.linspace(-2, 3, 14)
@@ -75,23 +74,6 @@ def test_a_long_row_beside_a_short_one_with_a_window_leaves_no_hole() -> None:
     assert rehearsal.step((long, 1), (short, 1)).isfinite().all()
 
 
-def test_a_step_sends_only_what_is_new_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = a_pool()
-    sent: list[int] = []
-    write = pool._write_tables
-
-    def count(cells: Tensor, blocks: Tensor) -> None:
-        sent.append(len(cells))
-        write(cells, blocks)
-
-    monkeypatch.setattr(pool, "_write_tables", count)
-    rehearsal = Rehearsal(pool, Shape(), FORMS["plain"])
-    a, b = sequence("a", 0), sequence("b", 1)
-    for rows in ([(a, 7)], [(a, 1), (b, 2)], [(a, 1), (b, 1)], [(b, 1), (a, 1)]):
-        rehearsal.step(*rows)
-    assert sent == [2, 1, 1, 0]
-
-
 def test_a_newcomer_in_a_lane_does_not_inherit_the_table_of_the_one_before() -> None:
     """The two tables have first block, last block and length in common, as with a prefix cache."""
     pool = a_pool()
@@ -115,13 +97,6 @@ def test_tables_and_pool_grow_when_they_have_to() -> None:
     assert pool.generation == generation
 
 
-def test_a_pool_of_fixed_size_says_when_a_block_is_beyond_its_end() -> None:
-    rehearsal = Rehearsal(a_pool(num_blocks=5), Shape(), FORMS["plain"])
-    rehearsal.free = [5]
-    with pytest.raises(AssertionError, match="block 5 is beyond the pool's 5 blocks"):
-        rehearsal.step((sequence("a", 0), 3))
-
-
 def test_layers_may_differ_in_shape_and_form() -> None:
     pool = a_pool()
     shapes = Shape(), SHAPES["sevens"]
@@ -138,27 +113,6 @@ def test_layers_may_differ_in_shape_and_form() -> None:
     assert pool.num_bytes == 41 * 4 * numbers_per_cell * 4
 
 
-@torch.inference_mode()
-def test_poison_fills_the_blocks_it_is_given_and_no_others() -> None:
-    pool = a_pool(poison=0.0)
-    rehearsal = Rehearsal(pool, Shape(), FORMS["plain"])
-    gone, there = sequence("gone", 0), sequence("there", 1)
-    rehearsal.step((gone, 9), (there, 6))
-    pool.poison(gone.block_table, float("nan"))
-    assert rehearsal.step((there, 1)).isfinite().all()
-    newcomer = sequence("newcomer", 0)
-    newcomer.block_table = gone.block_table
-    newcomer.num_computed_tokens = 3
-    pool.begin(rehearsal.batch((newcomer, 1)))
-    key = torch.zeros(1, 2, 8)
-    assert pool.attend(0, torch.zeros(1, 4, 8), key, key, FORMS["plain"]).isnan().all()
-
-
-def test_unknown_kernels_are_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="kernels 'cuda' are unknown: choose one of torch, triton"):
-        load_kernels("cuda")
-
-
 def test_arrays_arrive_as_they_were_sent_while_the_next_are_prepared() -> None:
     staging = Staging(CPU)
     arrays = [np.arange(start, start + 2000).reshape(2, -1) for start in range(4)]
@@ -173,12 +127,3 @@ def test_tokens_read_later_are_those_of_the_time_of_asking() -> None:
     read = Reader(CPU).read_later(ids)
     ids.zero_()
     assert read() == [3, 4]
-
-
-def test_the_slow_sum_agrees_with_torch() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, keys, values = (torch.randn(5, 4, 8, generator=generator) for _ in range(3))
-    slow = attend_slowly(query, keys, values, AttentionForm(0.3))
-    q, k, v = (each.double().transpose(0, 1)[None] for each in (query, keys, values))
-    fast = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
-    assert torch.allclose(slow, fast[0].transpose(0, 1))

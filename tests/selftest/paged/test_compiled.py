@@ -1,27 +1,26 @@
-"""A compiled stretch of layers for all, installed in the model for a pass and removed again."""
+"""A compiled layer for all, installed in the model for a pass and removed again."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-import batchproof_paged as package
 from batchproof.api import EngineConfig, Request
 from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
-from batchproof_paged import compiled, paged, runner
+from batchproof_paged import build_unprobed, compiled, paged, runner
 from batchproof_paged.native_build import compiler
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
 NUM_LAYERS = 12  # more than the compiler would make of one piece of code
-NUM_PIECES = 3  # a stretch of layers, the last norm and the rotary embedding
+NUM_PIECES = 3  # a layer, the last norm and the rotary embedding
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, return_logits=True)
 ASKED = [Request(f"r{i}", tuple(range(1, 3 + 5 * i)), 4 + i) for i in range(5)]
 
@@ -54,17 +53,13 @@ def test_one_layer_is_compiled_for_all_and_for_all_batches(
     engine = paged(model, CONFIG, backend="blocks", graphs=True, compile=True)
     answers = engine.generate(ASKED)
     assert counter.frame_count == NUM_PIECES, "a layer's number, or that of tokens, became a constant"
+    paged(model, CONFIG, backend="blocks", graphs=True, compile=True).generate(ASKED)
+    assert counter.frame_count == NUM_PIECES, "a second engine compiles nothing"
     plain = paged(model, CONFIG, compile=False, trace=False).generate(ASKED)
     assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
 
 
-def test_a_second_engine_on_the_model_compiles_nothing(model: PreTrainedModel, counter: Any) -> None:
-    for _ in range(2):
-        paged(model, CONFIG, backend="blocks", graphs=True, compile=True).generate(ASKED)
-    assert counter.frame_count == NUM_PIECES
-
-
-def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails_between_two_of_them(
+def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails(
     model: PreTrainedModel,
 ) -> None:
     layers = model.model.layers
@@ -83,53 +78,13 @@ def test_the_layers_are_their_own_again_after_a_pass_even_one_that_fails_between
     assert [each.token_ids for each in again] == [each.token_ids for each in answers]
 
 
-def test_each_layer_of_a_stretch_gets_its_own_arguments() -> None:
-    """A window, or an embedding of positions, may be those of one kind of layer."""
-
-    class Layer(torch.nn.Module):
-        def forward(self, hidden: torch.Tensor, factor: int, *, summand: int) -> torch.Tensor:
-            return hidden * factor + summand
-
-    def run(layers: Any, hidden: torch.Tensor, calls: Any) -> torch.Tensor:
-        found: torch.Tensor = compiled._run_stretch(layers, hidden, calls)
-        return found
-
-    first, second = (stand_in for _, stand_in in compiled._Stretch([Layer(), Layer()], run).stand_ins())
-    hidden = first(torch.ones(1), 2, summand=1)
-    assert second(hidden, 5, summand=3).item() == (1 * 2 + 1) * 5 + 3
-
-
-def test_layers_between_which_something_happens_are_compiled_one_by_one(model: PreTrainedModel) -> None:
-    layers = compiled.uniform_layers(model)
-    assert compiled._are_chained(model, layers)
-    layers[3].register_forward_pre_hook(lambda _layer, given: (given[0] + 1, *given[1:]))
-    assert not compiled._are_chained(model, layers)
-
-
-def test_products_of_other_rows_or_weights_are_computed_apart() -> None:
-    def three(rows: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> Any:
-        products = linear(rows, weight), linear(rows, weight), linear(other, weight)
-        return (*products, linear(rows, weight + 1))
-
-    traced = compiled._with_products_once(torch.fx.symbolic_trace(three))
-    assert len(traced.graph.find_nodes(op="call_function", target=linear)) == 3
-    given = torch.randn(2, 3), torch.randn(2, 3), torch.randn(4, 3)
-    assert all(map(torch.equal, traced(*given), three(*given)))
-
-
 @pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
-def test_inductor_answers_alike_also_after_a_change_of_weights_that_are_copied() -> None:
+def test_inductor_answers_alike_also_after_a_change_of_weights() -> None:
     model = copy.deepcopy(load_model("llama-random", CPU, torch.float32).model)
     options: dict[str, Any] = {"backend": "blocks", "graphs": True, "overlap": True}
     engine = paged(model, CONFIG, **options, compile=True)
-    attention, mlp = model.model.layers[-1].self_attn, model.model.layers[0].mlp
-    changes: list[Callable[[], object]] = [
-        lambda: None,
-        lambda: attention.k_proj.weight.data.mul_(-2),
-        lambda: setattr(mlp.up_proj, "weight", torch.nn.Parameter(-mlp.up_proj.weight.detach())),
-    ]
-    for change in changes:
-        change()
+    for factor in (1, -2):
+        model.model.layers[-1].self_attn.k_proj.weight.data.mul_(factor)
         answers = engine.generate(ASKED)
         plain = paged(model, CONFIG, compile=False).generate(ASKED)
         assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
@@ -140,7 +95,7 @@ def test_inductor_answers_alike_also_after_a_change_of_weights_that_are_copied()
 def test_a_model_without_uniform_layers_is_refused_if_it_was_asked_for(model: PreTrainedModel) -> None:
     model.model.layers[1] = torch.nn.Sequential(model.model.layers[1])
     with pytest.raises(ConfigError, match="layers are of one class"):
-        package.build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(CPU))
+        build_unprobed(model, CONFIG, PagedOptions(compile="eager").resolved(CPU, torch.float32))
 
 
 @pytest.mark.parametrize("damage", ["raises", "is wrong", "waits in a capture"])
@@ -166,15 +121,15 @@ def test_what_the_compiler_or_a_capture_spoils_is_left_out_unless_it_was_asked_f
     # As on a GPU, where it is the default:
     resolved = PagedOptions.resolved
 
-    def as_on_a_gpu(options: PagedOptions, device: torch.device) -> PagedOptions:
+    def as_on_a_gpu(options: PagedOptions, *given: Any) -> PagedOptions:
         asked = {name: value for name, value in by_default.items() if getattr(options, name) is None}
         asked |= {"compile": True} if options.compile is None else {}
-        return resolved(package.replace(options, **asked), device)
+        return resolved(replace(options, **asked), *given)
 
     monkeypatch.setattr(PagedOptions, "resolved", as_on_a_gpu)
     engine = paged(model, CONFIG, backend="blocks")
     given_up = ["its layers are not compiled: a trial batch failed: ", "its steps are not captured: "]
-    told = [note.startswith(begin) for note, begin in zip(engine.notes, given_up, strict=False)]
-    assert told == [True, True] if damage == "waits in a capture" else [True]
+    said = [note.startswith(begin) for note, begin in zip(engine.notes, given_up, strict=False)]
+    assert said == [True, True] if damage == "waits in a capture" else [True]
     plain = paged(model, CONFIG, backend="blocks", compile=False, graphs=False).generate(ASKED)
     assert [each.token_ids for each in engine.generate(ASKED)] == [each.token_ids for each in plain]

@@ -11,7 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from batchproof.api import EngineConfig
 from batchproof.models.catalogue import load_model
 from batchproof_paged import paged
-from batchproof_paged.fusing import fusible
+from batchproof_paged.torchscript import fusible
 
 CPU = torch.device("cpu")
 

@@ -17,8 +17,8 @@ from batchproof.errors import ConfigError, UnsupportedModelError
 from batchproof.models.catalogue import load_model
 from batchproof_paged import native, native_build, paged
 from batchproof_paged.attention import AttentionForm
-from batchproof_paged.dense import attend_dense
-from batchproof_paged.native_build import built, compiler
+from batchproof_paged.native_build import NotBuiltError, built, compiler
+from batchproof_paged.torch_kernels import attend_dense
 
 CPU = torch.device("cpu")
 needs_native = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
@@ -124,13 +124,14 @@ def test_what_is_no_float_is_refused_before_it_is_misread() -> None:
     with pytest.raises(UnsupportedModelError, match=r"compute in float32, not in torch\.bfloat16"):
         native.multiply(torch.ones(1, 4).bfloat16(), native.pack(torch.ones(4, 4)), None, 4)
     model = load_model("llama-random", CPU, torch.bfloat16).model
-    with pytest.raises(ConfigError, match=r"need float32; the model is in torch\.bfloat16"):
-        paged(model, EngineConfig(), decodes="native")
+    with pytest.raises(ConfigError, match=r"for a CPU and float32; the model is in torch\.bfloat16"):
+        paged(model, EngineConfig(), backend="lanes")
+    assert paged(model, EngineConfig()).generate([Request("a", (1, 2, 3), 4)])
 
 
 @pytest.fixture
-def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Lets the kernels be looked for again, in a cache of their own; and once more at the end."""
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Has the kernels looked for again, in a cache of their own; and once more at the end."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     known = (native._kernels, native.why_not)
     for each in known:
@@ -140,7 +141,7 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         each.cache_clear()
 
 
-@pytest.mark.usefixtures("_anew")
+@pytest.mark.usefixtures("_own_cache")
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -158,23 +159,22 @@ def test_without_a_compiler_torch_serves(given: str, why: str, monkeypatch: pyte
     model = load_model("llama-random", CPU, torch.float32).model
     asked = [Request("a", (1, 2, 3), 4)]
     assert paged(model, EngineConfig()).generate(asked)
-    with pytest.raises(ConfigError, match=f"linears=native cannot be had: .*{why}"):
-        paged(model, EngineConfig(), linears="native")
+    with pytest.raises(ConfigError, match=f"backend=lanes cannot be had: .*{why}"):
+        paged(model, EngineConfig(), backend="lanes")
 
 
 @needs_native
-@pytest.mark.usefixtures("_anew")
-def test_what_was_compiled_is_kept_and_a_folder_that_cannot_be_written_costs_only_time(
+@pytest.mark.usefixtures("_own_cache")
+def test_what_was_compiled_is_kept_where_the_folder_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "empty.cpp"
     source.write_text('extern "C" int one() { return 1; }')
     made = built(source, native.FLAGS, wanted=["-fno-such-flag"])
     assert made.parent == tmp_path / "batchproof" / "native"
-    whole, began = made.read_bytes(), made.stat().st_mtime_ns
-    assert built(source, native.FLAGS, wanted=["-fno-such-flag"]) == made
-    assert made.stat().st_mtime_ns == began
-    made.write_bytes(whole[: len(whole) // 2])
-    assert built(source, native.FLAGS, wanted=["-fno-such-flag"]).read_bytes() == whole, "made anew"
+    assert ctypes.CDLL(str(made)).one() == 1
+    began = made.stat().st_mtime_ns
+    assert built(source, native.FLAGS, wanted=["-fno-such-flag"]).stat().st_mtime_ns == began
     monkeypatch.setenv("XDG_CACHE_HOME", str(made))  # a file, in which there is no folder
-    assert ctypes.CDLL(str(built(source, native.FLAGS))).one() == 1
+    with pytest.raises(NotBuiltError, match="what is compiled cannot be kept"):
+        built(source, native.FLAGS)

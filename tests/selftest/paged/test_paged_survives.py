@@ -19,9 +19,10 @@ from batchproof.api import (
 from batchproof.errors import ConfigError
 from batchproof.models.catalogue import load_model
 from batchproof.run.registry import resolve_engine
-from batchproof_paged import native, paged
+from batchproof_paged import native, packing, paged
+from tests.selftest.paged.poison import poisoned
 
-PACKED = ["onednn", *(["native"] if native.works() else [])]
+KERNELS = ["onednn", *(["native"] if native.works() else [])]
 
 
 @pytest.fixture
@@ -54,8 +55,8 @@ def test_a_row_of_nan_leaves_nothing_behind(model: PreTrainedModel, options: dic
 def test_free_blocks_may_hold_nan(model: PreTrainedModel, options: dict[str, Any]) -> None:
     config = EngineConfig(max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=12)
     asked = [Request(f"r{i}", tuple(range(i + 1, 3 * i + 3)), 9 - i) for i in range(6)]
-    poisoned = paged(model, config, poison=float("nan"), **options)
-    assert poisoned.generate(asked) == paged(model, config, **options).generate(asked)
+    spoiled = poisoned(paged(model, config, **options), float("nan"))
+    assert spoiled.generate(asked) == paged(model, config, **options).generate(asked)
 
 
 def in_place(weight: torch.Tensor) -> None:
@@ -70,17 +71,23 @@ def in_another_place(weight: torch.Tensor) -> None:
     weight.data = weight.data.flip(0)
 
 
-@pytest.mark.parametrize("linears", PACKED)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("change", [in_place, through_data, in_another_place])
 def test_packed_weights_follow_the_model(
-    model: PreTrainedModel, linears: str, is_tied: bool, change: Callable[[torch.Tensor], None]
+    model: PreTrainedModel,
+    kernel: str,
+    is_tied: bool,
+    change: Callable[[torch.Tensor], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(packing, "kernel_for", lambda _: kernel)
+    monkeypatch.setitem(packing.LEAST_ROWS, kernel, 1)
     model = copy.deepcopy(model)
     if is_tied:
         model.lm_head.weight = model.model.embed_tokens.weight
     asked = [Request("a", (1, 2, 3), 6)]
-    engine = paged(model, EngineConfig(max_num_seqs=1), linears=linears)
+    engine = paged(model, EngineConfig(max_num_seqs=1), pack=True)
     before = engine.generate(asked)
     for parameter in model.parameters():
         change(parameter)
@@ -105,8 +112,8 @@ def test_weights_that_were_equal_may_change_apart(model: PreTrainedModel) -> Non
 def test_a_step_sees_weights_changed_between_steps(model: PreTrainedModel) -> None:
     model = copy.deepcopy(model)
     answers = []
-    for linears in ("plain", *PACKED):
-        engine = paged(model, EngineConfig(max_num_seqs=1), linears=linears)
+    for pack in (False, True):
+        engine = paged(model, EngineConfig(max_num_seqs=1), pack=pack)
         engine.add(Request("a", (1, 2, 3), 6))
         tokens = [event.token_id for event in engine.step() + engine.step()]
         for parameter in model.parameters():
@@ -148,7 +155,7 @@ def test_autocast_is_refused_and_costs_no_request(
     assert tuple(tokens) == expected.token_ids
 
 
-def test_an_id_is_live_until_its_refusal_is_told_and_free_after_an_abort(
+def test_an_id_is_live_until_its_refusal_is_delivered_and_free_after_an_abort(
     model: PreTrainedModel,
 ) -> None:
     engine = paged(model, EngineConfig())
@@ -163,9 +170,3 @@ def test_an_id_is_live_until_its_refusal_is_told_and_free_after_an_abort(
     engine.add(Request("a", (1,), 1))
     (event,) = engine.step()
     assert event.finish_reason is FinishReason.LENGTH
-
-
-def test_a_block_larger_than_the_context_takes_no_more_memory(model: PreTrainedModel) -> None:
-    engine = paged(model, EngineConfig(block_size=10**9))
-    (answer,) = engine.generate([Request("a", (1, 2, 3), 3)])
-    assert len(answer.token_ids) == 3

@@ -1,4 +1,5 @@
-"""The paged engine's policy in parts: which blocks are evicted or found again, what a step costs."""
+"""The paged engine's policy: every rule in thousands of random schedules, against a model; then which
+blocks are evicted or found again, and what a step costs."""
 
 from __future__ import annotations
 
@@ -7,14 +8,23 @@ import sys
 
 import pytest
 
-from batchproof.api import EngineConfig, FinishReason, Limits, Request, RowRecord, StepRecord
+from batchproof.api import EngineConfig, FinishReason, Limits, Request
 from batchproof_paged.block_manager import BlockManager
 from batchproof_paged.scheduler import Scheduler
 from batchproof_paged.sequence import PENDING, Sequence
-from batchproof_paged.trace import TraceLog
+from tests.selftest.paged.policy_model import PolicyModel, play
 
 SIZE = 2
 LIMITS = Limits(vocab_size=1000, max_model_len=10_000)
+
+
+def test_thousands_of_schedules_keep_every_rule() -> None:
+    played = [play(seed, PolicyModel) for seed in range(200)]
+    assert sum(each.num_schedules for each in played) > 5_000
+    # What it is about has happened, and often.
+    assert sum(each.num_preemptions for each in played) > 200
+    assert sum(each.num_hits for each in played) > 500
+    assert sum(each.num_evictions for each in played) > 500
 
 
 # ---- the prefix cache ----------------------------------------------------------------------------
@@ -104,12 +114,6 @@ def test_equal_hashes_prove_nothing() -> None:
     )
 
 
-def test_without_a_cache_nothing_is_found() -> None:
-    blocks = BlockManager(None, SIZE, 1)
-    blocks.release(computed(blocks, 1, 2, 3, 4))
-    assert num_hits(blocks, 1, 2, 3, 4) == 0
-
-
 def test_a_token_is_awaited_unless_its_sequence_ended_before_or_was_aborted() -> None:
     late = Sequence(Request("a", (1, 2), 5, frozenset({7})), [1, 2, PENDING, PENDING])
     assert late.awaits(3)
@@ -189,57 +193,3 @@ def test_a_step_costs_the_same_however_many_wait_or_are_gone(has_prefix_cache: b
     assert max(few) < 500
     assert [abs(a - b) < 5 for a, b in zip(few, many_wait, strict=True)] == [True] * 3
     assert [abs(a - b) < 5 for a, b in zip(few, many_gone, strict=True)] == [True] * 3
-
-
-def test_nothing_is_kept_of_a_request_that_is_gone() -> None:
-    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=2, block_size=SIZE, num_blocks=8))
-    made = [scheduler.add(Request(f"r{number}", (1, 2, 3), 2)) for number in range(6)]
-    scheduler.schedule()
-    scheduler.abort("r0")
-    scheduler.abort("r5")
-    while scheduler.running or scheduler.waiting:
-        plan = scheduler.schedule()
-        scheduler.update(plan.scheduled, [7] * len(plan.scheduled))
-        del plan
-    lonely = sequence(1)
-    references = [sys.getrefcount(each) for each in made]
-    assert references == [sys.getrefcount(lonely) + 1] * 6  # the list's
-
-
-def test_the_ids_that_wait_are_listed_anew_only_when_the_queue_has_changed() -> None:
-    scheduler = Scheduler(LIMITS, EngineConfig(max_num_seqs=1))
-    for name in "abc":
-        scheduler.add(Request(name, (1, 2), 3))
-    plan = scheduler.schedule()
-    listed = scheduler.waiting_ids
-    assert listed == ("b", "c")
-    scheduler.update(plan.scheduled, [7])
-    scheduler.schedule()
-    assert scheduler.waiting_ids is listed
-    scheduler.abort("b")
-    assert scheduler.waiting_ids == ("c",)
-
-
-# ---- the trace -----------------------------------------------------------------------------------
-
-
-def test_a_trace_log_is_a_sequence_of_step_records() -> None:
-    log = TraceLog()
-    wanted = []
-    for step in range(4):
-        rows = [("a", step, 1, True), ("b", 0, 3, False)]
-        rest = (("c",), ("b",), (), ("d",), 5 + step, 9)
-        log.append(tuple(zip(*rows, strict=True)), *rest)
-        wanted.append(StepRecord(tuple(RowRecord(*row) for row in rows), *rest))
-    assert len(log) == 4
-    assert list(log) == wanted
-    assert log[1:] == wanted[1:]
-    assert log[::-2] == wanted[::-2]
-    assert log[-1] == wanted[-1]
-    assert log[2] is log[2], "made once"
-    assert list(reversed(log)) == wanted[::-1]
-    assert log.index(wanted[3]) == 3
-    with pytest.raises(IndexError):
-        log[4]
-    log.append(((), (), (), ()), (), (), (), (), None, None)
-    assert log[4] == StepRecord((), (), (), (), ())

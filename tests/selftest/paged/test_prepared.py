@@ -12,23 +12,19 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from batchproof.api import EngineConfig, Request
-from batchproof.bench.growth import Point
 from batchproof.models.shaped import build_model
 from batchproof.models.shapes import SHAPES
 from batchproof_paged import (
     build_unprobed,
-    capture,
+    graphs,
     runner,
     torch_kernels,
 )
 from batchproof_paged.blocks import BlockPool
 from batchproof_paged.engine import PagedEngine
-from batchproof_paged.graphs import CapturedSteps, LastTokens
-from batchproof_paged.layouts import Buckets
-from batchproof_paged.model_pass import Outputs
+from batchproof_paged.graphs import Outputs
 from batchproof_paged.options import PagedOptions
 
 CPU = torch.device("cpu")
@@ -46,7 +42,9 @@ MODEL = build_model(SHAPES["tiny"].config(**NARROW), CPU, torch.float32)
 
 
 def built(config: EngineConfig, **options: Any) -> PagedEngine:
-    return build_unprobed(MODEL, config, PagedOptions(**AS_ON_CUDA | options).resolved(CPU))
+    return build_unprobed(
+        MODEL, config, PagedOptions(**AS_ON_CUDA | options).resolved(CPU, torch.float32)
+    )
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its length."""
     captured: list[int] = []
 
-    def capturing(step: capture.Step) -> capture.Step:
+    def capturing(step: graphs.Step) -> graphs.Step:
         captured.append(1)
         return step
 
@@ -64,22 +62,18 @@ def num_captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return captured
 
 
-@pytest.mark.parametrize("point", [Point(1), Point(8), Point(2, prompt_len=500)], ids=str)
-def test_no_timed_call_captures_anything_or_moves_the_pool(
-    point: Point, num_captures: list[int]
-) -> None:
-    engine = built(point.config)
+def test_no_step_captures_anything_or_moves_the_pool(num_captures: list[int]) -> None:
+    engine = built(EngineConfig(max_num_seqs=8, max_model_len=512))
     before, generation = len(num_captures), engine._backend.generation
-    for cap in point.caps:
-        engine.generate(point.requests(cap, "0", NARROW["vocab_size"]))
+    engine.generate([Request(f"r{i}", tuple(range(1 + 7 * i)), 3 + 60 * i) for i in range(8)])
     assert len(num_captures) == before > 0
     assert engine._backend.generation == generation
 
 
-def test_steps_are_captured_anew_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:
+def test_steps_are_captured_again_when_a_weight_lies_elsewhere(num_captures: list[int]) -> None:
     """A graph would go on reading where the old one lay."""
     model = copy.deepcopy(MODEL)
-    options = PagedOptions(**AS_ON_CUDA).resolved(CPU)
+    options = PagedOptions(**AS_ON_CUDA).resolved(CPU, torch.float32)
     engine = build_unprobed(model, EngineConfig(max_num_seqs=2, max_model_len=64), options)
     asked, before = [Request("a", (1, 2, 3), 4)], len(num_captures)
     model.lm_head.weight.data.neg_()
@@ -129,24 +123,6 @@ def test_a_dropped_engine_gives_its_memory_back_at_once(options: dict[str, Any])
     assert pool() is None
 
 
-@pytest.mark.parametrize("wants_logits", [False, True])
-def test_captured_steps_keep_logits_only_if_they_are_wanted(
-    wants_logits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise those of every bucket would stay alive: gigabytes, with a large vocabulary."""
-    kept: list[Tensor] = []
-
-    def running_once(step: capture.Step) -> capture.Step:
-        outputs = step()
-        kept.extend(outputs)
-        return lambda: outputs
-
-    monkeypatch.setattr(runner, "call_again", running_once)
-    built(EngineConfig(max_num_seqs=2, max_model_len=64, return_logits=wants_logits))
-    assert kept
-    assert any(each.dim() == 2 for each in kept) == wants_logits
-
-
 def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -154,7 +130,7 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
     asked = [Request("a", (1, 2, 3), 6), Request("b", (4, 5), 4)]
     expected = built(config, graphs=False).generate(asked)
 
-    def with_outputs_that_never_move(step: capture.Step) -> capture.Step:
+    def with_outputs_that_never_move(step: graphs.Step) -> graphs.Step:
         kept = step()
 
         def replay() -> Outputs:
@@ -173,7 +149,7 @@ def test_logits_of_a_step_outlive_the_next_which_overwrites_them(
 @pytest.fixture
 def graph() -> Iterator[mock.Mock]:
     """`torch.cuda.graph`, where there is none."""
-    capture._stream.cache_clear()
+    graphs._stream.cache_clear()
     made = ("Stream", "CUDAGraph", "current_stream")
     handles = mock.Mock(side_effect=range(10))
     standing_in = {"graph": mock.MagicMock(), "graph_pool_handle": handles}
@@ -182,14 +158,14 @@ def graph() -> Iterator[mock.Mock]:
     ):
         torch.cuda.Stream.side_effect = lambda _device: mock.Mock()
         yield standing_in["graph"]
-    capture._stream.cache_clear()
+    graphs._stream.cache_clear()
 
 
 def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mock) -> None:
     """A separate stream left a cuBLAS workspace behind for each capture, and a pool without any graphs
     must not be used again."""
     device = torch.device("cuda:1")
-    captures, others = capture.CudaCapture(device), capture.CudaCapture(device)
+    captures, others = graphs.CudaCapture(device), graphs.CudaCapture(device)
     for _ in range(2):
         captures(lambda: ())
     captures.forget()
@@ -200,39 +176,3 @@ def test_captures_share_a_stream_and_a_pool_that_still_has_graphs(graph: mock.Mo
     assert [each["pool"] for each in asked] == [0, 0, 2, 1]
     assert len({id(each["stream"]) for each in asked}) == 1
     assert {each["capture_error_mode"] for each in asked} == {"thread_local"}, "others may work"
-
-
-def test_behind_a_capture_that_failed_another_begins_on_a_stream_and_a_pool_of_its_own(
-    graph: mock.Mock,
-) -> None:
-    """The stream of the failed one may be capturing still."""
-    captures = capture.CudaCapture(torch.device("cuda:1"))
-
-    def fail() -> Outputs:
-        raise RuntimeError("it waits for the device")
-
-    with pytest.raises(RuntimeError, match="waits for"):
-        captures(fail)
-    first = capture._stream(torch.device("cuda:1"))
-    captures(lambda: ())
-    (asked,) = (call.kwargs for call in graph.call_args_list)
-    assert (asked["pool"], asked["stream"]) == (1, first)
-    assert torch.cuda.Stream.call_count == 2
-
-
-def test_the_pool_of_graphs_that_are_void_is_forgotten() -> None:
-    pool = BlockPool(2, 4, device=CPU)
-    forget = mock.Mock()
-    pieces = (
-        pool,
-        lambda *_: (torch.zeros(2, dtype=torch.int64),),
-        LastTokens(2, CPU),
-        2,
-        Buckets((1, 2), (16,)),
-    )
-    steps = CapturedSteps(*pieces, capture.call_again, forget)
-    steps.prepare(seq_len=8)
-    assert not forget.called
-    pool.generation += 1
-    steps.prepare(seq_len=8)
-    assert forget.call_count == 1

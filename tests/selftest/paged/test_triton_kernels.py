@@ -3,7 +3,6 @@ Triton's mode is fixed when it is imported."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-SHARED_BYTES = 99 * 1024  # of a program, on the smallest GPUs with bfloat16 (compute capability 8.6)
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
@@ -32,9 +30,7 @@ def run(*command: str, is_interpreted: bool = False) -> str:
     return result.stdout
 
 
-FILES = [str(HERE / f"triton_{name}.py") for name in ("cases", "tuning_cases")]
-CASES = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES)
-TELLING = "llama-8b, fp32", "group of 7, bf16"  # layers
+CASES = ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "triton_cases.py"))
 
 
 @needs_triton
@@ -49,20 +45,3 @@ def test_the_kernels_are_right_in_tritons_interpreter() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_the_kernels_are_right_on_the_gpu() -> None:
     run(*CASES)
-
-
-@needs_triton
-@pytest.mark.parametrize("options", [("sm_80", "--pdl"), ("sm_90",), ("sm_90", "--pdl")], ids=str)
-def test_the_kernels_compile_for_a_gpu_and_fit_into_it(options: tuple[str, ...]) -> None:
-    """A kernel with keys of 128 float32 numbers used to spill registers; the table's entry of each key
-    used to be copied by itself. Only kernels of a GPU that can are launched before their turn."""
-    lines = run("-m", "tests.selftest.paged.triton_shapes", *options, *TELLING).splitlines()
-    kernels = [json.loads(line) for line in lines]
-    # Each once: where the arrays start that a step is sent makes no variant.
-    variants = ["decode", "decode", "merge", "prefill", "prefill", "write"] * len(TELLING)
-    assert sorted(each["kernel"] for each in kernels) == sorted(variants)
-    for each in kernels:
-        assert each["spill_bytes"] == 0, each
-        assert each["shared_bytes"] <= SHARED_BYTES, each
-        assert each["small_copies"] <= each["copies"], each
-        assert each["takes_turn"] == (options == ("sm_90", "--pdl")), each

@@ -17,11 +17,11 @@ from batchproof_paged import (
     triton_tiles,
 )
 from batchproof_paged.attention import AttentionForm
+from batchproof_paged.batch import RaggedBatch
 from batchproof_paged.blocks import BlockPool
-from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass
-from batchproof_paged.triton_config import DecodeSweep, PrefillSweep, Sweeps
-from batchproof_paged.triton_splits import Splits, splits_for
-from tests.selftest.paged.captured import CapturedPool
+from batchproof_paged.kernels import DecodeRows, LayerCache, LayerPass, StepRows
+from batchproof_paged.triton_decode import Splits, splits_for
+from batchproof_paged.triton_tiles import DecodeSweep, PrefillSweep, Sweeps
 from tests.selftest.paged.rehearsal import Rehearsal, Shape, attend_slowly, tell
 
 # The interpreter's own: it is why it does not work with newer versions of NumPy.
@@ -51,12 +51,52 @@ CASES = {
 }
 
 
+NUM_MORE = 2  # padding rows
+
+
+class CapturedPool(BlockPool):
+    """Pads steps of decodes with rows of the trash lane."""
+
+    def begin(self, batch: RaggedBatch) -> None:
+        super().begin(batch)
+        decodes, prefills = self._rows.decodes, self._rows.prefills
+        if decodes is None or prefills is not None:
+            return
+        trash = decodes.lanes.new_full((NUM_MORE,), self.trash_lane)
+        lanes, seq_lens = torch.cat([decodes.lanes, trash]), torch.cat([decodes.seq_lens, 0 * trash])
+        self._rows = StepRows(DecodeRows(lanes, seq_lens, self._tables.shape[1]), None)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        num = len(query)
+        if self._rows.prefills is None:
+            query, key, value = (
+                torch.cat([each, each.new_full((NUM_MORE, *each.shape[1:]), 3.0)])
+                for each in (query, key, value)
+            )
+        out = super().attend(layer, query, key, value, form)
+        assert out[num:].isfinite().all(), "a padding row's result is not finite"
+        return out[:num]
+
+
+# Of real models and unusual ones, read as on a GPU: in tiles of the size that is chosen there.
+WHOLE_TILES = {
+    "llama-8b": (Shape(8, 4, 128, 128), 16, AttentionForm(0.1)),
+    "gemma": (Shape(4, 2, 256, 256), 16, AttentionForm(0.1, window=33, softcap=50.0)),
+    "keys of 192": (Shape(2, 1, 192, 128), 16, AttentionForm(0.1)),
+    "heads of 80": (Shape(3, 12, 80, 80), 48, AttentionForm(0.1)),
+    "group of 48, blocks of 256": (Shape(1, 48, 96, 96), 256, AttentionForm(0.1)),
+    "blocks of 7": (Shape(8, 4, 40, 48), 7, AttentionForm(0.1, window=8)),
+}
+
+
 def on_device(form: AttentionForm) -> AttentionForm:
     return form if form.sinks is None else replace(form, sinks=form.sinks.to(DEVICE))
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes splits small, so that a short sequence needs several."""
     small = Sweeps(DecodeSweep(tile_bytes=1), PrefillSweep(tile_bytes=1, max_queries=16))
     for module in triton_decode, triton_prefill:
@@ -66,6 +106,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 IN_BFLOAT16 = "one head", "pairs, split", "window over tiles, split", "all"
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [(case, torch.float32) for case in CASES]
@@ -84,6 +125,17 @@ def test_a_token_sees_its_own_sequence_and_reads_nothing_else(
     tell(rehearsal, LENGTHS)
 
 
+@pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter takes minutes for such tiles")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("shape", "block_size", "form"), WHOLE_TILES.values(), ids=WHOLE_TILES)
+def test_tiles_of_the_chosen_size_are_read_alike(
+    shape: Shape, block_size: int, form: AttentionForm, dtype: torch.dtype
+) -> None:
+    pool = BlockPool(3, block_size, 110, poison=float("nan"), device=DEVICE, kernels="triton")
+    tell(Rehearsal(pool, shape, form, dtype, block_size, 110, DEVICE), (5, 130, 1, 65))
+
+
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("case", ["all", "pairs, split", "window of one"])
 def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     case: str, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +146,7 @@ def test_rows_of_a_captured_step_that_the_host_does_not_know_are_served_as_well(
     tell(Rehearsal(pool, shape, on_device(form), torch.float32, block_size, 110, DEVICE), LENGTHS)
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("splits", [ONE, Splits(2), Splits(3)], ids=str)
 @pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
 @pytest.mark.parametrize("window", [None, 1, 9])
@@ -137,7 +190,7 @@ def test_a_decode_writes_its_own_cell_and_a_padding_row_nothing(
 
 def test_queries_keys_and_values_may_be_views_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strides as a model makes them: heads before tokens, or all three from one product."""
-    pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton_pdl")
+    pool = BlockPool(3, 4, 40, poison=1e4, device=DEVICE, kernels="triton")
     attend = pool.attend
 
     def attend_views(layer: int, *rows: Any) -> Tensor:

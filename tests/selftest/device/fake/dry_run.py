@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import batchproof_paged as paged
 from batchproof.api import EngineConfig, Request
 from batchproof.models.shapes import SHAPES
+from batchproof_paged.blocks import BlockPool
+from batchproof_paged.feeding import Found
+from batchproof_paged.options import PagedOptions
 from tests.selftest.device.fake.kernels import kernels
 from tests.selftest.device.fake.ledger import Ledger
 from tests.selftest.device.fake.report import Report, Step
 from tests.selftest.device.fake.runtime import runtime
-from tests.selftest.device.fake.unprobed import unprobed
 from tests.selftest.device.fake.watch import Watch
 
 
@@ -35,13 +38,13 @@ def dry_run(
     options: dict[str, Any] | None = None,
     device: int = 0,
     budget: int = 512,
-    **parts: Any,
+    pool: type[BlockPool] = BlockPool,
 ) -> Report:
     """Runs a small workload and reports what a GPU would reject or wait for.
 
     `num_layers` None means all. `device` is one of two, the first of which is current; `budget` is the
-    number of tokens in a step. `options` are those of `paged`, `parts` those of `build_unprobed`. An
-    error ends the run and is reported as a problem.
+    number of tokens in a step. `options` are those of `paged`; there is no trial batch, whose answers
+    would be meaningless. An error ends the run and is reported as a problem.
     """
     kind = SHAPES[shape]
     name = "n_layer" if kind.kind == "GPT2Config" else "num_hidden_layers"
@@ -58,7 +61,7 @@ def dry_run(
         model = model.eval().requires_grad_(False)
         ledger.end_step("build", 0)  # making the model is not part of the build
         try:
-            with unprobed(**parts):
+            with mock.patch.multiple(paged, options_for=_as_asked, BlockPool=pool):
                 engine = paged.paged(model, config, backend=backend, **(options or {}))
             steps.append(ledger.end_step("build", 0))
             for turn in range(2):  # the second turn uses what the first has captured
@@ -71,9 +74,12 @@ def dry_run(
         backend,
         model_config.num_hidden_layers,
         tuple(steps),
-        {kernel: len(variants) for kernel, variants in ledger.variants.items()},
         tuple(ledger.compiled),
     )
+
+
+def _as_asked(model: PreTrainedModel, asked: PagedOptions, _build: object) -> Found:
+    return Found(asked.resolved(model.device, model.dtype))
 
 
 def _serve(engine: Any, ledger: Ledger, steps: list[Step], turn: int, config: EngineConfig) -> None:

@@ -6,7 +6,7 @@ the code that calls them; that code runs, and a stand-in takes the place of each
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -43,9 +43,6 @@ def _our_launches(ledger: Ledger) -> Iterator[None]:
         named = {name: options.pop(name) for name in self.arg_names if name in options}
         given = self.signature.bind(*args, **named).arguments
         _check(ledger, self.__name__, given, grid(given) if callable(grid) else grid)
-        variant = tuple(_specialised(each, given[each.name]) for each in self.params)
-        key = (variant, tuple(sorted(options.items())))
-        ledger.variants.setdefault(self.__name__, set()).add(key)
         ledger.launch(f"triton:{self.__name__}", _tensors(given.values()))
 
     with mock.patch.object(JITFunction, "run", run):
@@ -63,23 +60,6 @@ def _check(ledger: Ledger, name: str, given: dict[str, Any], grid: tuple[int, ..
             ledger.problem(f"{name} is given {parameter} on {value.device}")
     if not all(0 < size <= most for size, most in zip(grid, MAX_GRID, strict=False)):
         ledger.problem(f"{name} is launched on the grid {grid}")
-
-
-def _specialised(parameter: Any, value: Any) -> Hashable:
-    """Returns what Triton specialises on (`triton.runtime.jit`, `BaseBackend.get_*_specialization`).
-
-    An allocation of CUDA begins at a multiple of 16 bytes, so a tensor does if its offset is one.
-    """
-    if parameter.is_constexpr or value is None:
-        return value
-    by_alignment = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
-    if isinstance(value, Tensor):
-        is_aligned = value.storage_offset() * value.element_size() % 16 == 0
-        return value.dtype, by_alignment and is_aligned
-    if isinstance(value, bool | float):
-        return type(value)
-    kind = "int32" if -(2**31) <= value < 2**31 else "int64"
-    return kind, value == 1 and not parameter.do_not_specialize, by_alignment and value % 16 == 0
 
 
 @contextmanager

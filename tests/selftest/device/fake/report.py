@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 Launches = Mapping[str, int]  # how often each kernel or operator was launched
 
@@ -51,7 +50,6 @@ class Report:
     backend: str
     num_layers: int
     steps: tuple[Step, ...]
-    variants: Mapping[str, int]  # of each Triton kernel, that a GPU would compile
     compiled: tuple[str, ...]  # kernels that inductor made
 
     @property
@@ -73,74 +71,23 @@ class Report:
         return steps[len(steps) // 2] if steps else None
 
 
-@dataclass(frozen=True, slots=True)
-class HostTime:
-    """The cost of a step for the host if the model and the device cost nothing."""
-
-    num_rows: int
-    context_len: int
-    median_us: float
-    p90_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class EagerTime:
-    """The cost of a pass without a graph for the host: Python and dispatch, with tiny widths."""
-
-    shape: str
-    num_layers: int
-    median_ms: float
-
-
 COLUMNS: Mapping[str, Callable[[Report], Step | None]] = {
     "decode, captured": lambda report: report.usual("decode", has_graph=True),
     "decode, eager": lambda report: report.usual("decode", has_graph=False),
-    "prompt, captured": lambda report: report.usual("prompt", has_graph=True),
-    "prompt, eager": lambda report: report.usual("prompt", has_graph=False),
+    "prompt": lambda report: report.usual("prompt", has_graph=False),
 }
 
 
-def text_of(
-    reports: Sequence[Report], host_times: Sequence[HostTime], eager_times: Sequence[EagerTime]
-) -> str:
+def text_of(reports: Sequence[Report]) -> str:
     lines = ["Kernels a step: replayed by a graph + launched by the host", ""]
-    lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures", "variants"))
+    lines.append(_row("shape", "backend", "layers", *COLUMNS, "captures"))
     for report in reports:
         cells = [_launches(find(report)) for find in COLUMNS.values()]
-        counts = (report.num_captures, sum(report.variants.values()))
-        lines.append(_row(report.shape, report.backend, report.num_layers, *cells, *counts))
+        named = report.shape, report.backend, report.num_layers
+        lines.append(_row(*named, *cells, report.num_captures))
     for report in reports:
         lines += [f"{report.shape}, {report.backend}: {line}" for line in problem_lines(report)]
-    if host_times:
-        lines += ["", "Host time of a decode step without model and device (process time)", ""]
-        lines.append(_row("sequences", "context", "median us", "p90 us"))
-    for time in host_times:
-        cells = [f"{time.median_us:.0f}", f"{time.p90_us:.0f}"]
-        lines.append(_row(time.num_rows, time.context_len, *cells))
-    if eager_times:
-        lines += ["", "Host time of an eager pass over 8 tokens (process time)", ""]
-        lines.append(_row("shape", "layers", "median ms"))
-    lines += [_row(each.shape, each.num_layers, f"{each.median_ms:.2f}") for each in eager_times]
     return "\n".join(lines)
-
-
-def record_of(report: Report) -> dict[str, Any]:
-    """Returns values for JSON: the median step of each kind, and the report on all steps."""
-    usual = {name: find(report) for name, find in COLUMNS.items()}
-    return {
-        "shape": report.shape,
-        "backend": report.backend,
-        "num_layers": report.num_layers,
-        "steps": {
-            name: {"replayed": step.replayed, "eager": step.eager, "num_copies": step.num_copies}
-            for name, step in usual.items()
-            if step is not None
-        },
-        "num_captures": report.num_captures,
-        "problems": problem_lines(report),
-        "variants": report.variants,
-        "num_compiled": len(report.compiled),
-    }
 
 
 def problem_lines(report: Report) -> list[str]:

@@ -13,8 +13,7 @@ from unittest import mock
 import torch
 from torch._subclasses import fake_tensor
 
-from tests.selftest.device.fake.ledger import Ledger
-from tests.selftest.device.fake.recording import Recording
+from tests.selftest.device.fake.ledger import Ledger, Recording
 from tests.selftest.device.native import built_for_torch
 
 H200 = SimpleNamespace(
