@@ -108,7 +108,7 @@ def _record(record: type) -> Iterator[str]:
     node = source.class_of(record)
     rows = []
     for each in source.fields_of(node, Path(inspect.getfile(record))):
-        renamed = re.fullmatch(r"Annotated\[(.+), Key\('(.+)'\)\]", each.kind)
+        renamed = re.fullmatch(r"Annotated\[(.+), Field\(alias='(.+)'\)\]", each.kind)
         kind, key = renamed.groups() if renamed else (each.kind, each.name)
         rows.append((code(key), code(kind), code(each.default), each.comment))
     yield f"### `{record.__name__}`\n\n{source.documented(node)}"

@@ -59,7 +59,7 @@ def _group(number: int, group: FailureGroup) -> Iterator[str]:
     yield ""
     if group.issue is not None:
         yield from _issue(group.issue)
-    more = max(0, len(group.tests) - NUM_TESTS_NAMED) + group.num_unnamed
+    more = max(0, len(group.tests) - NUM_TESTS_NAMED)
     names = ", ".join(f"`{each}`" for each in group.tests[:NUM_TESTS_NAMED])
     models = f" on {', '.join(group.models)}" if group.models else ""
     yield (

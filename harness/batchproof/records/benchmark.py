@@ -162,6 +162,4 @@ class BenchmarkRecord:
         return self.footer is not None
 
 
-BENCHMARK = FileKind(
-    "benchmark result", "batchproof.benchmark", 2, BenchmarkRecord, upgrade=lambda first: first
-)
+BENCHMARK = FileKind("benchmark result", "batchproof.benchmark", 2, BenchmarkRecord, is_open=True)

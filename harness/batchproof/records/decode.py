@@ -1,27 +1,33 @@
-"""Frozen dataclasses to JSON and back.
+"""Frozen dataclasses to JSON and back, by pydantic.
 
-The fields of a dataclass are the keys of its object; `Annotated[str, Key("class")]` gives a field a key
-that is no identifier. A field without a default is required. Supported are dataclasses, `str`, `int`,
-`float`, `bool`, `None`, `Literal`, unions of these, `tuple[X, ...]` for lists, `Mapping[str, X]` for
-objects, and `object` for any JSON value.
+The fields of a dataclass are the keys of its object; `Annotated[str, Field(alias="class")]` gives a
+field a key that is no identifier. A field without a default is required. Values are strict: the text
+"1" is no number, and a key that is no field is refused unless the document is open.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 Record = TypeVar("Record")
-WORDS: dict[object, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    NoneType: "null",
+KINDS = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "dataclass_type": "an object",
 }
 LONGEST_SHOWN = 40  # characters of a value in a message
 
@@ -30,129 +36,68 @@ class DecodeError(ValueError):
     """A value that does not fit its place. The message begins with the place: `cells.static.P1`."""
 
 
-@dataclass(frozen=True)
-class Key:
-    """Gives a field a key in JSON that is not the field's name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A position in a document, as one would index it. A closed document allows known keys only."""
-
-    path: str = ""
-    is_closed: bool = False
-
-    def at(self, step: str) -> _Place:
-        return _Place(f"{self.path}{step}".lstrip("."), self.is_closed)
-
-    def error(self, problem: str) -> DecodeError:
-        return DecodeError(f"{self.path or 'it'} {problem}")
-
-
-def decode(kind: type[Record], value: object, is_closed: bool = False) -> Record:
-    """Returns the record that the JSON value holds. Unknown keys are ignored unless `is_closed`.
+def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
+    """Returns the record that the JSON value holds. Unless `is_closed`, unknown keys are ignored.
 
     Raises `DecodeError` naming the first place that does not fit."""
-    return cast(Record, _decode(kind, value, _Place(is_closed=is_closed)))
+    try:
+        (record,) = adapter(kind, is_closed).validate_json(json.dumps([value]))
+    except ValidationError as error:
+        raise DecodeError(_sentence(kind, error.errors(include_url=False)[0])) from None
+    return record
 
 
 def encode(record: object) -> Any:
-    """Returns the JSON value of a record: objects, lists, strings and numbers."""
+    """Returns the JSON value of a record: objects, lists, strings and finite numbers. A number that is
+    not finite becomes a text, because JSON has none."""
     if is_dataclass(record) and not isinstance(record, type):
-        known = fields_by_key(type(record)).items()
-        return {name: encode(getattr(record, each.name)) for name, (each, _) in known}
+        return {key: encode(getattr(record, name)) for name, key in keys_of(type(record)).items()}
     if isinstance(record, Mapping):
         return {str(name): encode(value) for name, value in record.items()}
     if isinstance(record, list | tuple):
         return [encode(value) for value in record]
-    return record
-
-
-def _decode(kind: Any, value: object, place: _Place) -> object:
-    origin = get_origin(kind)
-    if kind is object:
-        return value
-    if origin is Annotated:
-        return _decode(get_args(kind)[0], value, place)
-    if origin in (Union, UnionType):
-        return _one_of(get_args(kind), value, place)
-    if is_dataclass(kind):
-        return _dataclass(cast(type, kind), value, place)
-    return _plain(kind, origin, value, place)
-
-
-def _plain(kind: Any, origin: Any, value: object, place: _Place) -> object:
-    """Returns a list, a mapping with free names, or a single value."""
-    arguments = get_args(kind)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_decode(arguments[0], each, place.at(f"[{i}]")) for i, each in enumerate(value))
-    if origin is Mapping and isinstance(value, Mapping):
-        return {name: _decode(arguments[1], each, place.at(f".{name}")) for name, each in value.items()}
-    if origin is Literal and value not in arguments:
-        choices = ", ".join(sorted(map(str, arguments)))
-        raise place.error(f"is {_shown(value)}, not one of {choices}")
-    if not _is(kind, value):
-        raise place.error(f"is {_shown(value)}, not {_words(kind)}")
-    return value
-
-
-def _one_of(kinds: tuple[Any, ...], value: object, place: _Place) -> object:
-    """Decodes the first of several kinds that fits by its outer shape."""
-    for kind in kinds:
-        if _is(kind, value):
-            return _decode(kind, value, place)
-    raise place.error(f"is {_shown(value)}, not {' or '.join(map(_words, kinds))}")
-
-
-def _is(kind: Any, value: object) -> bool:
-    """Returns whether the outer shape of a value fits. True is no number; a whole number is a float."""
-    origin = get_origin(kind)
-    if kind is object or origin is Literal:
-        return True
-    if is_dataclass(kind) or origin is Mapping:
-        return isinstance(value, Mapping)
-    if origin is tuple:
-        return isinstance(value, list | tuple)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
-
-
-def _dataclass(kind: type, value: object, place: _Place) -> object:
-    if not isinstance(value, Mapping):
-        raise place.error(f"is {_shown(value)}, not an object")
-    known = fields_by_key(kind)
-    for name in value:
-        if place.is_closed and name not in known:
-            raise place.error(f"has the key {name!r}, but may have {', '.join(known)}")
-    given = {}
-    for name, (each, its_kind) in known.items():
-        if name in value:
-            given[each.name] = _decode(its_kind, value[name], place.at(f".{name}"))
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise place.error(f"has no {name!r}")
-    return kind(**given)
+    return str(record) if isinstance(record, float) and not math.isfinite(record) else record
 
 
 @cache
-def fields_by_key(kind: type) -> dict[str, tuple[Field[object], Any]]:
-    """Returns each field and its type by its key in JSON."""
+def adapter(kind: type[Record], is_closed: bool) -> TypeAdapter[list[Record]]:
+    """Returns what reads lists of the record: pydantic takes no configuration for a bare dataclass."""
+    extra = "forbid" if is_closed else "ignore"
+    return TypeAdapter(list[kind], config=ConfigDict(strict=True, extra=extra))  # type: ignore[valid-type]
+
+
+@cache
+def keys_of(kind: type) -> dict[str, str]:
+    """Returns the key of each field in JSON."""
     hints = get_type_hints(kind, include_extras=True)
-    return {_key_of(each.name, hints[each.name]): (each, hints[each.name]) for each in fields(kind)}
+    return {each.name: _key(each.name, hints[each.name]) for each in fields(kind)}
 
 
-def _key_of(name: str, kind: Any) -> str:
-    extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    return next((each.name for each in extras if isinstance(each, Key)), name)
+def _key(name: str, hint: Any) -> str:
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    aliases = (each.alias for each in extras if isinstance(each, FieldInfo) and each.alias)
+    return next(aliases, name)
 
 
-def _words(kind: Any) -> str:
-    """Returns a kind of value in words."""
-    if is_dataclass(kind) or get_origin(kind) is Mapping:
-        return "an object"
-    return WORDS.get(kind, "a list")
+def _sentence(kind: type, error: ErrorDetails) -> str:
+    *steps, last = error["loc"][1:] or ("",)
+    if error["type"] == "missing":
+        return f"{_place(steps)} has no {last!r}"
+    if error["type"] == "unexpected_keyword_argument":
+        known = f", but may have {', '.join(keys_of(kind).values())}" if not steps else ""
+        return f"{_place(steps)} has the key {last!r}{known or ', which is unknown'}"
+    place, value = _place([*steps, last]), _shown(error["input"])
+    if error["type"] == "literal_error":
+        return f"{place} is {value}, not one of {error['ctx']['expected']}"
+    if error["type"] == "value_error":
+        return f"{place} is wrong: {error['ctx']['error']}"
+    return f"{place} is {value}, not {KINDS.get(error['type']) or error['msg']}"
+
+
+def _place(steps: list[int | str]) -> str:
+    """Returns a position in a document, as one would index it."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps if step != "")
+    return path.lstrip(".") or "it"
 
 
 def _shown(value: object) -> str:
@@ -163,4 +108,4 @@ def _shown(value: object) -> str:
         return "an object"
     if isinstance(value, list | tuple):
         return "a list"
-    return repr(value) if len(repr(value)) <= LONGEST_SHOWN else _words(type(value))
+    return repr(value) if len(repr(value)) <= LONGEST_SHOWN else "a long text"

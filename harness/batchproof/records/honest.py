@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from operator import add
-from typing import Any
 
-from batchproof.records.decode import decode, encode
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
@@ -80,16 +78,4 @@ class HonestRecord:
         return all(run.is_complete for run in self.runs)
 
 
-@dataclass(frozen=True)
-class _Totals:
-    totals: CountsByDtype
-
-
-def _with_its_run(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a document of version 1, which was of one run, in the form of version 2."""
-    workloads = sum(each.workloads for each in decode(_Totals, document).totals.values())
-    run = decode(HonestRun, {**document, "workloads": workloads})
-    return {**document, "runs": [encode(run)]}
-
-
-HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecord, _with_its_run)
+HONEST = FileKind("table of honest engines", "batchproof.honest", 2, HonestRecord)

@@ -87,7 +87,7 @@ class JournalWriter:
 
     def write(self, line: object) -> None:
         """Writes a line, and returns when it is on the disk."""
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.write(json.dumps(encode(line), allow_nan=False).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
@@ -124,7 +124,6 @@ class FailureGroup:
     shown_report: str
     failure: FailureRecord | None = None  # that of the report
     issue: IssueRecord | None = None
-    num_unnamed: int = 0  # tests besides, which verdicts of before 2026-11-22 only counted
     replays: tuple[str, ...] = ()  # what became of each time its failure file was run alone
 
     @property
@@ -136,7 +135,7 @@ class FailureGroup:
 @dataclass(frozen=True)
 class EngineVerdict:
     """A verdict. `held`, `broken`, `differing` and `untested` are promise ids; what differs is
-    documented. All after `is_complete` is new in version 2.
+    documented.
     """
 
     title: str
@@ -170,12 +169,4 @@ class EngineVerdict:
         return tuple(group for group in self.groups if not group.is_documented)
 
 
-def _of_version_1(old: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the document with the verdict on the whole, which its promises add up to."""
-    names = {"broken": "broken", "differing": "differs by design", "held": "held"}
-    worst = next((word for name, word in names.items() if old.get(name)), "untested")
-    is_open = worst != "broken" and old.get("is_complete") is False
-    return {**old, "verdict": "incomplete" if is_open else worst}
-
-
-VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict, upgrade=_of_version_1)
+VERDICT = FileKind("verdict", "batchproof.verdict", 2, EngineVerdict)
