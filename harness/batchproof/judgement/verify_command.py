@@ -15,8 +15,8 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.cli.pytest_process import run_pytest
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
-from batchproof.plugin.promise_table import counted
 from batchproof.plugin.scoring import ONE
+from batchproof.plugin.writers.table import counted
 from batchproof.records.made import versions
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.verdict import VERDICT, EngineVerdict

@@ -22,7 +22,7 @@ from batchproof.errors import UnsupportedModelError
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.bench_table import load_table, table
 from batchproof.plugin.contests import CONTESTS, GROWTH, LOAD, THROUGHPUT, Contest
-from batchproof.plugin.left_out import keep
+from batchproof.plugin.deselection import keep
 from batchproof.plugin.measured import Measured, MeasuredGrowth, MeasuredLoad, ReplayClock
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.run.registry import EngineSpec

@@ -116,6 +116,7 @@ class JournalEntry:
     seconds: float = 0.0
     record: TrialRecord | None = None
     report: str = ""  # of a failure or a skip, for people
+    reason: str = ""  # why it was expected to fail, with its link
 
 
 TESTS = JournalKind("batchproof.journal/1", NoHead, JournalEntry)
