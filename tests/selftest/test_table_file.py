@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchproof.plugin import table_file
+from batchproof.plugin import recorder
 from batchproof.records.made import TYPED
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
@@ -77,7 +77,7 @@ def test_a_session_that_was_cut_short_is_incomplete(
 def test_a_session_that_is_killed_leaves_the_table_so_far(
     run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_file, "KEPT_S", 0.0)
+    monkeypatch.setattr(recorder, "TABLE_EVERY_S", 0.0)
     reads = "\n\ndef test_what_is_there(): shutil.copy('table.json', 'then.json')\n"
     (suite / "test_mini.py").write_text(f"import shutil{HEAD}{RIGHT}{reads}")
     assert run_suite("--table=table.json", "--engine=static").exit_status == pytest.ExitCode.OK

@@ -19,6 +19,7 @@ import pytest
 
 from batchproof.errors import Interrupt, UsageError
 from batchproof.plugin.deselection import Deselection
+from batchproof.plugin.exit_status import SessionEnd, exit_status
 from batchproof.plugin.item_names import AGAIN_OPTIONS, options_given
 from batchproof.plugin.item_record import record_of
 from batchproof.plugin.outputs import Outputs
@@ -27,9 +28,10 @@ from batchproof.plugin.scoring import ASKED
 from batchproof.plugin.selection import SELECTION
 from batchproof.plugin.writers import verdict
 from batchproof.plugin.writers.page import FinishedRun, summary_page
+from batchproof.plugin.writers.problems import failed_tests
 from batchproof.plugin.writers.session import SessionFacts
 from batchproof.plugin.writers.summary import empty_selection, summary_lines
-from batchproof.plugin.writers.table import conformance, num_compared, ordered, outcomes_of
+from batchproof.plugin.writers.table import conformance, ordered, outcomes_of
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
 from batchproof.records.made import ENDED, made_now, pytest_line
@@ -42,7 +44,6 @@ FINISHED = "batchproof_finished"  # in a worker's input: the tests that the jour
 LAST_PHASES = ("teardown", "???")  # ???: the process of a worker is gone
 TABLE_EVERY_S = 20.0  # a session that is killed leaves the table so far
 REPEATED = (*(each for each in AGAIN_OPTIONS if each != "--engine"), "--hypothesis-profile")
-SIGTERM_STATUS = 143
 
 
 class Recorder:
@@ -86,10 +87,11 @@ class Recorder:
             Path(os.environ[ENDED]).touch()
         is_whole = ran_to_its_end(session)
         self._verdicts = self._reach_verdicts(is_whole)
-        session.exitstatus = self._exit_status(session)
         outcomes = self._outcomes()
-        for each in self._verdicts if self._outputs.verdict else ():
-            VERDICT.write(passed_on(each), self._outputs.verdict)
+        session.exitstatus = exit_status(self._end(session), outcomes)
+        if self._outputs.verdict is not None:
+            for reached in self._verdicts:
+                VERDICT.write(passed_on(reached), self._outputs.verdict)
         if outcomes and self._outputs.table is not None:
             table = self._write_table(outcomes, int(session.exitstatus), is_whole)
             if self._outputs.artifacts is not None:
@@ -104,14 +106,14 @@ class Recorder:
             terminalreporter.section("Batchproof: engine x promise")
             for line, is_bad in summary_lines(outcomes):
                 write(line, red=is_bad)
-        elif line := self._empty_selection(terminalreporter):
-            write(line, red=not self._entries)
+        elif (words := self._empty_selection(terminalreporter)) is not None:
+            write(words, red=not self._entries)
         asked = self._config.stash[ASKED]
         if asked is not None and self._verdicts:
             terminalreporter.section(f"Batchproof: requirement set {asked.name}")
             for each in self._verdicts:
-                words = verdict.in_words(each, self._deselection.ways())
-                write(f"{each.engine}: {words}", red=each.verdict in ("broken", "incomplete"))
+                said = verdict.in_words(each, self._deselection.ways())
+                write(f"{each.engine}: {said}", red=each.verdict in ("broken", "incomplete"))
         for line in self._files(bool(outcomes)):
             write(line)
 
@@ -125,24 +127,16 @@ class Recorder:
         names = [spec.name for spec in selection.engines]
         return ordered(outcomes_of(self._entries), names, selection.model_names)
 
-    def _exit_status(self, session: pytest.Session) -> int:
-        """Returns the status of the session. Ctrl-C has pytest's own, 2."""
-        status, outcomes = int(session.exitstatus), self._outcomes()
-        if self._signal_status == SIGTERM_STATUS and HEARD not in self._config.stash:
-            return SIGTERM_STATUS
-        num_wrong = sum(record.is_wrong_input for _, record in outcomes)
-        if HEARD in self._config.stash or (num_wrong and num_wrong == session.testsfailed):
-            return pytest.ExitCode.USAGE_ERROR
-        if status == pytest.ExitCode.INTERRUPTED and session.shouldfail:
-            # Of a session that -x ended under xdist, unless its tests could not be collected.
-            has_failed = any(each.outcome == "failed" for each in self._entries)
-            is_own = has_failed and self._signal_status is None
-            return pytest.ExitCode.TESTS_FAILED if is_own else status
-        is_clean = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        is_failed = is_clean and bool(outcomes) and _proves_little(outcomes)
-        if status == pytest.ExitCode.OK and self._config.stash[ASKED] is not None:
-            is_failed |= any(each.verdict == "incomplete" for each in self._verdicts)
-        return pytest.ExitCode.TESTS_FAILED if is_failed else status
+    def _end(self, session: pytest.Session) -> SessionEnd:
+        is_open = any(each.verdict == "incomplete" for each in self._verdicts)
+        return SessionEnd(
+            status=int(session.exitstatus),
+            num_failed=len(failed_tests(self._entries)),
+            is_cut_short=bool(session.shouldfail),
+            signal_status=self._signal_status,
+            has_problem=HEARD in self._config.stash,
+            is_open=is_open and self._config.stash[ASKED] is not None,
+        )
 
     def _reach_verdicts(self, is_whole: bool) -> list[EngineVerdict]:
         """Returns the verdict on each engine, if one is asked for: on the tests of the journal too."""
@@ -219,10 +213,6 @@ class Recorder:
         elif asked.verdict is not None and self._config.get_verbosity() >= 0:  # -q: for a program
             lines += [f"verdict: {asked.verdict}"]
         return lines
-
-
-def _proves_little(outcomes: Sequence[Outcome]) -> bool:
-    return not num_compared(outcomes) or any(record.is_inadequate for _, record in outcomes)
 
 
 def entry_of(reports: Sequence[pytest.TestReport]) -> JournalEntry:

@@ -163,8 +163,8 @@ def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Tr
     oracle = laboratory.oracle(model_name)  # another one, if the first contact damaged the model
     adequacy = laboratory.adequacy(oracle.subject)
     if adequacy is not None:
-        measured = {"adequacy": str(adequacy), "is_adequate": adequacy.is_adequate}
-        item.stash[IDENTITY] = replace(identity, **measured)
+        is_adequate = adequacy.is_adequate
+        item.stash[IDENTITY] = replace(identity, adequacy=str(adequacy), is_adequate=is_adequate)
     trial = Trial(laboratory, spec, oracle, capabilities, Promise[identity.promises[0]])
     item.stash[TRIAL] = trial
     yield trial

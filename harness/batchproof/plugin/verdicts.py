@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
+from batchproof.cases.schema import Case
 from batchproof.checks.broken import BrokenPromise
 from batchproof.errors import EngineHang, OracleError, UsageError
 from batchproof.findings.failure import Failure
@@ -133,11 +134,11 @@ def _aids(item: pytest.Item, trial: Trial, record: TrialRecord) -> FailureAids:
         notes().change(record=replace(record, failure=report.record), report=report.text)
 
     get = item.config.getoption
-    place = {"folder": get("--repro") or "", "test": item.nodeid, "name": _short_name(item)}
+    folder, name = get("--repro") or "", _short_name(item)
     return FailureAids(
         note,
         partial(diagnosis_of, trial=trial, limit_s=get("--diagnose-for")),
-        partial(replay_of, trial=trial, **place),
+        partial(replay_of, trial=trial, folder=folder, test=item.nodeid, name=name),
     )
 
 
@@ -145,7 +146,7 @@ def _short_name(item: pytest.Item) -> str:
     """Returns the name of the case if the test runs one, else that of the test."""
     assert isinstance(item, pytest.Function), "conformance tests are functions"
     case = item.callspec.params.get("case")
-    return case.name if case is not None else item.originalname.removeprefix("test_")
+    return case.name if isinstance(case, Case) else item.originalname.removeprefix("test_")
 
 
 def _own_failure(error: BaseException) -> str | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -29,6 +29,10 @@ KINDS = {
     "mapping_type": "an object",
     "dataclass_type": "an object",
 }
+# An engine's texts may hold lone surrogates, which pydantic takes for no text: private characters stand
+# for them while it reads.
+LONE = {code: code + 0xF2800 for code in range(0xD800, 0xE000)}
+BACK = {private: code for code, private in LONE.items()}
 LONGEST_SHOWN = 40  # characters of a value in a message
 
 
@@ -40,11 +44,13 @@ def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
     """Returns the record that the JSON value holds. Unless `is_closed`, unknown keys are ignored.
 
     Raises `DecodeError` naming the first place that does not fit."""
+    text = json.dumps([value], ensure_ascii=False)
+    is_unicode = text.isascii() or not any(0xD800 <= ord(each) < 0xE000 for each in text)
     try:
-        (record,) = adapter(kind, is_closed).validate_json(json.dumps([value]))
+        (record,) = adapter(kind, is_closed).validate_json(text if is_unicode else text.translate(LONE))
     except ValidationError as error:
         raise DecodeError(_sentence(kind, error.errors(include_url=False)[0])) from None
-    return record
+    return record if is_unicode else cast(Record, _restored(record))
 
 
 def encode(record: object) -> Any:
@@ -60,10 +66,24 @@ def encode(record: object) -> Any:
 
 
 @cache
-def adapter(kind: type[Record], is_closed: bool) -> TypeAdapter[list[Record]]:
+def adapter(kind: Any, is_closed: bool) -> TypeAdapter[list[Any]]:
     """Returns what reads lists of the record: pydantic takes no configuration for a bare dataclass."""
-    extra = "forbid" if is_closed else "ignore"
-    return TypeAdapter(list[kind], config=ConfigDict(strict=True, extra=extra))  # type: ignore[valid-type]
+    return TypeAdapter(
+        list[kind], config=ConfigDict(strict=True, extra="forbid" if is_closed else "ignore")
+    )
+
+
+def _restored(value: object) -> object:
+    """Returns the value with the lone surrogates that its texts had."""
+    if isinstance(value, str):
+        return value.translate(BACK)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_restored, value))
+    if isinstance(value, Mapping):
+        return {_restored(name): _restored(each) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _restored(getattr(value, f.name)) for f in fields(value)})
+    return value
 
 
 @cache

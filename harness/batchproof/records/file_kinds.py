@@ -100,17 +100,18 @@ def json_lines(document: Mapping[str, object]) -> str:
 
 
 def _rows(value: object) -> str:
-    if not isinstance(value, Mapping | list) or not value:
-        return _line(value)
-    is_list = isinstance(value, list)
-    parts = value if is_list else value.values()
-    rows = map(_line, value) if is_list else (f"{_line(k)}: {_line(v)}" for k, v in value.items())
-    first, last = "[]" if is_list else "{}"
+    if isinstance(value, Mapping) and value:
+        rows, parts = [f"{_line(key)}: {_line(each)}" for key, each in value.items()], value.values()
+        return _bracketed("{}", rows, parts)
+    return _bracketed("[]", map(_line, value), value) if isinstance(value, list) else _line(value)
+
+
+def _bracketed(brackets: str, rows: Iterable[str], parts: Iterable[object]) -> str:
     if not any(isinstance(each, Mapping | list) for each in parts):
         rows = [*_filled(rows)]
         if len(rows) == 1:
-            return f"{first}{rows[0]}{last}"
-    return f"{first}\n" + ",\n".join(f"  {row}" for row in rows) + f"\n {last}"
+            return f"{brackets[0]}{rows[0]}{brackets[1]}"
+    return f"{brackets[0]}\n" + ",\n".join(f"  {row}" for row in rows) + f"\n {brackets[1]}"
 
 
 def _line(value: object) -> str:

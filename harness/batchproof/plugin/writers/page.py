@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchproof.plugin.writers.problems import Problem, problems_of, unexplained
+from batchproof.plugin.writers.problems import Problem, failed_tests, problems_of, unexplained
 from batchproof.plugin.writers.session import SessionFacts
 from batchproof.plugin.writers.table import LEGEND, counted, totals_line
 from batchproof.plugin.writers.verdict import in_words
@@ -44,16 +44,14 @@ class FinishedRun:
         facts: SessionFacts,
     ) -> FinishedRun:
         """Returns the run whose tests have these entries."""
-        scored = [each for each in finished if each.record is None or each.record.is_scored]
-        failed = tuple(each for each in scored if each.outcome == "failed")
-        known = tuple(each for each in scored if each.outcome == "known" and each.record is not None)
+        known = tuple(each for each in finished if each.outcome == "known" and each.record)
         num_tests = sum(each.record is not None for each in finished)
         selection = ""
         if facts.is_uncounted:
             selection = f"{counted(num_tests, 'test')}, a selection"
         elif facts.num_left_out:
             selection = f"{num_tests} of {counted(num_tests + facts.num_left_out, 'test')}"
-        return cls(table, failed, folder, known, verdicts, facts.ways, selection)
+        return cls(table, failed_tests(finished), folder, known, verdicts, facts.ways, selection)
 
 
 def summary_page(run: FinishedRun) -> str:

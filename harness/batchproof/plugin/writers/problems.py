@@ -42,6 +42,12 @@ class Problem:
         return found if len(self.tests) == 1 else f"{found} ({len(self.tests)} tests)"
 
 
+def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
+    """Returns the tests that fail the run: what is not scored fails nothing."""
+    scored = (each for each in finished if each.record is None or each.record.is_scored)
+    return tuple(each for each in scored if each.outcome == "failed")
+
+
 def problems_of(failed: Iterable[JournalEntry]) -> list[Problem]:
     """Returns the problems of the engines, by promise and then by the number of tests."""
     groups: dict[tuple[str, ...], list[Problem]] = defaultdict(list)
