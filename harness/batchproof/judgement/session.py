@@ -113,7 +113,7 @@ class Session:
 
     @property
     def _pytest(self) -> list[str]:
-        return [sys.executable, "-m", "pytest", *self.arguments, f"--shard={self.shard}"]
+        return [sys.executable, "-m", "pytest", *self.arguments]
 
     def count(self) -> int:
         """Returns the number of tests. Raises `UsageError` with pytest's own words if it refuses the

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -46,8 +46,9 @@ def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
     Raises `DecodeError` naming the first place that does not fit."""
     text = json.dumps([value], ensure_ascii=False)
     is_unicode = text.isascii() or not any(0xD800 <= ord(each) < 0xE000 for each in text)
+    reader = adapter(cast(Hashable, kind), is_closed)
     try:
-        (record,) = adapter(kind, is_closed).validate_json(text if is_unicode else text.translate(LONE))
+        (record,) = reader.validate_json(text if is_unicode else text.translate(LONE))
     except ValidationError as error:
         raise DecodeError(_sentence(kind, error.errors(include_url=False)[0])) from None
     return record if is_unicode else cast(Record, _restored(record))
@@ -66,10 +67,11 @@ def encode(record: object) -> Any:
 
 
 @cache
-def adapter(kind: Any, is_closed: bool) -> TypeAdapter[list[Any]]:
+def adapter(kind: Hashable, is_closed: bool) -> TypeAdapter[list[Any]]:
     """Returns what reads lists of the record: pydantic takes no configuration for a bare dataclass."""
     return TypeAdapter(
-        list[kind], config=ConfigDict(strict=True, extra="forbid" if is_closed else "ignore")
+        list[kind],  # type: ignore[valid-type]
+        config=ConfigDict(strict=True, extra="forbid" if is_closed else "ignore"),
     )
 
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, cast
 
 from batchproof.records.decode import adapter
 from batchproof.records.file_kinds import FileKind, json_lines
@@ -16,7 +17,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema_of(kind: FileKind[Any]) -> dict[str, Any]:
     """Returns the schema of what the writer writes: every key is there."""
-    definitions = adapter(kind.record, True).json_schema(mode="serialization")["$defs"]
+    definitions = adapter(cast(Hashable, kind.record), True).json_schema(mode="serialization")["$defs"]
     for each in definitions.values():
         each["required"] = list(each["properties"])
     whole = definitions.pop(kind.record.__name__)
