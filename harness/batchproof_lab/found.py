@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 from batchproof.errors import UsageError
 from batchproof.records.campaign import CAMPAIGN, Question, Sitting
 from batchproof.records.decode import DecodeError, decode, encode
-from batchproof.records.made import made_now
-from batchproof.records.provenance import Provenance
+from batchproof.records.provenance import Provenance, made_now
 
 Outcome = TypeVar("Outcome")
 

@@ -15,8 +15,8 @@ from batchproof.cli import choices
 from batchproof.errors import UsageError
 from batchproof.records.campaign import CAMPAIGN, Question
 from batchproof.records.honest import HONEST, HonestRecord
-from batchproof.records.made import made_now
 from batchproof.records.mutants import MutantRecord
+from batchproof.records.provenance import made_now
 from batchproof.records.sweep import ToyRecord
 from batchproof_lab import faults_command, honest_command
 from batchproof_lab.attempts import Hunt

@@ -19,7 +19,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.records.campaign import CAMPAIGN, Line, Question, Sitting
 from batchproof.records.journal import JournalWriter
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof_lab.found import Found, Outcome
 from batchproof_lab.options import RAY
 from batchproof_lab.worker_pool import LostTask, WorkerPool

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from batchproof.records.made import provenance
+from batchproof.records.provenance import provenance
 from tests.gpu.lines import readable
 
 Options = Mapping[str, str]

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.records.made import provenance
+from batchproof.records.provenance import provenance
 from tests.gpu.compilers import failures
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}

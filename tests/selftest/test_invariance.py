@@ -23,7 +23,7 @@ from batchproof.records.invariance import (
     EngineRecord,
     InvarianceRecord,
 )
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.requirements.promises import Promise
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.invariance import axes, control

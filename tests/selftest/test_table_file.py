@@ -12,7 +12,7 @@ import pytest
 
 from batchproof.plugin import recorder
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
-from batchproof.records.made import TYPED
+from batchproof.records.provenance import TYPED
 from batchproof.records.trial_record import FailureRecord, TrialRecord
 from batchproof.records.verdict import VERDICT
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite

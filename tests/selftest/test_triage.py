@@ -17,7 +17,7 @@ from batchproof.oracle import oracle
 from batchproof.oracle.oracle import teacher_forced
 from batchproof.oracle.precision import Precision
 from batchproof.places import ROOT
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.records.triage import (
     CLEAN,
     CONFIG,

@@ -24,7 +24,7 @@ from batchproof.cli import pytest_process
 from batchproof.errors import UsageError
 from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
 from batchproof.plugin import OPTIONS
-from batchproof.records.made import ENDED
+from batchproof.records.provenance import ENDED
 from batchproof.run.registry import resolve_engine
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ from batchproof.bench.roofline import measure_ceilings
 from batchproof.bench.spec import BenchSpec
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.made import provenance, pytest_line
+from batchproof.records.provenance import provenance, pytest_line
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec

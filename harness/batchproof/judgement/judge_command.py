@@ -25,7 +25,7 @@ from batchproof.judgement.session import Session
 from batchproof.places import ROOT
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import entries
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
 from batchproof.requirements.sets import load
 from batchproof.requirements.verdict_of_journal import Asked, verdict_of

@@ -17,7 +17,7 @@ from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin.scoring import ONE
 from batchproof.plugin.writers.table import counted
-from batchproof.records.made import versions
+from batchproof.records.provenance import versions
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements import sets

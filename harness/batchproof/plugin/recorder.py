@@ -34,7 +34,7 @@ from batchproof.plugin.writers.summary import empty_selection, summary_lines
 from batchproof.plugin.writers.table import conformance, ordered, outcomes_of
 from batchproof.records.file_kinds import replace_text
 from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
-from batchproof.records.made import ENDED, made_now, pytest_line
+from batchproof.records.provenance import ENDED, made_now, pytest_line
 from batchproof.records.table import CONFORMANCE, ConformanceTable
 from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
 from batchproof.requirements.tally import Outcome

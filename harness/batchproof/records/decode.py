@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -50,7 +50,7 @@ def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
     try:
         (record,) = reader.validate_json(text if is_unicode else text.translate(LONE))
     except ValidationError as error:
-        raise DecodeError(_sentence(kind, error.errors(include_url=False)[0])) from None
+        raise DecodeError(_sentence(kind, value, error.errors(include_url=False))) from None
     return record if is_unicode else cast(Record, _restored(record))
 
 
@@ -101,24 +101,37 @@ def _key(name: str, hint: Any) -> str:
     return next(aliases, name)
 
 
-def _sentence(kind: type, error: ErrorDetails) -> str:
-    *steps, last = error["loc"][1:] or ("",)
+def _sentence(kind: type, value: object, errors: Sequence[ErrorDetails]) -> str:
+    """Returns the first problem; an unknown key before a missing one, which it may be meant for."""
+    foreign = (each for each in errors if each["type"] == "unexpected_keyword_argument")
+    error = next(foreign, errors[0])
+    place, last = _place(value, error["loc"][1:]), error["loc"][-1]
     if error["type"] == "missing":
-        return f"{_place(steps)} has no {last!r}"
+        return f"{place} has no {last!r}"
     if error["type"] == "unexpected_keyword_argument":
-        known = f", but may have {', '.join(keys_of(kind).values())}" if not steps else ""
-        return f"{_place(steps)} has the key {last!r}{known or ', which is unknown'}"
-    place, value = _place([*steps, last]), _shown(error["input"])
+        within = _place(value, error["loc"][1:-1])
+        known = (
+            f"but may have {', '.join(keys_of(kind).values())}" if within == "it" else "an unknown one"
+        )
+        return f"{within} has the key {last!r}, {known}"
     if error["type"] == "literal_error":
-        return f"{place} is {value}, not one of {error['ctx']['expected']}"
+        return f"{place} is {_shown(error['input'])}, not one of {error['ctx']['expected']}"
     if error["type"] == "value_error":
         return f"{place} is wrong: {error['ctx']['error']}"
-    return f"{place} is {value}, not {KINDS.get(error['type']) or error['msg']}"
+    alike = [each for each in errors if _place(value, each["loc"][1:]) == place]  # of a union
+    kinds = dict.fromkeys(KINDS.get(each["type"]) or each["msg"] for each in alike)
+    return f"{place} is {_shown(error['input'])}, not {' or '.join(kinds)}"
 
 
-def _place(steps: list[int | str]) -> str:
-    """Returns a position in a document, as one would index it."""
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps if step != "")
+def _place(value: object, steps: Sequence[int | str]) -> str:
+    """Returns a position in the value, as one would index it. A step that is not there is a name of
+    pydantic's for a kind of value, or a missing key."""
+    path = ""
+    for step in steps:
+        if isinstance(value, list | tuple) and isinstance(step, int):
+            path, value = f"{path}[{step}]", value[step]
+        elif isinstance(value, Mapping) and step in value:
+            path, value = f"{path}.{step}", value[step]
     return path.lstrip(".") or "it"
 
 

@@ -10,7 +10,7 @@ from batchproof.cli import choices
 from batchproof.cli.progress import Progress
 from batchproof.errors import Interrupt
 from batchproof.records.decode import encode
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.records.triage import (
     SAID,
     ConfusionQuestion,

@@ -15,7 +15,7 @@ from batchproof.errors import ConfigError, EngineHang, Interrupt, UsageError
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
 from batchproof.records.invariance import INVARIANCE, EngineRecord, InvarianceRecord
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.run.invariance.axes import AXES
 from batchproof.run.invariance.measure import measure_engine
 from batchproof.run.invariance.serving import num_threads

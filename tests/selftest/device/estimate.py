@@ -17,7 +17,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from batchproof.models.shapes import SHAPES
-from batchproof.records.made import command_line
+from batchproof.records.provenance import command_line
 
 BYTES_PER_S = 4.3e12  # of a copy, read and written
 FLOP_PER_S = 7.9e14  # of a large product in bfloat16

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from batchproof.models.shapes import SHAPES
-from batchproof.records.made import command_line, provenance
+from batchproof.records.provenance import command_line, provenance
 from tests.selftest.device.fake.dry_run import dry_run
 from tests.selftest.device.fake.host import PROMPT_LEN, eager_time, host_time
 from tests.selftest.device.fake.report import problem_lines, record_of, text_of

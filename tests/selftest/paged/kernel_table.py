@@ -20,7 +20,7 @@ from unittest import mock
 
 import triton
 
-from batchproof.records.made import command_line, made_now
+from batchproof.records.provenance import command_line, made_now
 from batchproof_paged import triton_splits
 from batchproof_paged.triton_splits import splits_for
 from tests.selftest.paged.triton_compile import PROCESSORS

@@ -16,7 +16,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from batchproof.records.made import command_line, made_now
+from batchproof.records.provenance import command_line, made_now
 from batchproof_paged.packing_choice import NATIVE, ONEDNN, PLAIN, multiply, pack, works
 
 IN, OUT = 768, 3072  # of the up projection of GPT-2

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from batchproof.api import EngineConfig, Request, SteppingEngine
 from batchproof.models.catalogue import load_model
 from batchproof.models.shapes import SHAPES
-from batchproof.records.made import command_line, made_now
+from batchproof.records.provenance import command_line, made_now
 from batchproof.run.registry import resolve_engine
 
 PROMPT_LEN, NUM_WARM, NUM_STEPS, NUM_PROFILED = 48, 10, 40, 10
