@@ -375,17 +375,6 @@ def test_shards_of_a_judgement_add_up_to_one(
     assert (verdict.held, verdict.broken, verdict.is_complete) == (("P1",), ("P5",), True)
 
 
-def test_the_shares_of_a_suite_hold_each_test_once(
-    journal: Path, run_suite: RunSuite, tmp_path: Path
-) -> None:
-    shares = [tmp_path / f"{index}.jsonl" for index in (1, 2)]
-    for index, share in enumerate(shares, start=1):
-        run_suite(f"--journal={share}", f"--shard={index}/2", "--diagnose-for=0")
-    tests = [[each.test for each in entries(share)] for share in shares]
-    assert [len(each) for each in tests] == [2, 2]
-    assert {*tests[0], *tests[1]} == {each.test for each in entries(journal)}
-
-
 def in_this_process(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
     """Runs pytest as the command would: `["python", "-m", "pytest", ...]`."""
     with io.StringIO() as out, io.StringIO() as err, redirect_stdout(out), redirect_stderr(err):

@@ -109,18 +109,32 @@ def _sentence(kind: type, value: object, errors: Sequence[ErrorDetails]) -> str:
     if error["type"] == "missing":
         return f"{place} has no {last!r}"
     if error["type"] == "unexpected_keyword_argument":
-        within = _place(value, error["loc"][1:-1])
-        known = (
-            f"but may have {', '.join(keys_of(kind).values())}" if within == "it" else "an unknown one"
-        )
-        return f"{within} has the key {last!r}, {known}"
+        steps = error["loc"][1:-1]
+        known = ", ".join(keys_of(_kind_at(kind, steps)).values())
+        return f"{_place(value, steps)} has the key {last!r}, but may have {known}"
     if error["type"] == "literal_error":
-        return f"{place} is {_shown(error['input'])}, not one of {error['ctx']['expected']}"
+        choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{place} is {_shown(error['input'])}, not one of {choices}"
     if error["type"] == "value_error":
         return f"{place} is wrong: {error['ctx']['error']}"
     alike = [each for each in errors if _place(value, each["loc"][1:]) == place]  # of a union
     kinds = dict.fromkeys(KINDS.get(each["type"]) or each["msg"] for each in alike)
     return f"{place} is {_shown(error['input'])}, not {' or '.join(kinds)}"
+
+
+def _kind_at(kind: type, steps: Sequence[int | str]) -> type:
+    """Returns the innermost dataclass on the way to a place."""
+    for step in steps:
+        names = {key: name for name, key in keys_of(kind).items()}
+        if step in names:
+            kind = _dataclass_in(get_type_hints(kind)[names[str(step)]]) or kind
+    return kind
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint
+    return next(filter(None, map(_dataclass_in, get_args(hint))), None)
 
 
 def _place(value: object, steps: Sequence[int | str]) -> str:
