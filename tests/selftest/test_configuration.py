@@ -110,7 +110,6 @@ CHOSEN = 'engine = "static"\nmodel = "gpt2-random"\n'
         ("\nengine_time_limit = 0", ":4: engine_time_limit is 0, but must be above 0"),
         ('diagnose_for = "soon"', ":3: diagnose_for is 'soon', but must be a number of seconds"),
         ('hypothesis_profile = "slow"', ":3: hypothesis_profile 'slow' is unknown; choose quick"),
-        ('shard = "5/2"', ":3: shard: '5/2' must be I/N with I from 1 to N"),
         ('jobs = "many"', ":3: jobs is 'many', but must be a whole number, 'auto' or 'logical'"),
         ('table = "x.txt"', ":3: table 'x.txt' must name a file that ends in .json"),
         ('xfails = "none.toml"', ":3: xfails 'none.toml' is no file"),
