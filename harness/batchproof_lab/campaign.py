@@ -23,8 +23,7 @@ from batchproof.cli.progress import Progress
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
 from batchproof.records.journal import JournalKind, JournalWriter
-from batchproof.records.made import made_now
-from batchproof.records.provenance import Provenance
+from batchproof.records.provenance import Provenance, made_now
 from batchproof_lab.worker_pool import LostTask, WorkerPool
 
 PROCESSES, RAY = "processes", "ray"

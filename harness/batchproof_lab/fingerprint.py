@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchproof.places import ROOT
-from batchproof.records.made import versions
+from batchproof.records.provenance import versions
 from batchproof.records.suite_stamp import suite_digest
 
 Definitions = dict[str, ast.stmt]  # of a module: what its top level gives a name to

@@ -6,7 +6,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
+
+if find_spec("pydantic") is None:
+    sys.exit("error: this Python has no pydantic: put its wheels into .whl/ with `.ci/gpu_wheels .whl`")
 
 from batchproof.errors import UsageError
 from tests.gpu.driver import Driver

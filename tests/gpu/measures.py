@@ -19,7 +19,7 @@ import torch
 
 from batchproof.bench.hardware import device_facts
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.made import command_line, provenance
+from batchproof.records.provenance import command_line, provenance
 from tests.gpu.rungs import readable
 
 SCHEMA = "batchproof.gpu/1"

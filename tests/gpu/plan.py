@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batchproof.records.made import num_cores
+from batchproof.records.provenance import num_cores
 from tests.gpu.rungs import DRY, RUNGS, engine_with
 
 PART_S = 540

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchproof.records.made import provenance
+from batchproof.records.provenance import provenance
 
 Options = Mapping[str, str]
 

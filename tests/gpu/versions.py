@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from batchproof.bench.hardware import device_facts
-from batchproof.records.made import provenance
+from batchproof.records.provenance import provenance
 
 LEAST = {"pytest": 9, "pytest-benchmark": 5, "pytest-xdist": 3, "hypothesis": 6, "transformers": 5}
 OTHERS = ("torch", "triton", "numpy", "flash_attn")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from batchproof.plugin.artifacts.annotations import error_commands
-from batchproof.plugin.artifacts.problems import FinishedRun, problems_of
-from batchproof.plugin.artifacts.sarif import sarif
-from batchproof.plugin.artifacts.summary_page import LONGEST_REPORT, MOST_ROWS, summary_page
+from batchproof.plugin.writers.page import LONGEST_REPORT, MOST_ROWS, FinishedRun, summary_page
+from batchproof.plugin.writers.problems import problems_of
 from batchproof.records.journal import JournalEntry
 from batchproof.records.provenance import Machine, Provenance
 from batchproof.records.table import ConformanceTable, PromiseCell, Totals
-from batchproof.records.trial_record import FailureRecord, SourcePlace, TrialRecord
-from batchproof.requirements.promises import Promise
+from batchproof.records.trial_record import FailureRecord, FindingRecord, SourcePlace, TrialRecord
 from tests.selftest.conftest import HEAD, RunSuite
 
 ENGINE = """
@@ -65,46 +61,21 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_files_of_a_run(
-    run_suite: RunSuite, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    session = run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known")
+def test_the_files_of_a_run(run_suite: RunSuite, repository: Path) -> None:
+    run_suite("--engine=mine.py:Mine", "--artifacts=out", "--xfails=known")
     out = repository / "out"
     assert {each.name for each in out.iterdir()} == {
-        *("summary.md", "results.sarif", "code-quality.json", "junit.xml", "table.json", "failures"),
-        "verdict.json",
+        *("summary.md", "junit.xml", "table.json", "failures", "verdict.json"),
     }
-
-    # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong
-    # answer has no frame, so the definition stands for it.
-    first, second = json.loads((out / "results.sarif").read_text())["runs"][0]["results"]
-    assert [place_of(each) for each in (first, second)] == [
-        ("scheduling.py", 4, "chosen"),
-        ("mine.py", 5, "Mine"),
-    ]
-    assert [each["ruleId"] for each in (first, second)] == ["P1", "P4"]
-    assert first["message"]["text"].startswith(
-        "mine.py:Mine: the engine raised LookupError: a `slot`, 100% full: ``` (2 tests)"
-    )
-    quality = json.loads((out / "code-quality.json").read_text())
-    assert [each["fingerprint"] for each in quality] == [
-        each["partialFingerprints"]["batchproof/v1"] for each in (first, second)
-    ]
-    assert quality[0]["location"] == {"path": "scheduling.py", "lines": {"begin": 4}}
-
-    commands = [each for each in session.output.splitlines() if each.startswith("::error")]
-    assert commands[0] == (
-        "::error file=scheduling.py,line=4,title=Batchproof%3A P1 parity"
-        "::the engine raised LookupError: a `slot`, 100%25 full: ``` (2 tests)"
-    )
-    assert len(commands) == 4, "two problems, a stale expectation, and a test of no engine"
 
     page = (out / "summary.md").read_text()
     assert page.startswith(
         "## Batchproof: `mine.py:Mine` breaks 2 promises (P1 parity, P4 order) and keeps 0 promises\n"
     )
     assert "| P1 parity | **FAIL 3** |\n| P4 order | **FAIL 1** |" in page
+    # The frame that raised is inside the repository, not in the engine that it is derived from; a wrong
+    # answer has no frame, so the definition stands for it.
+    assert "* **P4 order**: `planted` at `mine.py:5`" in page
     assert "At `scheduling.py:4`, in `chosen`:\n\n````text\nP1 parity is broken: " in page
     assert "replay: python -m batchproof replay failures/p1-raises" in page
     assert str(repository) not in page
@@ -126,13 +97,6 @@ def test_the_files_of_a_run(
     assert failed[1].get("message", "").startswith("P1 parity is broken: the engine raised LookupError")
 
 
-def place_of(result: dict[str, Any]) -> tuple[str, int, str]:
-    (location,) = result["locations"]
-    place = location["physicalLocation"]
-    name = location["logicalLocations"][0]["fullyQualifiedName"]
-    return place["artifactLocation"]["uri"], place["region"]["startLine"], name
-
-
 def failed(name: str, report: str = "P1 parity is broken: x", **changes: Any) -> JournalEntry:
     failure = FailureRecord("P1", "token", "P1 parity is broken: x", **changes)
     at = SourcePlace("mine.py", 3, "Mine")
@@ -151,14 +115,12 @@ def finished(*entries: JournalEntry, passed: int = 1, status: int = 1) -> Finish
     return FinishedRun(table, entries, Path("/nowhere"))
 
 
-def test_a_fingerprint_outlives_moved_lines_and_other_tests() -> None:
+def test_failures_of_one_place_are_one_problem_though_lines_move() -> None:
     def moved(name: str, line: int) -> JournalEntry:
         return failed(name, facts={"at": ["a.py", line, "step"]})
 
-    (before,) = problems_of([moved("one", 3)])
-    (after,) = problems_of([moved("two", 30), moved("three", 30)])
-    assert before.fingerprint == after.fingerprint
-    assert (after.at, after.tests) == (SourcePlace("a.py", 30, "step"), ("three", "two"))
+    (problem,) = problems_of([moved("two", 3), moved("three", 30)])
+    assert (problem.at, problem.tests) == (SourcePlace("a.py", 30, "step"), ("three", "two"))
     assert len(problems_of([moved("one", 3), failed("two")])) == 2, "in two places"
 
 
@@ -177,18 +139,24 @@ def test_a_page_stays_within_what_a_comment_may_hold() -> None:
     assert "... and 68 more problems" in page
 
 
-def test_a_green_run_says_so_and_annotates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_green_run_says_so() -> None:
     assert summary_page(finished(status=0)).startswith("## Batchproof: `mine` keeps 1 promise\n")
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert not list(error_commands([]))
-    monkeypatch.setenv("GITHUB_ACTIONS", "false")
-    assert not list(error_commands([failed("a")])), "nobody would read it"
+
+
+def test_other_findings_of_a_test_are_counted() -> None:
+    other = FindingRecord("P4", "order", "P4 order is broken")
+    page = summary_page(
+        finished(failed("a"), failed("b", others=(other,), facts={"at": ["b", 1, "f"]}))
+    )
+    assert page.count("and 1 more finding") == 1
 
 
 def test_a_promise_with_an_expected_failure_is_not_kept() -> None:
     run = finished(status=0)
     cells = {"mine": {"P1": PromiseCell("1 known 1", 1, known=1), "P4": PromiseCell("1", 1)}}
-    known = JournalEntry("t[mine]", "known", record=failed("t").record, report="a bug (#7)")
+    known = JournalEntry(
+        "t[mine]", "known", record=failed("t").record, report="a report", reason="a bug (#7)"
+    )
     page = summary_page(replace(run, table=replace(run.table, cells=cells), known=(known,)))
     headline = "has expected failures in 1 promise (P1 parity) and keeps 1 promise\n"
     assert page.startswith(f"## Batchproof: `mine` {headline}")
@@ -208,20 +176,6 @@ def test_an_engine_without_source_here_is_shown_where_it_is_named(
     entry = failed("a")
     assert entry.record is not None
     foreign = replace(entry, record=replace(entry.record, defined_at=None))
-    assert "locations" not in sarif(finished(foreign))["runs"][0]["results"][0]
-    spaced = replace(
-        entry, record=replace(entry.record, defined_at=SourcePlace("my engine.py", 1, "M"))
-    )
-    assert place_of(sarif(finished(spaced))["runs"][0]["results"][0])[0] == "my%20engine.py"
+    assert problems_of([foreign])[0].at is None
     (tmp_path / "batchproof.toml").write_text("")
     assert problems_of([foreign])[0].at == SourcePlace("batchproof.toml", 1, "")
-
-
-def test_a_log_has_a_rule_for_each_promise_and_counts_the_harnesss_own_failures() -> None:
-    own = JournalEntry("t", "failed", record=None, report="no right answer")
-    (log,) = sarif(finished(failed("a"), own))["runs"]
-    rules = [each["id"] for each in log["tool"]["driver"]["rules"]]
-    assert rules == [promise.id for promise in Promise]
-    assert all(rules[each["ruleIndex"]] == each["ruleId"] for each in log["results"])
-    (notification,) = log["invocations"][0]["toolExecutionNotifications"]
-    assert notification["message"]["text"] == "t: no right answer"

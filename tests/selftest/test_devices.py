@@ -13,7 +13,7 @@ import torch
 
 from batchproof.bench.memory import PeakMemory
 from batchproof.errors import UsageError
-from batchproof.plugin.spread import VISIBLE, header, pytest_xdist_setupnodes
+from batchproof.plugin.gpu_assignment import VISIBLE, header, pytest_xdist_setupnodes
 from batchproof.run.devices import synchronise
 from tests.selftest.conftest import RunSuite
 

@@ -388,7 +388,7 @@ def test_a_diagnosis_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPa
     def broken(*_: object) -> Diagnosis:
         raise ZeroDivisionError("of the diagnosis")
 
-    monkeypatch.setattr("batchproof.plugin.failing.diagnose", broken)
+    monkeypatch.setattr("batchproof.diagnosis.diagnose", broken)
     arguments = ["-k", "smoke", "--model=gpt2-random"]
     (catch,) = run_suite("fault:mask_ignores_sequence", arguments).catches
     assert catch.broken == "P1"

@@ -18,14 +18,16 @@ from typing import Any
 import pytest
 import torch
 
+from batchproof import diagnosis
 from batchproof.api import Request
 from batchproof.cli.interrupts import interruptible
 from batchproof.errors import EngineHang, Interrupt
 from batchproof.findings.failure import Subject
 from batchproof.findings.finding import Rule
-from batchproof.plugin import failing, watching
-from batchproof.plugin.lost_tests import Ending, complete, ending
-from batchproof.plugin.promise_table import record_of
+from batchproof.plugin import hang_notice
+from batchproof.plugin.item_record import record_of
+from batchproof.plugin.process_death import Ending, complete_report, ending
+from batchproof.records.trial_record import TrialRecord
 from batchproof.run import time_limit
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.failures import last_frames
@@ -93,8 +95,8 @@ def bad(tmp_path: Path, run_suite: RunSuite) -> Bad:
 def test_an_engine_that_never_returns_is_met_once_and_the_run_says_so(
     bad: Bad, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(watching, "SILENT_S", 0.1)
-    monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(hang_notice, "SILENT_S", 0.1)
+    monkeypatch.setattr(hang_notice, "SECONDS_BETWEEN_LOOKS", 0.05)
     engines = ("--engine=mine.py:Endless", "--engine=static")
     models = ("--model=gpt2-random", "--model=llama-random")
     run = bad("pass", *engines, *models, "--diagnose-for=0", "--engine-time-limit=3", names="['a']")
@@ -226,7 +228,7 @@ def test_a_diagnosis_that_hangs_keeps_the_finding(bad: Bad, monkeypatch: pytest.
     def hang(*_: object) -> None:
         raise EngineHang("the diagnosis hangs")
 
-    monkeypatch.setattr(failing, "diagnose", hang)
+    monkeypatch.setattr(diagnosis, "diagnose", hang)
     run = bad("raise KeyError")
     assert "the diagnosis itself failed: EngineHang: the diagnosis hangs" in run.output
     assert run.cell("P1 parity") == "FAIL 1"
@@ -268,7 +270,7 @@ def test_the_last_note_of_a_process_says_how_it_ended(
 
 
 def test_a_process_that_ends_in_a_diagnosis_keeps_the_finding() -> None:
-    record = {"engine": "mine", "model": "gpt2-hash", "promises": ["P1"]}
+    record = TrialRecord("mine", "gpt2-hash", ("P1",))
     subject = Subject("mine", None, "gpt2-hash", "cpu", "float32")
     workload = Workload((Request("a", (1,), 1),))
     how = Ending(Rule.DIED, "the process ended with status 7 in generate", ())
@@ -276,9 +278,8 @@ def test_a_process_that_ends_in_a_diagnosis_keeps_the_finding() -> None:
     texts = []
     for note in (found, CallNote(subject=subject, record=record, workload=workload, known="a bug")):
         report = pytest.TestReport("t", ("t", None, "t"), {}, "failed", "crashed", "call")
-        complete(report, note, how)
+        assert complete_report(report, note, how) == record_of(report)
         texts.append(report.longreprtext)
-        assert record_of(report) is not None
     assert texts[0].startswith(
         "P1 is broken: got 3\nits cause was being sought when this happened: the p"
     )

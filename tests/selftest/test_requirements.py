@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from batchproof.judgement import requirements_command, verify_command
 from batchproof.judgement.badge_command import badge
 from batchproof.places import ROOT
 from batchproof.plugin import scoring
-from batchproof.plugin.scoring import Scoring
+from batchproof.plugin.scoring import forgive
 from batchproof.records.journal import JournalEntry
 from batchproof.records.json_schema import text_of
 from batchproof.records.provenance import Machine, Provenance
@@ -228,9 +227,9 @@ def test_each_outcome_decides_its_promise(
 
 @pytest.mark.parametrize(("is_scored", "outcome"), [(True, "failed"), (False, "skipped")])
 def test_an_unscored_test_whose_process_ended_fails_nothing(is_scored: bool, outcome: str) -> None:
-    record = {"engine": "e", "model": "m", "promises": ["P1"], "is_scored": is_scored}
-    report = SimpleNamespace(outcome="failed", longrepr="it died\nat once", batchproof=record)
-    Scoring(MINI, ()).pytest_handlecrashitem(report)
+    record = TrialRecord("e", "m", ("P1",), is_scored=is_scored)
+    report = pytest.TestReport("t", ("t", None, "t"), {}, "failed", "it died\nat once", "call")
+    forgive(report, record, MINI)
     assert report.outcome == outcome
     assert TrialRecord("e", "m", ("P1",)).is_scored, "without a set all are"
 

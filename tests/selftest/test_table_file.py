@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchproof.plugin import table_file
-from batchproof.records.made import TYPED
+from batchproof.plugin import recorder
+from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
+from batchproof.records.provenance import TYPED
+from batchproof.records.trial_record import FailureRecord, TrialRecord
+from batchproof.records.verdict import VERDICT
 from tests.selftest.conftest import HEAD, LACKING, RIGHT, RunSuite
 
 SUITE = f"""{HEAD}{RIGHT}{LACKING}
@@ -77,7 +82,7 @@ def test_a_session_that_was_cut_short_is_incomplete(
 def test_a_session_that_is_killed_leaves_the_table_so_far(
     run_suite: RunSuite, suite: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_file, "KEPT_S", 0.0)
+    monkeypatch.setattr(recorder, "TABLE_EVERY_S", 0.0)
     reads = "\n\ndef test_what_is_there(): shutil.copy('table.json', 'then.json')\n"
     (suite / "test_mini.py").write_text(f"import shutil{HEAD}{RIGHT}{reads}")
     assert run_suite("--table=table.json", "--engine=static").exit_status == pytest.ExitCode.OK
@@ -85,6 +90,33 @@ def test_a_session_that_is_killed_leaves_the_table_so_far(
     assert counts_of(table["cells"]["static"]["P1"]) == {"passed": 1}
     assert (table["exit_status"], table["is_complete"]) == (pytest.ExitCode.INTERRUPTED, False)
     assert json.loads((suite / "table.json").read_text())["is_complete"]
+
+
+def test_numbers_that_are_not_finite_are_written_as_texts(tmp_path: Path) -> None:
+    facts = {"got": -math.inf, "logits": [math.nan, 1.5], "text": "\ud800"}
+    failure = FailureRecord("P18", "logprob", "P18 is broken", facts=facts)
+    record = TrialRecord("mine", "gpt2-hash", ("P18",), failure=failure)
+    path = tmp_path / "journal.jsonl"
+    with TESTS.append_to(path, NoHead()) as journal:
+        journal.append(JournalEntry("t", "failed", record=record))
+    (entry,) = entries(path)
+    assert entry.record is not None
+    assert entry.record.failure == replace(
+        failure, facts={"got": "-inf", "logits": ["nan", 1.5], "text": "\ud800"}
+    )
+
+
+def test_a_finding_that_holds_infinity_reaches_every_file(run_suite: RunSuite, suite: Path) -> None:
+    """Such a finding once ended a run with a journal in an internal error."""
+    raises = 'raise broken(Rule.STATED, promise=Promise.P2, what=float("-inf"))'
+    (suite / "test_mini.py").write_text(
+        SUITE.replace('raise broken(Rule.STATED, promise=Promise.P2, what="planted")', raises)
+    )
+    files = ["--journal=j.jsonl", "--verdict=v.json", "--artifacts=out"]
+    session = run_suite("--engine=static", *files, "-k", "wrong or right")
+    assert session.exit_status == pytest.ExitCode.TESTS_FAILED, session.output
+    assert [each.outcome for each in entries(suite / "j.jsonl")] == ["passed", "failed"]
+    assert VERDICT.read(suite / "v.json").broken == ("P2",)
 
 
 def test_a_session_without_conformance_tests_leaves_an_older_table(

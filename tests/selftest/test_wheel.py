@@ -25,7 +25,7 @@ from batchproof.cli import pytest_process
 from batchproof.errors import UsageError
 from batchproof.places import BENCHMARKS, CASES, ROOT, SUITE
 from batchproof.plugin import OPTIONS
-from batchproof.records.made import ENDED
+from batchproof.records.provenance import ENDED
 from batchproof.run.registry import resolve_engine
 from batchproof_lab.__main__ import COMMANDS as LAB_COMMANDS
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from batchproof.plugin.isolation import ExitStatus
+from batchproof.plugin.exit_status import SessionEnd, exit_status
 from batchproof.records.journal import JournalEntry, entries
 from tests.selftest.conftest import HEAD, LACKING, RunSuite
 
@@ -118,11 +116,18 @@ def test_what_is_wrong_with_a_run_keeps_a_worker_from_all_tests(
         assert words in session.output
 
 
-@pytest.mark.parametrize(("has_failed", "status"), [(True, 1), (False, 2)])
-def test_a_session_that_its_first_failure_ends_has_failed(has_failed: bool, status: int) -> None:
-    """xdist ends it as if it were interrupted; one whose tests cannot be collected is."""
-    own, session = ExitStatus(), SimpleNamespace(exitstatus=2, shouldfail="stopping after 1 failures")
-    if has_failed:
-        own.pytest_runtest_logreport(cast("Any", SimpleNamespace(failed=True)))
-    own.pytest_sessionfinish(cast("Any", session))
-    assert session.exitstatus == status
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        # xdist ends it as if it were interrupted; one whose tests cannot be collected is.
+        (SessionEnd(2, num_failed=1, is_cut_short=True), 1),
+        (SessionEnd(2, is_cut_short=True), 2),
+        (SessionEnd(2, num_failed=1, signal_status=143), 143),
+        (SessionEnd(2, num_failed=1, is_cut_short=True, signal_status=130), 2),
+        (SessionEnd(5, has_problem=True), 4),
+        (SessionEnd(0, is_open=True), 1),
+        (SessionEnd(0), 0),
+    ],
+)
+def test_the_exit_status_says_how_a_session_ended(end: SessionEnd, status: int) -> None:
+    assert exit_status(end, []) == status

@@ -172,10 +172,6 @@ X = ENTRY.format("a::t")
             X.replace("[[", "[").replace("]]", "]"),
             ":2: expected_failures is a table, but must be a list of tables: begin each with [[ex",
         ),
-        (
-            "\na.py::t # why # x\n",
-            ":2: a known failure is no line 'test # reason # link' any more: write",
-        ),
         ("a = 'b::c # d # e\n", ":1: this is no valid TOML: a text is not closed on its line"),
     ],
 )

@@ -23,7 +23,7 @@ from batchproof.errors import UsageError
 from batchproof.places import ROOT
 from batchproof.records.benchmark import BENCHMARK
 from batchproof.records.file_kinds import replace_text
-from batchproof.records.made import provenance, pytest_line
+from batchproof.records.provenance import provenance, pytest_line
 from batchproof.requirements.promises import Promise
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec

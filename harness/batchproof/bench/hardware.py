@@ -1,4 +1,4 @@
-"""The device a figure was measured on. Versions and commit: `batchproof.records.made`."""
+"""The device a figure was measured on. Versions and commit: `batchproof.records.provenance`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from batchproof.bench.processes import PROC, bytes_in
-from batchproof.records.made import cpu_name
+from batchproof.records.provenance import cpu_name
 
 NVIDIA_FIELDS = (
     "driver_version",

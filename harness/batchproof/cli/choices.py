@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.made import num_cores
+from batchproof.records.provenance import num_cores
 from batchproof.validation.values import near
 
 DEFAULT_OUTPUT = ROOT / "results"

@@ -12,7 +12,7 @@ OPTIONS = frozenset(
         *("--engine", "--model", "--device", "--dtype", "--compute-dtype", "--kv-cache-dtype"),
         *("--xfails", "--diagnose-for", "--repro", "--table", "--journal", "--engine-time-limit"),
         *("--requirements", "--requirement", "--verdict"),
-        *("--artifacts", "--isolate", "--no-isolate", "--shard", CONFIG, NO_CONFIG),
+        *("--artifacts", "--isolate", "--no-isolate", CONFIG, NO_CONFIG),
         *("--workload", "--num-requests", "--prompt-len", "--cap", "--slots", "--seed", "--shape"),
         *("--laps", "--verify", "--growth-for"),
         *("--threads", "--pin", "--results"),

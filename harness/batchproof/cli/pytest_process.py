@@ -28,7 +28,7 @@ from batchproof.cli.config_file import (
 )
 from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.places import SUITE
-from batchproof.records.made import ENDED, PART, TYPED, command_line
+from batchproof.records.provenance import ENDED, PART, TYPED, command_line
 
 WRONG_INPUT = 2
 EXIT_CODES = {  # of pytest -> of a command; the others are the same

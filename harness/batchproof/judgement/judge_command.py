@@ -21,7 +21,7 @@ from batchproof.judgement.session import Session
 from batchproof.places import ROOT
 from batchproof.plugin.scoring import SET
 from batchproof.records.journal import entries
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.records.verdict import Conditions, EngineVerdict, FailureGroup
 from batchproof.requirements.issues import DEFAULT_ISSUES, KnownIssue, read_issues
 from batchproof.requirements.sets import load

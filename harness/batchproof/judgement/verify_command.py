@@ -15,9 +15,9 @@ from batchproof.cli.option_names import CONFIG, NO_CONFIG
 from batchproof.cli.pytest_process import run_pytest
 from batchproof.errors import UsageError
 from batchproof.places import SUITE
-from batchproof.plugin.promise_table import counted
 from batchproof.plugin.scoring import ONE
-from batchproof.records.made import versions
+from batchproof.plugin.writers.table import counted
+from batchproof.records.provenance import versions
 from batchproof.records.suite_stamp import suite_stamp
 from batchproof.records.verdict import VERDICT, EngineVerdict
 from batchproof.requirements.consistency import consistent_verdict

@@ -6,26 +6,14 @@ imports no torch: `batchproof.plugin.testing` joins it in the processes that run
 
 from __future__ import annotations
 
+from batchproof.plugin.gpu_assignment import pytest_xdist_setupnodes
 from batchproof.plugin.isolation import pytest_cmdline_main
-from batchproof.plugin.options import (
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_configure,
-    pytest_report_header,
-)
-from batchproof.plugin.spread import pytest_xdist_setupnodes
-from batchproof.plugin.summary import (
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-)
+from batchproof.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
 
 __all__ = [
     "pytest_addoption",
     "pytest_cmdline_main",
-    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
     "pytest_xdist_setupnodes",
 ]

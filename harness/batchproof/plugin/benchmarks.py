@@ -24,7 +24,7 @@ from batchproof.plugin.bench_matrix import BenchCell, bench_cells
 from batchproof.plugin.bench_options import FIXTURES
 from batchproof.plugin.bench_selection import BenchSelection
 from batchproof.plugin.bench_table import table
-from batchproof.plugin.left_out import keep
+from batchproof.plugin.deselection import keep
 from batchproof.plugin.selection import LAB, SELECTION
 from batchproof.run.registry import EngineSpec
 

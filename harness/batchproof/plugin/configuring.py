@@ -21,7 +21,7 @@ from batchproof.cli.config_file import DEST, ConfigFile, require_no_engine, sele
 from batchproof.cli.option_names import ADDOPTS, CONFIG, EXPECTED, FLAGS, NO_CONFIG
 from batchproof.errors import UsageError
 from batchproof.plugin import bench_options
-from batchproof.records.made import PART, TYPED
+from batchproof.records.provenance import PART, TYPED
 from batchproof.validation.source_lines import SourceLine
 from batchproof.validation.toml_tables import TomlTable
 

@@ -2,8 +2,8 @@
 returns, costs its own test alone.
 
 The worker writes notes of what it does (`batchproof.run.call_notes`). Once it is gone, its last note
-becomes the report of its test (`batchproof.plugin.lost_tests`), and another worker goes on. An engine
-that takes its worker along at first contact is not tried again.
+becomes the report of its test (`batchproof.plugin.process_death`), and another worker goes on. An
+engine that takes its worker along at first contact is not tried again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from batchproof.cli.interrupts import interruptible
-from batchproof.errors import EngineHang, Interrupt
-from batchproof.plugin.lost_tests import Ending, complete, ending
-from batchproof.plugin.watching import watched
+from batchproof.errors import EngineHang
+from batchproof.plugin.hang_notice import hang_notices
+from batchproof.plugin.process_death import Ending, complete_report, ending
+from batchproof.plugin.scoring import ASKED, forgive
 from batchproof.run.call_notes import CallNote, CallNotes, keeping, read_note
 from batchproof.run.engine_names import BY_DEFAULT, FAULT_PREFIX, ODD_PREFIX, has_own_process
 
@@ -87,13 +88,13 @@ def _is_foreign(engine: str) -> bool:
 
 
 def has_workers(config: pytest.Config) -> bool:
-    """Returns whether other processes run the tests: then this one keeps its hands off the engines."""
+    """Returns whether other processes run the tests: then this one must not touch the engines."""
     is_controller = not (hasattr(config, "workerinput") or config.getoption("collectonly"))
     return is_controller and config.getoption("dist", "no") != "no" and bool(config.getoption("tx"))
 
 
 def begin(config: pytest.Config) -> None:
-    """Prepares this process for engines: signals, notes, and someone who reads them."""
+    """Installs signal handlers, the notes of calls, and their reader."""
     stack = ExitStack()
     config.add_cleanup(stack.close)
     stack.enter_context(interruptible())
@@ -103,19 +104,17 @@ def begin(config: pytest.Config) -> None:
     elif has_workers(config):
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="batchproof-")))
         config.pluginmanager.register(Controller(folder), "batchproof-controller")
-        stack.enter_context(watched(lambda: _notes_in(folder)))
+        stack.enter_context(hang_notices(lambda: _notes_in(folder)))
     else:
         own = CallNotes()
         if config.getoption("collectonly"):  # nothing is lost with it
             own.dump = os.fdopen(os.dup(2), "wb", buffering=0)
         stack.enter_context(keeping(own))
-        stack.enter_context(watched(lambda: [own.note]))
-    if worker is None:
-        config.pluginmanager.register(ExitStatus(), "batchproof-exit-status")
+        stack.enter_context(hang_notices(lambda: [own.note]))
 
 
-def tell(config: pytest.Config, lab: Laboratory) -> None:
-    """Tells the laboratory of a worker which engines were lost at first contact."""
+def share_lost_engines(config: pytest.Config, lab: Laboratory) -> None:
+    """Gives the laboratory of a worker the engines that were lost at first contact."""
     worker = getattr(config, "workerinput", None)
     lost: dict[str, Any] = worker[LOST] if worker else {}
     lab.lost.update({engine: EngineHang(what, frames) for engine, (what, *frames) in lost.items()})
@@ -148,7 +147,7 @@ class Controller:
         die again and again before they meet one."""
         path = self._path(node)
         note = read_note(path)
-        path.unlink(missing_ok=True)  # nobody waits for it any more
+        path.unlink(missing_ok=True)  # no call is waited for
         if error is None:
             return
         self._num_vain += note is None or not note.engine
@@ -164,31 +163,8 @@ class Controller:
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
         """Turns the last note of the worker into the report of the test it was lost in."""
         node = getattr(report, "node")  # noqa: B009 - xdist puts it there
-        if node.gateway.id in self._ended:
-            complete(report, *self._ended[node.gateway.id])
-
-
-class ExitStatus:
-    """The plugin that gives a session ended by SIGTERM the status 143, and one that -x ended the status
-    1, which xdist takes for interrupted; Ctrl-C has pytest's own, 2."""
-
-    def __init__(self) -> None:
-        self._code: int | None = None
-        self._has_failed = False
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes that a test failed: -x also ends a session whose tests cannot be collected."""
-        self._has_failed |= report.failed
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Notes which signal it was."""
-        if isinstance(excinfo.value, Interrupt):
-            self._code = excinfo.value.exit_code
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Sets the exit status."""
-        was_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
-        if self._code == 143:
-            session.exitstatus = self._code
-        elif was_interrupted and self._code is None and session.shouldfail and self._has_failed:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if node.gateway.id not in self._ended:
+            return
+        record = complete_report(report, *self._ended[node.gateway.id])
+        if record is not None:
+            forgive(report, record, node.config.stash.get(ASKED, None))

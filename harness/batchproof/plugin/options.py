@@ -1,6 +1,6 @@
 """The command line, Hypothesis profiles, and the header that shows what is under test.
 
-This module imports no torch: a wrong option is told at once, and a controller of workers needs none.
+This module imports no torch: a wrong option is reported at once, and a controller needs none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import gc
 import sys
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -20,16 +19,13 @@ from batchproof.models.embedded import DEFAULT_MODELS, DEVICES, DTYPES, EMBEDDED
 from batchproof.oracle.precision import KV_CACHES
 from batchproof.plugin import (
     bench_options,
+    gpu_assignment,
     isolation,
-    journal_file,
-    left_out,
+    outputs,
     problems,
+    recorder,
     scoring,
-    spread,
-    table_file,
-    verdict_file,
 )
-from batchproof.plugin.artifacts import folder as artifacts
 from batchproof.plugin.configuring import CONFIGURED
 from batchproof.plugin.numbers import seconds
 from batchproof.plugin.selection import SELECTION, Selection, select
@@ -92,16 +88,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds to look for the cause of a failure; 0: not at all (default: %(default)g)",
     )
     isolation.add_option(group)
-    group.addoption(
-        "--repro",
-        metavar="DIR",
-        help="for each failure write a file for `python -m batchproof replay` and a YAML case to DIR",
-    )
-    group.addoption(table_file.OPTION, metavar="FILE", help=table_file.HELP)
-    group.addoption(artifacts.OPTION, metavar="DIR", help=artifacts.HELP)
-    group.addoption(verdict_file.OPTION, metavar="FILE", help=verdict_file.HELP)
+    outputs.add_options(group)
     scoring.add_options(group)
-    journal_file.add_options(group)
     text = f"the configuration (default: {OWN} or [tool.batchproof] in {SHARED}, here or above)"
     group.addoption(CONFIG, dest=DEST, metavar="FILE", help=text)
     group.addoption(
@@ -129,8 +117,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _configure(config: pytest.Config) -> None:
-    artifacts.prepare(config)
-    _check_limits(config)
+    asked = outputs.resolve_outputs(config)
+    limit_s = config.getoption("--diagnose-for")
+    if not 0 <= limit_s <= 3600:
+        raise UsageError(f"--diagnose-for is {limit_s:g}, but must be 0 to 3600 seconds")
     if profile := config.getoption("--hypothesis-profile"):  # Hypothesis loads it after this
         import_module("batchproof.plugin.profiles").require_profile(profile)
     if not isolation.has_workers(config) and TESTING not in sys.modules:  # the first in this process
@@ -143,33 +133,8 @@ def _configure(config: pytest.Config) -> None:
             import_module("batchproof.plugin.benchmarks").register(config, selection.bench)
     of_dtype = [each for each in known_failures if selection.dtype in (each.dtypes or DTYPES)]
     config.pluginmanager.register(KnownFailures(of_dtype), "batchproof-xfails")
-    scoring.register(config)
-    left_out.register(config)
-    verdict_file.register(config)  # settles the exit status, which the two below write down
-    table_file.register(config)
-    artifacts.register(config)
-    journal_file.register(config)
-
-
-def _check_limits(config: pytest.Config) -> None:
-    limit_s, folder = config.getoption("--diagnose-for"), config.getoption("--repro")
-    if not 0 <= limit_s <= 3600:
-        raise UsageError(f"--diagnose-for is {limit_s:g}, but must be 0 to 3600 seconds")
-    if folder and Path(folder).exists() and not Path(folder).is_dir():
-        raise UsageError(f"--repro {folder!r} is a file, but must be a folder")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves benchmarks out unless they are asked for, in which case only they run."""
-    wants_benchmarks = bool(config.getoption("--benchmark-only", default=False))
-
-    def is_kept(item: pytest.Item) -> bool:
-        fixtures = getattr(item, "fixturenames", ())
-        if wants_benchmarks:
-            return "benchmark" in fixtures
-        return bench_options.FIXTURES.isdisjoint(fixtures)
-
-    left_out.keep(config, items, is_kept)
+    scoring.load_requirements(config)
+    recorder.register(config, asked)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -181,7 +146,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     xfails, configured = config.getoption("--xfails"), config.stash.get(CONFIGURED, None)
     return [
         *([f"batchproof: configured in {configured}"] if configured else []),
-        *spread.header(config),
+        *gpu_assignment.header(config),
         "batchproof: engines " + ", ".join(spec.name for spec in selection.engines),
         "batchproof: models " + ", ".join(selection.model_names),
         f"batchproof: device {selection.device}, dtype {selection.dtype}, torch {version('torch')}, "

@@ -63,7 +63,7 @@ def begin(config: pytest.Config, selection: Selection) -> None:
     terms = (device, resolve_dtype(selection.dtype), selection.time_limit_s, selection.precision)
     lab = config.stash.get(LAB, Laboratory(*terms))  # a suite run may bring a shared one
     config.stash[LAB] = lab
-    isolation.tell(config, lab)
+    isolation.share_lost_engines(config, lab)
     _try_what_was_named(config, selection, lab)
     config.pluginmanager.register(sys.modules[__name__], __name__)
     if not (config.getoption("--hypothesis-profile") or WOKEN_LATE in config.stash):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, groupby
 
 import pytest
@@ -10,22 +11,28 @@ import pytest
 from batchproof.api import Capability
 from batchproof.cases.schema import Case
 from batchproof.errors import EngineHang, UnsupportedModelError
+from batchproof.findings.failure import Failure, Run, Scene, Subject
 from batchproof.findings.finding import Rule, found
+from batchproof.models.catalogue import ModelUnderTest
 from batchproof.models.embedded import LONG_MODEL, NAN_MODEL
-from batchproof.plugin.entering import FIRST_CONTACT
-from batchproof.plugin.failing import NOTED, TRIAL, begin_note
+from batchproof.oracle.oracle import Oracle
+from batchproof.plugin.failure_entry import FIRST_CONTACT
+from batchproof.plugin.item_names import again, name_of
+from batchproof.plugin.item_record import IDENTITY
 from batchproof.plugin.requirement_ids import requirement_id
 from batchproof.plugin.scoring import is_scored
 from batchproof.plugin.selection import LAB, SELECTION, Selection
-from batchproof.records.decode import encode
-from batchproof.records.trial_record import SourcePlace
+from batchproof.plugin.xfails import known_failure_of
+from batchproof.records.trial_record import SourcePlace, TrialRecord
 from batchproof.requirements.promises import Promise
+from batchproof.run.call_notes import notes
 from batchproof.run.failures import ConformanceFailure
 from batchproof.run.laboratory import Laboratory
 from batchproof.run.registry import EngineSpec
 from batchproof.run.source_places import defined_at
-from batchproof.run.trial import Trial
+from batchproof.run.trial import Trial, subject_of
 
+TRIAL = pytest.StashKey[Trial]()
 # Learned positions; exact arithmetic, with RoPE; a window.
 THREE_MODELS = ("gpt2-random", "llama-hash", "mistral-window")
 # What one model and three models come to for the built-in engines: the quickest, and with it one that
@@ -64,7 +71,7 @@ def _is_for_one(metafunc: pytest.Metafunc) -> bool:
 
 def _for_yardstick(metafunc: pytest.Metafunc, selection: Selection) -> tuple[str, ...]:
     """Returns the models for the yardstick that is measured by itself: one quick model is enough. It
-    answers one request at a time, so none where many are the point."""
+    serves one request at a time, so it is skipped by tests about many."""
     has_mark = metafunc.definition.get_closest_marker
     is_about_many = has_mark("long_model") or has_mark("on_model")
     return () if is_about_many else selection.model_names[-1:]
@@ -78,13 +85,13 @@ def _models_for(metafunc: pytest.Metafunc, spec: EngineSpec) -> tuple[str, ...]:
     if only is not None:
         return tuple(name for name in only.args if is_free or name in asked)
     names = tuple(name for name in asked if name != NAN_MODEL)
-    chosen = _chosen(metafunc, spec, names)
+    selected = _selected(metafunc, spec, names)
     also = has_mark("also_on")
     added = also.args if also else ()
-    return (*chosen, *(name for name in added if (is_free or name in asked) and name not in chosen))
+    return (*selected, *(n for n in added if (is_free or n in asked) and n not in selected))
 
 
-def _chosen(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
+def _selected(metafunc: pytest.Metafunc, spec: EngineSpec, names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns those of the models that the test's marks choose."""
     is_free = not metafunc.config.getoption("--model")
     has_mark = metafunc.definition.get_closest_marker
@@ -143,50 +150,99 @@ def _answers_of(item: pytest.Item) -> tuple[str, str]:
 @pytest.fixture
 def trial(request: pytest.FixtureRequest, laboratory: Laboratory) -> Iterator[Trial]:
     """Yields one engine on one model. Skips, by name, if the engine lacks what the test needs."""
+    item = request.node
     spec, model_name = request.param
-    promises = [Promise[mark.kwargs["id"]] for mark in request.node.iter_markers("promise")]
-    assert promises, (
-        f"{request.node.nodeid} must say which promise it checks: @pytest.mark.promise(id=...)"
-    )
-    record: dict[str, object] = {
-        "engine": spec.name,
-        "model": model_name,
-        "promises": [promise.id for promise in promises],
-        "requirement": requirement_id(request.node),
-        "is_scored": is_scored(request.node),
-    }
-    if at := defined_at(spec.factory):
-        record["defined_at"] = encode(SourcePlace(*at))
-    request.node.stash[NOTED] = record
-    trial = Trial(laboratory, spec, laboratory.oracle(model_name), frozenset(), promises[0])
-    request.node.stash[TRIAL] = trial
-    begin_note(request.node, trial, record)
-    try:
-        trial.capabilities = laboratory.capabilities(spec, trial.subject)
-    except UnsupportedModelError as error:
-        record["refused"] = str(error)
-        pytest.skip(f"refused: {error}")
-    except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
-        finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
-        raise ConformanceFailure(trial.failure(finding, FIRST_CONTACT)) from None
-    for name in _needed(request, spec, trial.capabilities):
-        if Capability(name) not in trial.capabilities:
-            record["lacks"] = name
-            pytest.skip(f"engine {spec.name!r} has no capability {name!r}")
-    case = request.node.callspec.params.get("case")
-    if isinstance(case, Case) and (lacking := case.lacking(trial.offer[1])):
-        record["lacks"] = lacking[0]
-        pytest.skip(f"engine {spec.name!r} takes no {' and no '.join(lacking)}")
-    trial.oracle = laboratory.oracle(model_name)  # anew, if the first contact damaged the model
-    adequacy = laboratory.adequacy(trial.subject)
+    item.stash[IDENTITY] = identity = record_identity(item, spec, model_name)
+    oracle = laboratory.oracle(model_name)
+    note_test(item, identity, subject_of(spec, oracle))
+    capabilities = _capabilities(item, laboratory, spec, oracle)
+    lacks, words = _lack(request, laboratory, spec, oracle.subject, capabilities)
+    if lacks:
+        item.stash[IDENTITY] = replace(identity, lacks=lacks)
+        pytest.skip(words)
+    oracle = laboratory.oracle(model_name)  # another one, if the first contact damaged the model
+    adequacy = laboratory.adequacy(oracle.subject)
     if adequacy is not None:
-        record["adequacy"] = str(adequacy)
-        record["is_adequate"] = adequacy.is_adequate
-    record["ledger"] = vars(trial.ledger)  # live: they fill while the test runs
-    record["has_happened"] = trial.has_happened
+        is_adequate = adequacy.is_adequate
+        item.stash[IDENTITY] = replace(identity, adequacy=str(adequacy), is_adequate=is_adequate)
+    trial = Trial(laboratory, spec, oracle, capabilities, Promise[identity.promises[0]])
+    item.stash[TRIAL] = trial
     yield trial
     if trial.subject.is_embedded:  # a large model takes too long to look at after each test
         laboratory.look_after(spec, trial.subject, "during the test")
+
+
+def record_identity(item: pytest.Item, spec: EngineSpec, model_name: str) -> TrialRecord:
+    """Returns the record of a test that has not begun: which test it is, on which engine and model."""
+    assert isinstance(item, pytest.Function), "conformance tests are functions"
+    promises = tuple(Promise[mark.kwargs["id"]].id for mark in item.iter_markers("promise"))
+    assert promises, f"{item.nodeid} must say which promise it checks: @pytest.mark.promise(id=...)"
+    given = item.callspec.params.items()
+    at = defined_at(spec.factory)
+    return TrialRecord(
+        engine=spec.name,
+        model=model_name,
+        promises=promises,
+        function=item.originalname,
+        parameters={name: value for name, value in given if isinstance(value, str | int | float)},
+        name=name_of(item),
+        defined_at=at and SourcePlace(*at),
+        requirement=requirement_id(item),
+        is_scored=is_scored(item),
+    )
+
+
+def note_test(item: pytest.Item, identity: TrialRecord, subject: Subject) -> None:
+    """Notes the test, for its report if the engine takes the process along."""
+    known = known_failure_of(item)
+    notes().change(
+        engine=identity.engine,
+        model=identity.model,
+        subject=subject,
+        workload=None,
+        record=identity,
+        report="",
+        again=again(item),
+        known=known and known.reason,
+    )
+
+
+def _capabilities(
+    item: pytest.Item, laboratory: Laboratory, spec: EngineSpec, oracle: Oracle
+) -> frozenset[Capability]:
+    """Returns the capabilities of the engine. Skips the test if the engine refuses the model, and
+    raises `ConformanceFailure` if it hangs at first contact."""
+    identity = item.stash[IDENTITY]
+    try:
+        return laboratory.capabilities(spec, oracle.subject)
+    except UnsupportedModelError as error:
+        item.stash[IDENTITY] = replace(identity, refused=str(error))
+        pytest.skip(f"refused: {error}")
+    except EngineHang as hang:  # no `Exception`, which pytest would not forgive in a fixture
+        # Its failure file needs an engine to name, which has shown no capability.
+        promise = Promise[identity.promises[0]]
+        item.stash[TRIAL] = Trial(laboratory, spec, oracle, frozenset(), promise)
+        finding = found(Rule.HANG, what=hang.what, evidence=hang.evidence)
+        scene = Scene((Run(0, FIRST_CONTACT),))
+        raise ConformanceFailure(Failure(finding, scene, subject_of(spec, oracle))) from None
+
+
+def _lack(
+    request: pytest.FixtureRequest,
+    laboratory: Laboratory,
+    spec: EngineSpec,
+    subject: ModelUnderTest,
+    capabilities: frozenset[Capability],
+) -> tuple[str, str]:
+    """Returns what the engine lacks for the test, and a sentence; empty texts if it lacks nothing."""
+    for name in _needed(request, spec, capabilities):
+        if Capability(name) not in capabilities:
+            return name, f"engine {spec.name!r} has no capability {name!r}"
+    case = request.node.callspec.params.get("case")
+    lacking = case.lacking(laboratory.offer(spec, subject)[1]) if isinstance(case, Case) else ()
+    if lacking:
+        return lacking[0], f"engine {spec.name!r} takes no {' and no '.join(lacking)}"
+    return "", ""
 
 
 def _needed(

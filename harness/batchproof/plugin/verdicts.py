@@ -1,4 +1,4 @@
-"""The verdict on each conformance test, in the words of its promise.
+"""The verdict on each conformance test, in the words of its promise, and the record of the test.
 
 It fails closed. A test that compared nothing fails. A missing right answer fails as the harness's own
 error.
@@ -7,77 +7,146 @@ error.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
-from batchproof.errors import OracleError, UsageError
+from batchproof.cases.schema import Case
+from batchproof.checks.broken import BrokenPromise
+from batchproof.errors import EngineHang, OracleError, UsageError
+from batchproof.findings.failure import Failure
 from batchproof.findings.finding import Rule, found
 from batchproof.findings.finding_text import first_line
-from batchproof.plugin.entering import enter
-from batchproof.plugin.failing import NOTED, concluded, described, failure_of
+from batchproof.plugin.failure_entry import record_failure
+from batchproof.plugin.failure_report import (
+    FailureAids,
+    FailureReport,
+    diagnosis_of,
+    replay_of,
+    report_failure,
+)
 from batchproof.plugin.item_names import again
-from batchproof.plugin.promise_table import RECORD, describe_for_junit, record_of
+from batchproof.plugin.item_record import IDENTITY, RECORD, attach_record, describe_for_junit
+from batchproof.plugin.scoring import ASKED, forgive
+from batchproof.plugin.trials import TRIAL
 from batchproof.plugin.xfails import forget_known, is_known, known_failure_of
+from batchproof.records.trial_record import TrialRecord
 from batchproof.requirements.promises import Promise
+from batchproof.run.call_notes import notes
 from batchproof.run.failures import ConformanceFailure, HangFailure
-
-Noted = dict[str, Any]  # the test record while it is filled in, as JSON
+from batchproof.run.trial import Trial
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Replaces the report of a conformance test by the verdict in the words of its promise."""
+    """Replaces the report of a conformance test by the verdict in the words of its promise. The report
+    that ends the test carries its record."""
     if call.excinfo is not None and isinstance(call.excinfo.value, ConformanceFailure | HangFailure):
         call.excinfo.traceback = call.excinfo.traceback[-1:]  # slow to format, and replaced below
     report = yield
-    noted = item.stash.get(NOTED, None)
-    if noted is None:
+    if IDENTITY not in item.stash:
         return report
-    vars(report)[RECORD] = noted
-    described(item, noted)
-    if call.excinfo is None:
-        _conclude_pass(item, report, noted)
-    elif report.failed or is_known(report):
-        _conclude_failure(item, report, noted, call.excinfo.value)
-    if report.when == "teardown":
-        describe_for_junit(report)
+    if report.when == "call" or not report.passed:
+        error = call.excinfo.value if call.excinfo else None
+        item.stash[RECORD] = record = _judge(item, report, error)
+        attach_record(report, record)
+        if report.failed and known_failure_of(item) is None:
+            forgive(report, record, item.config.stash.get(ASKED, None))
+    if report.when == "teardown" and RECORD in item.stash:
+        describe_for_junit(report, item.stash[RECORD])
     return report
 
 
-def _conclude_pass(item: pytest.Item, report: pytest.TestReport, noted: Noted) -> None:
+def _judge(item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> TrialRecord:
+    """Returns the record of a test that has ended, and turns its report into the verdict."""
+    record, trial = item.stash[IDENTITY], item.stash.get(TRIAL, None)
+    if trial is not None:  # its counts as they are now: a diagnosis adds to them
+        happened = dict(trial.has_happened)
+        record = replace(record, ledger=replace(trial.ledger), has_happened=happened)
+    if error is None:
+        return _judge_pass(item, report, record, trial)
+    if not (report.failed or is_known(report)):
+        return record
+    own = _own_failure(error)
+    if own is not None:
+        return _blame_harness(report, record, own, isinstance(error, UsageError))
+    failure = failure_of(error, trial)
+    if failure is not None and trial is not None:
+        found = report_failure(failure, _aids(item, trial, record))
+        report.longrepr = f"{found.text}\n{again(item)}"
+        return replace(record, failure=found.record)
+    if report.when != "call":
+        forget_known(report)
+    return record
+
+
+def _judge_pass(
+    item: pytest.Item, report: pytest.TestReport, record: TrialRecord, trial: Trial | None
+) -> TrialRecord:
     """Fails a known failure that passes, and a test that passed without comparing anything."""
-    known, record = known_failure_of(item), record_of(report)
-    assert record is not None, "it was there a moment ago"
+    known = known_failure_of(item)
     missing = [what for what, did_happen in record.has_happened.items() if not did_happen]
     if report.failed and known:
-        noted["is_stale"] = True
         report.longrepr = known.is_no_more
-    elif report.passed and report.when == "call" and missing:
+        return replace(record, is_stale=True)
+    if not report.passed:
+        return record
+    if missing and trial is not None:
         report.outcome = "failed"
         promise = Promise[record.promises[0]]
         finding = found(Rule.NEVER_HAPPENED, promise=promise, what=missing[0])
-        enter(noted, finding)
         report.longrepr = first_line(finding)
-    elif report.passed and report.when == "call" and not record.ledger.num_requests:
+        return replace(record, failure=record_failure(trial.failure(finding)))
+    if not record.ledger.num_requests:
         report.outcome = "failed"
-        _report_own(report, noted, "this test passed without comparing anything: it proves nothing")
+        text = "this test passed without comparing anything: it proves nothing"
+        return _blame_harness(report, record, text)
+    return record
 
 
-def _conclude_failure(
-    item: pytest.Item, report: pytest.TestReport, noted: Noted, error: BaseException
-) -> None:
-    own, failure = _own_failure(error), failure_of(item, error)
-    if own is not None:
-        noted["is_wrong_input"] = isinstance(error, UsageError)
-        _report_own(report, noted, own)
-    elif failure is not None:
-        report.longrepr = f"{concluded(item, failure, noted)}\n{again(item)}"
-    elif report.when != "call":
-        forget_known(report)
+def failure_of(error: BaseException, trial: Trial | None) -> Failure | None:
+    """Returns the engine's failure that the exception carries, or None.
+
+    Hypothesis raises a group of exceptions if the last replay of an example differs from its first
+    run.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        carried = (failure_of(each, trial) for each in error.exceptions)
+        first = next((each for each in carried if each is not None), None)
+        return first and replace(first, is_repeatable=False)
+    if isinstance(error, ConformanceFailure | HangFailure):
+        return error.failure
+    if trial is not None and isinstance(error, BrokenPromise):
+        return trial.failure(error.finding)
+    if trial is not None and isinstance(error, EngineHang):
+        return trial.failure(found(Rule.HANG, what=error.what, evidence=error.evidence))
+    return None
+
+
+def _aids(item: pytest.Item, trial: Trial, record: TrialRecord) -> FailureAids:
+    """Returns what the run asks for besides the report of a failure."""
+
+    def note(report: FailureReport) -> None:
+        notes().change(record=replace(record, failure=report.record), report=report.text)
+
+    get = item.config.getoption
+    folder, name = get("--repro") or "", _short_name(item)
+    return FailureAids(
+        note,
+        partial(diagnosis_of, trial=trial, limit_s=get("--diagnose-for")),
+        partial(replay_of, trial=trial, folder=folder, test=item.nodeid, name=name),
+    )
+
+
+def _short_name(item: pytest.Item) -> str:
+    """Returns the name of the case if the test runs one, else that of the test."""
+    assert isinstance(item, pytest.Function), "conformance tests are functions"
+    case = item.callspec.params.get("case")
+    return case.name if isinstance(case, Case) else item.originalname.removeprefix("test_")
 
 
 def _own_failure(error: BaseException) -> str | None:
@@ -91,11 +160,12 @@ def _own_failure(error: BaseException) -> str | None:
     return str(error) if isinstance(error, OracleError) else None
 
 
-def _report_own(report: pytest.TestReport, noted: Noted, text: str) -> None:
+def _blame_harness(
+    report: pytest.TestReport, record: TrialRecord, text: str, is_wrong_input: bool = False
+) -> TrialRecord:
     """Reports a failure of the harness: the engine broke no promise, and no list of known failures
     excuses it.
     """
     forget_known(report)
-    noted["promises"] = []
-    noted["is_own_failure"] = True
     report.longrepr = text
+    return replace(record, promises=(), is_own_failure=True, is_wrong_input=is_wrong_input)

@@ -10,26 +10,22 @@ no engine: then the entry is about the engines that the file names, or about all
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from batchproof.cli.config_file import ConfigFile, dtypes_in, read
+from batchproof.cli.config_file import dtypes_in, read
 from batchproof.cli.option_names import EXPECTED, KEYS
-from batchproof.errors import CaseError, UsageError
+from batchproof.errors import UsageError
 from batchproof.places import SUITE
 from batchproof.plugin import problems
 from batchproof.plugin.item_names import INSTALLED_SUITE, name_of, trial_of
 from batchproof.plugin.requirement_ids import model_in_id, requirement_id
 from batchproof.requirements.sets import ANY_MODEL
-from batchproof.validation.source_lines import SourceLine, shown_path
 
 REQUIRED = ("test", "reason", "link")
-# Before this was TOML, a line read `test id # reason # link`.
-OLD_LINE = re.compile(r"(?!\s*(#|\w+\s*=)).*::.*\s#\s.*\s#\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ def read_known_failures(name: str | None) -> list[KnownFailure]:
         return []
     if not Path(name).is_file():
         raise UsageError(f"--xfails {name!r} is no file")
-    file = _read(Path(name))
+    file = read(Path(name))
     if EXPECTED not in file.table.values:
         return []
     found: dict[object, KnownFailure] = {}
@@ -77,21 +73,6 @@ def read_known_failures(name: str | None) -> list[KnownFailure]:
         if first is not known:
             raise place.error(f"{test_id!r} is listed already, in {first.place}")
     return list(found.values())
-
-
-def _read(path: Path) -> ConfigFile:
-    """Returns the file. Raises `CaseError`, in words of their own for a list of the old form."""
-    try:
-        return read(path)
-    except CaseError:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        old = next((n for n, line in enumerate(lines, start=1) if OLD_LINE.match(line)), None)
-        if old is None:
-            raise
-        raise SourceLine(shown_path(path), old).error(
-            f"a known failure is no line 'test # reason # link' any more: write [[{EXPECTED}]] and "
-            f"below it the keys {', '.join(REQUIRED)} (docs/configuration.md)"
-        ) from None
 
 
 class KnownFailures:

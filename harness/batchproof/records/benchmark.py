@@ -138,4 +138,4 @@ class BenchmarkRecord:
         return self.footer is not None
 
 
-BENCHMARK = FileKind("benchmark result", "batchproof.benchmark", 3, BenchmarkRecord)
+BENCHMARK = FileKind("benchmark result", "batchproof.benchmark", 3, BenchmarkRecord, is_open=True)

@@ -1,28 +1,38 @@
-"""Frozen dataclasses to JSON and back.
+"""Frozen dataclasses to JSON and back, by pydantic.
 
-The fields of a dataclass are the keys of its object; `Annotated[str, Key("class")]` gives a field a key
-that is no identifier. A field without a default is required. Supported are dataclasses, `str`, `int`,
-`float`, `bool`, `None`, `Literal`, unions of these, `tuple[X, ...]` for lists, `Mapping[str, X]` for
-objects, and `object` for any JSON value.
+The fields of a dataclass are the keys of its object; `Annotated[str, Field(alias="class")]` gives a
+field a key that is no identifier. A field without a default is required. Values are strict: the text
+"1" is no number, and a key that is no field is refused unless the document is open.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 Record = TypeVar("Record")
-WORDS: dict[object, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    NoneType: "null",
+KINDS = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "dataclass_type": "an object",
 }
+# An engine's texts may hold lone surrogates, which pydantic takes for no text: private characters stand
+# for them while it reads.
+LONE = {code: code + 0xF2800 for code in range(0xD800, 0xE000)}
+BACK = {private: code for code, private in LONE.items()}
 LONGEST_SHOWN = 40  # characters of a value in a message
 
 
@@ -30,129 +40,113 @@ class DecodeError(ValueError):
     """A value that does not fit its place. The message begins with the place: `cells.static.P1`."""
 
 
-@dataclass(frozen=True)
-class Key:
-    """Gives a field a key in JSON that is not the field's name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A position in a document, as one would index it. A closed document allows known keys only."""
-
-    path: str = ""
-    is_closed: bool = False
-
-    def at(self, step: str) -> _Place:
-        return _Place(f"{self.path}{step}".lstrip("."), self.is_closed)
-
-    def error(self, problem: str) -> DecodeError:
-        return DecodeError(f"{self.path or 'it'} {problem}")
-
-
-def decode(kind: type[Record], value: object, is_closed: bool = False) -> Record:
-    """Returns the record that the JSON value holds. Unknown keys are ignored unless `is_closed`.
+def decode(kind: type[Record], value: object, is_closed: bool = True) -> Record:
+    """Returns the record that the JSON value holds. Unless `is_closed`, unknown keys are ignored.
 
     Raises `DecodeError` naming the first place that does not fit."""
-    return cast(Record, _decode(kind, value, _Place(is_closed=is_closed)))
+    text = json.dumps([value], ensure_ascii=False)
+    is_unicode = text.isascii() or not any(0xD800 <= ord(each) < 0xE000 for each in text)
+    reader = adapter(cast(Hashable, kind), is_closed)
+    try:
+        (record,) = reader.validate_json(text if is_unicode else text.translate(LONE))
+    except ValidationError as error:
+        raise DecodeError(_sentence(kind, value, error.errors(include_url=False))) from None
+    return record if is_unicode else cast(Record, _restored(record))
 
 
 def encode(record: object) -> Any:
-    """Returns the JSON value of a record: objects, lists, strings and numbers."""
+    """Returns the JSON value of a record: objects, lists, strings and finite numbers. A number that is
+    not finite becomes a text, because JSON has none."""
     if is_dataclass(record) and not isinstance(record, type):
-        known = fields_by_key(type(record)).items()
-        return {name: encode(getattr(record, each.name)) for name, (each, _) in known}
+        return {key: encode(getattr(record, name)) for name, key in keys_of(type(record)).items()}
     if isinstance(record, Mapping):
         return {str(name): encode(value) for name, value in record.items()}
     if isinstance(record, list | tuple):
         return [encode(value) for value in record]
-    return record
-
-
-def _decode(kind: Any, value: object, place: _Place) -> object:
-    origin = get_origin(kind)
-    if kind is object:
-        return value
-    if origin is Annotated:
-        return _decode(get_args(kind)[0], value, place)
-    if origin in (Union, UnionType):
-        return _one_of(get_args(kind), value, place)
-    if is_dataclass(kind):
-        return _dataclass(cast(type, kind), value, place)
-    return _plain(kind, origin, value, place)
-
-
-def _plain(kind: Any, origin: Any, value: object, place: _Place) -> object:
-    """Returns a list, a mapping with free names, or a single value."""
-    arguments = get_args(kind)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_decode(arguments[0], each, place.at(f"[{i}]")) for i, each in enumerate(value))
-    if origin is Mapping and isinstance(value, Mapping):
-        return {name: _decode(arguments[1], each, place.at(f".{name}")) for name, each in value.items()}
-    if origin is Literal and value not in arguments:
-        choices = ", ".join(sorted(map(str, arguments)))
-        raise place.error(f"is {_shown(value)}, not one of {choices}")
-    if not _is(kind, value):
-        raise place.error(f"is {_shown(value)}, not {_words(kind)}")
-    return value
-
-
-def _one_of(kinds: tuple[Any, ...], value: object, place: _Place) -> object:
-    """Decodes the first of several kinds that fits by its outer shape."""
-    for kind in kinds:
-        if _is(kind, value):
-            return _decode(kind, value, place)
-    raise place.error(f"is {_shown(value)}, not {' or '.join(map(_words, kinds))}")
-
-
-def _is(kind: Any, value: object) -> bool:
-    """Returns whether the outer shape of a value fits. True is no number; a whole number is a float."""
-    origin = get_origin(kind)
-    if kind is object or origin is Literal:
-        return True
-    if is_dataclass(kind) or origin is Mapping:
-        return isinstance(value, Mapping)
-    if origin is tuple:
-        return isinstance(value, list | tuple)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
-
-
-def _dataclass(kind: type, value: object, place: _Place) -> object:
-    if not isinstance(value, Mapping):
-        raise place.error(f"is {_shown(value)}, not an object")
-    known = fields_by_key(kind)
-    for name in value:
-        if place.is_closed and name not in known:
-            raise place.error(f"has the key {name!r}, but may have {', '.join(known)}")
-    given = {}
-    for name, (each, its_kind) in known.items():
-        if name in value:
-            given[each.name] = _decode(its_kind, value[name], place.at(f".{name}"))
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise place.error(f"has no {name!r}")
-    return kind(**given)
+    return str(record) if isinstance(record, float) and not math.isfinite(record) else record
 
 
 @cache
-def fields_by_key(kind: type) -> dict[str, tuple[Field[object], Any]]:
-    """Returns each field and its type by its key in JSON."""
+def adapter(kind: Hashable, is_closed: bool) -> TypeAdapter[list[Any]]:
+    """Returns what reads lists of the record: pydantic takes no configuration for a bare dataclass."""
+    return TypeAdapter(
+        list[kind],  # type: ignore[valid-type]
+        config=ConfigDict(strict=True, extra="forbid" if is_closed else "ignore"),
+    )
+
+
+def _restored(value: object) -> object:
+    """Returns the value with the lone surrogates that its texts had."""
+    if isinstance(value, str):
+        return value.translate(BACK)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_restored, value))
+    if isinstance(value, Mapping):
+        return {_restored(name): _restored(each) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _restored(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+@cache
+def keys_of(kind: type) -> dict[str, str]:
+    """Returns the key of each field in JSON."""
     hints = get_type_hints(kind, include_extras=True)
-    return {_key_of(each.name, hints[each.name]): (each, hints[each.name]) for each in fields(kind)}
+    return {each.name: _key(each.name, hints[each.name]) for each in fields(kind)}
 
 
-def _key_of(name: str, kind: Any) -> str:
-    extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    return next((each.name for each in extras if isinstance(each, Key)), name)
+def _key(name: str, hint: Any) -> str:
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    aliases = (each.alias for each in extras if isinstance(each, FieldInfo) and each.alias)
+    return next(aliases, name)
 
 
-def _words(kind: Any) -> str:
-    """Returns a kind of value in words."""
-    if is_dataclass(kind) or get_origin(kind) is Mapping:
-        return "an object"
-    return WORDS.get(kind, "a list")
+def _sentence(kind: type, value: object, errors: Sequence[ErrorDetails]) -> str:
+    """Returns the first problem; an unknown key before a missing one, which it may be meant for."""
+    foreign = (each for each in errors if each["type"] == "unexpected_keyword_argument")
+    error = next(foreign, errors[0])
+    place, last = _place(value, error["loc"][1:]), error["loc"][-1]
+    if error["type"] == "missing":
+        return f"{place} has no {last!r}"
+    if error["type"] == "unexpected_keyword_argument":
+        steps = error["loc"][1:-1]
+        known = ", ".join(keys_of(_kind_at(kind, steps)).values())
+        return f"{_place(value, steps)} has the key {last!r}, but may have {known}"
+    if error["type"] == "literal_error":
+        choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{place} is {_shown(error['input'])}, not one of {choices}"
+    if error["type"] == "value_error":
+        return f"{place} is wrong: {error['ctx']['error']}"
+    alike = [each for each in errors if _place(value, each["loc"][1:]) == place]  # of a union
+    kinds = dict.fromkeys(KINDS.get(each["type"]) or each["msg"] for each in alike)
+    return f"{place} is {_shown(error['input'])}, not {' or '.join(kinds)}"
+
+
+def _kind_at(kind: type, steps: Sequence[int | str]) -> type:
+    """Returns the innermost dataclass on the way to a place."""
+    for step in steps:
+        names = {key: name for name, key in keys_of(kind).items()}
+        if step in names:
+            kind = _dataclass_in(get_type_hints(kind)[names[str(step)]]) or kind
+    return kind
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint
+    return next(filter(None, map(_dataclass_in, get_args(hint))), None)
+
+
+def _place(value: object, steps: Sequence[int | str]) -> str:
+    """Returns a position in the value, as one would index it. A step that is not there is a name of
+    pydantic's for a kind of value, or a missing key."""
+    path = ""
+    for step in steps:
+        if isinstance(value, list | tuple) and isinstance(step, int):
+            path, value = f"{path}[{step}]", value[step]
+        elif isinstance(value, Mapping) and step in value:
+            path, value = f"{path}.{step}", value[step]
+    return path.lstrip(".") or "it"
 
 
 def _shown(value: object) -> str:
@@ -163,4 +157,4 @@ def _shown(value: object) -> str:
         return "an object"
     if isinstance(value, list | tuple):
         return "a list"
-    return repr(value) if len(repr(value)) <= LONGEST_SHOWN else _words(type(value))
+    return repr(value) if len(repr(value)) <= LONGEST_SHOWN else "a long text"

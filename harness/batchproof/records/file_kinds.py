@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from batchproof.errors import UsageError
 from batchproof.records.decode import DecodeError, decode, encode
 
 Record = TypeVar("Record")
+LONGEST_LINE = 1000  # characters of a line of plain values
 
 
 @dataclass(frozen=True)
 class FileKind(Generic[Record]):
-    """One kind of result file. `what` names the kind in messages. `upgrade` makes a document of this
-    version out of one of the version before, which is then read as well; it raises `DecodeError`.
-    """
+    """One kind of result file. `what` names the kind in messages. An open file holds more keys than
+    its record, which readers ignore."""
 
     what: str
     name: str
     version: int
     record: type[Record]
-    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    is_open: bool = False
 
     @property
     def schema(self) -> str:
@@ -52,19 +52,16 @@ class FileKind(Generic[Record]):
                 "null" if document is None else "a list" if isinstance(document, list) else "a value"
             )
             raise UsageError(f"'{path}' is no result file: it holds {found}, not an object")
-        is_older = self.upgrade and document.get("schema") == f"{self.name}/{self.version - 1}"
-        if not is_older:
-            self._require_schema(path, document.get("schema"))
+        self._require_schema(path, document.get("schema"))
+        values = {key: value for key, value in document.items() if key != "schema"}
         try:
-            new = self.upgrade(document) if self.upgrade and is_older else document
-            return decode(self.record, new)
+            return decode(self.record, values, is_closed=not self.is_open)
         except DecodeError as error:
             raise UsageError(f"result file '{path}' is damaged: {error}") from None
 
     def write(self, record: Record, path: Path) -> None:
         """Replaces the file by the record, atomically. Raises `UsageError` if it cannot be written."""
-        document = {"schema": self.schema} | encode(record)
-        replace_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        replace_text(path, json_lines({"schema": self.schema} | encode(record)))
 
     def _require_schema(self, path: Path, schema: object) -> None:
         name, _, version = schema.partition("/") if isinstance(schema, str) else ("", "", "")
@@ -93,6 +90,43 @@ def parsed(path: Path) -> object:
     except (ValueError, RecursionError) as error:  # not UTF-8, or not JSON
         raise UsageError(f"'{path}' is no result file: it is not JSON ({error})") from error
     return document
+
+
+def json_lines(document: Mapping[str, object]) -> str:
+    """Returns a document as JSON with a line for each key. A list or an object that holds others has a
+    line for each of them, so that a changed row is a changed line; plain values fill lines."""
+    keys = (f" {json.dumps(key)}: {_rows(value)}" for key, value in document.items())
+    return "{\n" + ",\n".join(keys) + "\n}\n"
+
+
+def _rows(value: object) -> str:
+    if isinstance(value, Mapping) and value:
+        rows, parts = [f"{_line(key)}: {_line(each)}" for key, each in value.items()], value.values()
+        return _bracketed("{}", rows, parts)
+    return _bracketed("[]", map(_line, value), value) if isinstance(value, list) else _line(value)
+
+
+def _bracketed(brackets: str, rows: Iterable[str], parts: Iterable[object]) -> str:
+    if not any(isinstance(each, Mapping | list) for each in parts):
+        rows = [*_filled(rows)]
+        if len(rows) == 1:
+            return f"{brackets[0]}{rows[0]}{brackets[1]}"
+    return f"{brackets[0]}\n" + ",\n".join(f"  {row}" for row in rows) + f"\n {brackets[1]}"
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _filled(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the texts, as many on a line as fit."""
+    row = ""
+    for text in texts:
+        if row and len(row) + len(text) > LONGEST_LINE:
+            yield row
+            row = ""
+        row = f"{row}, {text}" if row else text
+    yield row
 
 
 def replace_text(path: Path, text: str) -> None:

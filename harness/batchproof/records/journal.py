@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Generic, Self, TypeVar
@@ -43,17 +44,18 @@ class JournalKind(Generic[Head, Entry]):
                 value = json.loads(line)
                 if number > 1:
                     found.append(decode(self.entry, value))
-                elif self._owns(path, value):
-                    head = decode(self.head, value)
+                else:
+                    head = decode(self.head, self._head_values(path, value))
             except (ValueError, DecodeError) as error:
                 raise UsageError(f"journal '{path}' is damaged in line {number}: {error}") from None
         return head, found
 
-    def _owns(self, path: Path, value: object) -> bool:
-        schema = value.get("schema") if isinstance(value, dict) else None
+    def _head_values(self, path: Path, value: object) -> Mapping[str, object]:
+        values = dict(value) if isinstance(value, dict) else {}
+        schema = values.pop("schema", None)
         if schema != self.schema:
             raise UsageError(f"'{path}' is no journal: its schema is {schema!r}, not {self.schema!r}")
-        return True
+        return values
 
     def append_to(self, path: Path, head: Head) -> JournalWriter:
         """Opens the file for one writer: cuts a torn last line, and begins an empty file with the
@@ -87,7 +89,7 @@ class JournalWriter:
 
     def write(self, line: object) -> None:
         """Writes a line, and returns when it is on the disk."""
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.write(json.dumps(encode(line), allow_nan=False).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -116,6 +118,7 @@ class JournalEntry:
     seconds: float = 0.0
     record: TrialRecord | None = None
     report: str = ""  # of a failure or a skip, for people
+    reason: str = ""  # why it was expected to fail, with its link
 
 
 TESTS = JournalKind("batchproof.journal/1", NoHead, JournalEntry)

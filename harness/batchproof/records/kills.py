@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from batchproof.records.decode import Key
+from pydantic import Field
+
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
@@ -27,7 +28,7 @@ class KillRecord:
 class FaultRow:
     """One planted fault. `home`: the quickest model that shows it, else all models together."""
 
-    kind: Annotated[str, Key("class")]
+    kind: Annotated[str, Field(alias="class")]
     promise: str
     cause: str
     home: tuple[str, ...]

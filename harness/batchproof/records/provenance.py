@@ -1,9 +1,29 @@
-"""Where a result comes from, as a record."""
+"""Where a result comes from: date, command, machine, versions, commit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import batchproof
+from batchproof.places import CHECKOUT
+from batchproof.records.decode import encode
+
+# For the pytest that a command starts: what was typed, the file to touch when all tests have ended, and
+# the dtype of this run if there is one for each of several.
+TYPED = "BATCHPROOF_COMMAND"
+ENDED = "BATCHPROOF_ENDED"
+PART = "BATCHPROOF_PART"
+PACKAGES = ("torch", "transformers", "hypothesis", "pytest")
 
 
 @dataclass(frozen=True)
@@ -41,3 +61,71 @@ class Provenance:
             f"* commit: {self.commit}",
             *(f"* work of {each}" for each in self.sittings),
         ]
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def command_line(*start: str) -> str:
+    """Returns what was typed. `start` replaces the program, whose path exists on this machine alone."""
+    return shlex.join([*start, *sys.argv[1:]])
+
+
+def pytest_line(arguments: Iterable[object]) -> str:
+    """Returns what was typed to run pytest: the command that started it, if one did."""
+    return os.environ.get(TYPED) or shlex.join(["pytest", *map(str, arguments)])
+
+
+def made_now(command: str | None = None) -> Provenance:
+    """Returns the provenance of a result that this process makes. `command` is what repeats it."""
+    return Provenance(
+        machine=Machine(cpu_name(), num_cores()),
+        versions=versions(),
+        command=command or command_line("python", "-m", "batchproof"),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=_commit(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the libraries that answers and searches depend on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def provenance(command: str | None = None) -> dict[str, Any]:
+    """Returns the same as JSON, for files without a record of their own."""
+    made: dict[str, Any] = encode(made_now(command))
+    return made
+
+
+def cpu_name() -> str:
+    """Returns the model name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def _commit() -> str:
+    """Returns the checkout's commit, with a note if files outside `results/` differ from it. An
+    installed package has none and returns its release."""
+    if CHECKOUT is None:
+        return f"none, release {batchproof.__version__}"
+    commit = _git(CHECKOUT, "rev-parse", "--short=12", "HEAD")
+    if not commit:
+        return "unknown"
+    is_dirty = _git(CHECKOUT, "status", "--porcelain", "--", ".", ":!results")
+    return f"{commit} with uncommitted changes" if is_dirty else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", *arguments]
+    try:
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from batchproof.records.decode import Key
+from pydantic import Field
+
 from batchproof.records.file_kinds import FileKind
 from batchproof.records.provenance import Provenance
 
@@ -16,7 +17,7 @@ class ToyRecord:
     """One small model. `worst` is the largest difference of a logit from float64, in units of E, and
     `worst_bfloat16` the same in bfloat16, None where that was not judged."""
 
-    model_type: Annotated[str, Key("type")]
+    model_type: Annotated[str, Field(alias="type")]
     form: str  # empty: as by default
     verdict: str
     reason: str

@@ -28,7 +28,7 @@ class PromiseCell:
 class Totals:
     """What all tests of an engine compared."""
 
-    num_runs: int | None = None  # workloads given to an engine, judged or not; older files lack it
+    num_runs: int = 0  # workloads given to an engine, judged or not
     num_workloads: int = 0
     num_requests: int = 0
     num_steps: int = 0

@@ -1,7 +1,7 @@
 """The test record: what one conformance test compared, and the failure that it found.
 
-The `trial` fixture and the plugin fill it in as plain JSON while the test runs, so that it travels with
-pytest's report from a worker process to its controller; `plugin.table.record_of` decodes it once there.
+The plugin makes it once, when the test ends. As JSON it travels with pytest's report from a worker
+process to the controller (`batchproof.plugin.item_record`).
 """
 
 from __future__ import annotations
@@ -43,22 +43,29 @@ class SourcePlace:
 
 
 @dataclass(frozen=True)
-class FailureRecord:
+class FindingRecord:
     """A broken promise as data.
 
     `rule` is the id of the check that found it; `facts` is what that rule saw, JSON values by name.
-    Nothing about a failure is ever read from its text.
+    Nothing about it is ever read from its text.
     """
 
     promise: str
     rule: str
     headline: str  # the first line of its report
-    case: str | None = None  # a curated case
     request_id: str | None = None
     step: int | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FailureRecord(FindingRecord):
+    """The failure of a test: the finding that decides its promise, and all that is known besides."""
+
+    case: str | None = None  # a curated case
     cause: str | None = None  # what the diagnosis names
     replay: str | None = None  # path of the failure file that --repro has written
+    others: tuple[FindingRecord, ...] = ()  # what the same runs break besides
 
     @property
     def raised_at(self) -> SourcePlace | None:
@@ -87,7 +94,7 @@ class TrialRecord:
     failure: FailureRecord | None = None
     is_stale: bool = False  # a known failure that passes
     is_own_failure: bool = False  # the harness failed, not the engine
-    is_wrong_input: bool = False  # so did it, because a case or an option is wrong
+    is_wrong_input: bool = False  # the harness failed because of a wrong case or option
     requirement: str = ""  # its id
     is_scored: bool = True  # in the requirement set that was asked for, if one was
 

@@ -15,6 +15,7 @@ from batchproof.findings.failure import CaseNote, Failure, Run, Scene, Subject
 from batchproof.findings.finding import Fact, Finding, Rule, thawed
 from batchproof.findings.finding_text import first_line
 from batchproof.records.decode import decode, encode
+from batchproof.records.file_kinds import json_lines
 from batchproof.requirements.promises import Promise
 from batchproof.workload.sampling_values import plain_values, sampling_params
 from batchproof.workload.workloads import Workload
@@ -162,7 +163,7 @@ class FailureFile:
 
     def text(self) -> str:
         """Returns the text of the file."""
-        return json.dumps(encode(self), indent=1) + "\n"
+        return json_lines(encode(self))
 
 
 def read_failure(path: Path) -> FailureFile:

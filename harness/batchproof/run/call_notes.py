@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from batchproof.findings.failure import Subject
+from batchproof.records.trial_record import TrialRecord
 from batchproof.workload.workloads import Workload
 
 CALL_SIZE = 512  # bytes in the file, of the fields that change with each call
@@ -34,7 +35,7 @@ class CallNote:
     first_contact: bool = False  # with this engine on this model, outside any workload
     subject: Subject | None = None
     workload: Workload | None = None  # the last that the engine was given
-    record: Mapping[str, Any] = field(default_factory=dict)  # of the test, as JSON
+    record: TrialRecord | None = None  # of the test, as far as it is known
     report: str = ""  # of a failure whose cause is being sought
     again: str = ""  # the command that runs the test again
     known: str | None = None  # why the test is a known failure

@@ -249,6 +249,11 @@ class Trial:
     @property
     def under_test(self) -> Subject:
         """Engine and model, as reports name them."""
-        subject, release = self.subject, self.ledger.release
-        place = (subject.model.device.type, subject.dtype_name, str(self.oracle.precision))
-        return Subject(self.spec.name, release, subject.name, *place)
+        return subject_of(self.spec, self.oracle, self.ledger.release)
+
+
+def subject_of(spec: EngineSpec, oracle: Oracle, release: str | None = None) -> Subject:
+    """Returns engine and model, as reports name them."""
+    model = oracle.subject
+    place = (model.model.device.type, model.dtype_name, str(oracle.precision))
+    return Subject(spec.name, release, model.name, *place)

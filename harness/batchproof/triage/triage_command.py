@@ -20,7 +20,7 @@ from batchproof.cli.result_files import write_result
 from batchproof.errors import EngineHang, UnsupportedModelError, UsageError
 from batchproof.models.catalogue import resolve_dtype
 from batchproof.models.embedded import DTYPES, EMBEDDED
-from batchproof.records.made import made_now
+from batchproof.records.provenance import made_now
 from batchproof.records.triage import (
     CLEAN,
     CONFIG,

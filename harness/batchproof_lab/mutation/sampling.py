@@ -8,8 +8,8 @@ from pathlib import Path
 
 from batchproof.errors import UsageError
 from batchproof.places import ROOT
-from batchproof.records.made import made_now
 from batchproof.records.mutants import MutantRecord, MutantsRecord
+from batchproof.records.provenance import made_now
 from batchproof.run.registry import resolve_engine, source_of
 from batchproof_lab.mutation.mutant_task import Baseline, BaselineTask, judge_baseline
 from batchproof_lab.mutation.operators import Mutant, mutants_of

@@ -12,7 +12,7 @@ import torch
 
 from batchproof.api import FinishReason, Request, TokenEvent
 from batchproof.bench.drive import serve_stepping
-from batchproof.records.made import command_line, made_now
+from batchproof.records.provenance import command_line, made_now
 
 NUM_STEPS = 200
 ROUNDS = 9

@@ -1,4 +1,4 @@
-"""Says what a run waits for: a person who sees nothing for a minute thinks that it is broken."""
+"""Says what a run waits for: a run that prints nothing for a minute looks broken."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 
 from batchproof.run.call_notes import CallNote
 
-SILENT_S = 10.0  # so long may a call last before a line is written
+SILENT_S = 10.0  # a call that lasts longer is named
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @contextmanager
-def watched(read: Callable[[], Iterable[CallNote]]) -> Iterator[None]:
+def hang_notices(read: Callable[[], Iterable[CallNote]]) -> Iterator[None]:
     """Looks at the notes from a thread as long as the block lasts, and writes a line on stderr for each
     call that lasts. Capturing does not hide it, if it begins while pytest captures nothing."""
     try:

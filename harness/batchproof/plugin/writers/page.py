@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchproof.plugin.artifacts.problems import FinishedRun, Problem, problems_of, unexplained
-from batchproof.plugin.promise_table import LEGEND, counted, totals_line
-from batchproof.plugin.verdict_file import in_words
+from batchproof.plugin.writers.problems import Problem, failed_tests, problems_of, unexplained
+from batchproof.plugin.writers.session import SessionFacts
+from batchproof.plugin.writers.table import LEGEND, counted, totals_line
+from batchproof.plugin.writers.verdict import in_words
 from batchproof.records.journal import JournalEntry
 from batchproof.records.markdown import header, line
 from batchproof.records.table import ConformanceTable
 from batchproof.records.trial_record import SourcePlace
+from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.promises import Promise
 
 LONGEST_REPORT = 20_000  # characters; a comment may have 65,536
 MOST_ROWS = 30
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run as the page shows it: the table engine x promise, all tests that failed, the verdicts by
+    engine, and what was left out."""
+
+    table: ConformanceTable
+    failed: tuple[JournalEntry, ...]
+    folder: Path  # of the files
+    known: tuple[JournalEntry, ...] = ()  # failed as expected
+    verdicts: Mapping[str, EngineVerdict] = field(default_factory=dict)
+    ways: Sequence[str] = ()  # options that leave tests out
+    selection: str = ""  # such as "12 of 510 tests"; empty: all ran
+
+    @classmethod
+    def of(
+        cls,
+        table: ConformanceTable,
+        finished: Sequence[JournalEntry],
+        folder: Path,
+        verdicts: Mapping[str, EngineVerdict],
+        facts: SessionFacts,
+    ) -> FinishedRun:
+        """Returns the run whose tests have these entries."""
+        known = tuple(each for each in finished if each.outcome == "known" and each.record)
+        num_tests = sum(each.record is not None for each in finished)
+        selection = ""
+        if facts.is_uncounted:
+            selection = f"{counted(num_tests, 'test')}, a selection"
+        elif facts.num_left_out:
+            selection = f"{num_tests} of {counted(num_tests + facts.num_left_out, 'test')}"
+        return cls(table, failed_tests(finished), folder, known, verdicts, facts.ways, selection)
 
 
 def summary_page(run: FinishedRun) -> str:
@@ -94,6 +130,8 @@ def _list(problems: Sequence[Problem]) -> Iterator[str]:
     for each in problems[:MOST_ROWS]:
         at = f" at {_place(each.at)}" if each.at else ""
         cause = f", {each.cause}" if each.cause else ""
+        if each.failure.others:
+            cause += f", and {counted(len(each.failure.others), 'more finding')}"
         name = each.shown.record.name if each.shown.record else each.shown.test
         yield f"* **{each.promise}**: {_code(' '.join(each.headline.split()))}{at}{cause}  "
         yield f"  {_code(name)}"
@@ -119,7 +157,7 @@ def _code(text: str) -> str:
 
 
 def _one_line(entry: JournalEntry) -> str:
-    return f"{_code(entry.test)}: {' '.join(entry.report.split())[:500]}"
+    return f"{_code(entry.test)}: {' '.join((entry.reason or entry.report).split())[:500]}"
 
 
 def _is_stale(entry: JournalEntry) -> bool:

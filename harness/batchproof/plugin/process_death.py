@@ -1,11 +1,12 @@
-"""The report of a test whose worker is gone: what its last note, its stacks and its exit status say."""
+"""The report of a test whose process died or hung: what its last note, its stacks and its exit status
+say."""
 
 from __future__ import annotations
 
 import re
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -17,8 +18,9 @@ from batchproof.findings.failure import Failure, Run, Scene
 from batchproof.findings.failure_text import failure_text
 from batchproof.findings.finding import Rule, found
 from batchproof.places import PACKAGE
-from batchproof.plugin.entering import FIRST_CONTACT, enter
-from batchproof.plugin.promise_table import RECORD, describe_for_junit
+from batchproof.plugin.failure_entry import FIRST_CONTACT, record_failure
+from batchproof.plugin.item_record import attach_record, describe_for_junit
+from batchproof.records.trial_record import Ledger, TrialRecord
 from batchproof.run.call_notes import CallNote
 from batchproof.run.source_places import Frame, innermost
 
@@ -73,24 +75,26 @@ def _frames(dump: str) -> list[Frame]:
     return [(file, int(line), name) for file, line, name in inner][::-1]
 
 
-def complete(report: pytest.TestReport, note: CallNote, how: Ending) -> None:
-    """Makes the report of a lost test that of a broken promise, and counts it for the table.
+def complete_report(report: pytest.TestReport, note: CallNote, how: Ending) -> TrialRecord | None:
+    """Makes the report of a lost test that of a broken promise and returns the record that it carries;
+    None if it was no conformance test.
 
     A failure whose cause was being sought keeps its own report.
     """
-    if note.subject is None:
-        return  # it was no conformance test
-    record = dict(note.record)
+    record, subject = note.record, note.subject
+    if record is None or subject is None:
+        return None
     if note.report:
         text = f"{note.report}\nits cause was being sought when this happened: {how.what}"
     else:
         finding = found(how.rule, what=how.what, evidence=how.frames, at=how.at)
-        workload = note.workload or FIRST_CONTACT
-        failure = Failure(finding, Scene((Run(0, workload),)), note.subject)
-        enter(record, finding, requests=workload.requests)
+        failure = Failure(finding, Scene((Run(0, note.workload or FIRST_CONTACT),)), subject)
+        said = Ledger(release=subject.release, precision=subject.precision)
+        record = replace(record, failure=record_failure(failure), ledger=said)
         text = failure_text(failure)
     report.longrepr = f"{text}\n{note.again}"
-    vars(report)[RECORD] = record
-    describe_for_junit(report)
+    attach_record(report, record)
+    describe_for_junit(report, record)
     if note.known is not None:
         report.outcome, report.wasxfail = "skipped", note.known
+    return record

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from batchproof.plugin.promise_table import counted
+from batchproof.plugin.writers.table import counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVERS = ("nvidia*", "nvmap", "kfd", "dxg")  # in /dev: CUDA, CUDA on Tegra, ROCm, either in WSL
 
 
 def may_have_gpu() -> bool:
-    """Returns False only if torch would find none: then nobody needs to import it for the answer."""
+    """Returns False only if torch would find none: then the answer needs no import of it."""
     is_known = sys.platform == "linux" and "torch" not in sys.modules
     return not is_known or any(any(Path("/dev").glob(each)) for each in DRIVERS)
 
@@ -30,23 +30,23 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
     Which GPUs a process can see is settled when it first asks for CUDA, and imports do that. A worker
     that replaces a dead one has the same specification.
     """
-    gpus = shared_out(config)
+    gpus = gpus_for_workers(config)
     for number, spec in enumerate(specs):
         if len(gpus) > 1:
             spec.env = {**(getattr(spec, "env", None) or {}), VISIBLE: gpus[number % len(gpus)]}
 
 
-def shared_out(config: pytest.Config) -> list[str]:
+def gpus_for_workers(config: pytest.Config) -> list[str]:
     """Returns the GPUs that workers take turns on, as CUDA names them; none if one was asked for by
     number.
     """
     if config.getoption("--device") not in ("auto", "cuda") or not may_have_gpu():
         return []
     cuda = import_module("torch").cuda
-    return visible(cuda.device_count()) if cuda.is_available() else []
+    return visible_gpus(cuda.device_count()) if cuda.is_available() else []
 
 
-def visible(count: int) -> list[str]:
+def visible_gpus(count: int) -> list[str]:
     """Returns the visible GPUs: those in the environment variable, whose names need not be numbers,
     else one number for each GPU.
     """
@@ -60,7 +60,7 @@ def header(config: pytest.Config) -> list[str]:
     worker.
     """
     num_workers = len(config.getoption("tx", None) or ())
-    gpus = shared_out(config)
+    gpus = gpus_for_workers(config)
     if not (num_workers and gpus) or hasattr(config, "workerinput"):
         return []
     shares = [f"gw{number} on {gpus[number % len(gpus)]}" for number in range(num_workers)]

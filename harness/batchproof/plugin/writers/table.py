@@ -1,19 +1,15 @@
-"""The table engine x promise: what the test records of a session add up to, and the lines below it."""
+"""The table engine x promise, to which the records of tests add up: as text and as a record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import pytest
-
 from batchproof.models.embedded import EMBEDDED
-from batchproof.records.decode import decode
-from batchproof.records.table import PromiseCell, Totals
-from batchproof.records.trial_record import TrialRecord
+from batchproof.plugin.writers.session import SessionFacts
+from batchproof.records.journal import JournalEntry
+from batchproof.records.table import ConformanceTable, PromiseCell, Totals
 from batchproof.requirements.promises import Promise
 from batchproof.requirements.tally import Outcome, cells_of, totals_of
-
-RECORD = "batchproof"  # the attribute of a report that holds it, and travels along from a worker
 
 LEGEND = (
     "n: tests passed   ~n: with n near-ties   FAIL n: tests failed   known n: failed as expected",
@@ -21,36 +17,14 @@ LEGEND = (
 )
 
 
-def record_of(report: pytest.TestReport) -> TrialRecord | None:
-    """Returns the test record as it is now, or None for a test that is no conformance test."""
-    noted = getattr(report, RECORD, None)
-    return None if noted is None else decode(TrialRecord, noted)
+def outcomes_of(finished: Iterable[JournalEntry]) -> Iterator[Outcome]:
+    """Yields the outcome of each conformance test that is scored."""
+    for entry in finished:
+        if entry.record is not None and entry.record.is_scored:
+            yield entry.outcome, entry.record
 
 
-def describe_for_junit(report: pytest.TestReport) -> None:
-    """Adds the properties that JUnit XML shows of a conformance test."""
-    record = record_of(report)
-    if record is None:
-        return
-    said: dict[str, object] = {"engine": record.engine, "model": record.model}
-    said["promise"] = ", ".join(record.counted_for)
-    if failure := record.failure:
-        said |= {"rule": failure.rule, "cause": failure.cause, "replay": failure.replay}
-        at = failure.raised_at or record.defined_at
-        said["source"] = at and f"{at.file}:{at.line}"
-    report.user_properties += [(name, value) for name, value in said.items() if value]
-
-
-def outcomes_of(reports: Iterable[pytest.TestReport]) -> Iterator[Outcome]:
-    """Yields the outcome of each conformance test. Errors of set-up and tear-down count as failures."""
-    for report in reports:
-        is_last_word = report.when == "call" or report.outcome != "passed"
-        record = record_of(report) if is_last_word else None
-        if record is not None and record.is_scored:
-            yield "known" if hasattr(report, "wasxfail") else report.outcome, record
-
-
-def in_order(
+def ordered(
     outcomes: Iterable[Outcome], engines: Sequence[str], models: Sequence[str]
 ) -> list[Outcome]:
     """Returns the outcomes as one process would report them: workers report in any order. Models that
@@ -58,6 +32,26 @@ def in_order(
     engine_at = {name: at for at, name in enumerate(engines)}
     model_at = {name: at for at, name in enumerate(dict.fromkeys((*models, *EMBEDDED)))}
     return sorted(outcomes, key=lambda each: (engine_at[each[1].engine], model_at[each[1].model]))
+
+
+def conformance(outcomes: list[Outcome], facts: SessionFacts) -> ConformanceTable:
+    """Returns the table as a record, of ordered outcomes."""
+    engines = tuple(dict.fromkeys(record.engine for _, record in outcomes))
+    return ConformanceTable(
+        made=facts.made,
+        engines=engines,
+        cells={engine: cells_of(engine, outcomes) for engine in engines},
+        totals={engine: totals_of(engine, outcomes) for engine in engines},
+        models=tuple(dict.fromkeys(record.model for _, record in outcomes)),
+        device=facts.conditions.device,
+        dtype=facts.conditions.dtype,
+        precision=facts.precision,
+        torch=facts.torch,
+        promises={promise.id: promise.title for promise in Promise},
+        notes=tuple(notes(outcomes)),
+        exit_status=facts.exit_status,
+        is_complete=facts.is_complete,
+    )
 
 
 def num_compared(outcomes: Iterable[Outcome]) -> int:

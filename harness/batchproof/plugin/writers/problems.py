@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from batchproof.cli.config_file import OWN, SHARED
 from batchproof.findings.causes import Cause
 from batchproof.places import repository
 from batchproof.records.journal import JournalEntry
-from batchproof.records.table import ConformanceTable
 from batchproof.records.trial_record import FailureRecord, SourcePlace
-from batchproof.records.verdict import EngineVerdict
 from batchproof.requirements.promises import Promise
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run as its files show it: the table engine x promise, all tests that failed, the verdicts by
-    engine, and what was left out."""
-
-    table: ConformanceTable
-    failed: tuple[JournalEntry, ...]
-    folder: Path  # of the files
-    known: tuple[JournalEntry, ...] = ()  # failed as expected; the report is the reason, with its link
-    verdicts: Mapping[str, EngineVerdict] = field(default_factory=dict)
-    ways: Sequence[str] = ()  # options that leave tests out
-    selection: str = ""  # such as "12 of 510 tests"; empty: all ran
 
 
 @dataclass(frozen=True)
@@ -59,23 +41,23 @@ class Problem:
         found = self.failure.headline.removeprefix(f"{self.promise} is broken: ")
         return found if len(self.tests) == 1 else f"{found} ({len(self.tests)} tests)"
 
-    @property
-    def fingerprint(self) -> str:
-        """Stays the same while lines move and tests come and go."""
-        at = (self.at.file, self.at.name) if self.at else ()
-        known = "\0".join((self.engine, self.promise.id, self.failure.rule, *at))
-        return hashlib.sha256(known.encode()).hexdigest()[:32]
+
+def failed_tests(finished: Iterable[JournalEntry]) -> tuple[JournalEntry, ...]:
+    """Returns the tests that fail the run: what is not scored fails nothing."""
+    scored = (each for each in finished if each.record is None or each.record.is_scored)
+    return tuple(each for each in scored if each.outcome == "failed")
 
 
 def problems_of(failed: Iterable[JournalEntry]) -> list[Problem]:
     """Returns the problems of the engines, by promise and then by the number of tests."""
-    groups: dict[str, list[Problem]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[Problem]] = defaultdict(list)
     for entry in failed:
         record = entry.record
         if record is not None and record.failure is not None and not record.is_stale:
             at = record.failure.raised_at or record.defined_at or _configuration()
             each = Problem(record.engine, record.failure, at, entry, (record.name,))
-            groups[each.fingerprint].append(each)
+            place = (at.file, at.name) if at else ()  # no line, which moves
+            groups[record.engine, record.failure.promise, record.failure.rule, *place].append(each)
     return sorted(map(_together, groups.values()), key=_rank)
 
 

@@ -1,0 +1,114 @@
+"""Which collected tests are run: not those of the other kind of run, not those that a journal holds,
+and with `--requirement` only the requirements named. Counts what is left out, also by -k, -m,
+--deselect and --lf.
+
+With workers it is they who deselect; each passes its count to the controller when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchproof.places import SUITE
+from batchproof.plugin import problems
+from batchproof.plugin.bench_options import FIXTURES
+from batchproof.plugin.item_names import INSTALLED_SUITE
+from batchproof.plugin.requirement_ids import is_conformance_test, requirement_id
+from batchproof.plugin.scoring import ONE
+from batchproof.validation.values import near
+
+KEY = "batchproof_deselected"  # in a worker's output
+WAYS = {
+    "keyword": "-k",
+    "markexpr": "-m",
+    "deselect": "--deselect",
+    "lf": "--lf",
+    "requirement": "--requirement",
+}
+
+
+def keep(
+    config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[pytest.Item], bool]
+) -> None:
+    """Deselects all other tests."""
+    others = [item for item in items if not is_kept(item)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = filter(is_kept, items)
+
+
+class Deselection:
+    """The plugin, in all processes. `finished`: node ids of the tests that a journal holds."""
+
+    def __init__(self, config: pytest.Config, finished: Collection[str]) -> None:
+        self._config = config
+        self._finished = frozenset(finished)
+        self._names: set[str] = set()  # deselected conformance tests
+
+    def num_without(self, finished: Collection[str]) -> int:
+        """Returns how many tests were deselected, except for those that are finished."""
+        return len(self._names.difference(finished))
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Returns whether tests may be left out that were never collected."""
+        return bool(self._config.getoption("lf", False)) or any(self._parts())
+
+    def ways(self) -> tuple[str, ...]:
+        """Returns the options that leave tests out, as they were typed or configured."""
+        option = self._config.option
+        found = [flag for dest, flag in WAYS.items() if getattr(option, dest, None)]
+        models = ["--model"] if option.model else []
+        return (*found, *models, *(["naming single tests"] if any(self._parts()) else []))
+
+    def _parts(self) -> Iterator[str]:
+        """Yields the arguments that name a part of the suite or of a file."""
+        for argument in self._config.args:
+            path = Path(argument.partition("::")[0]).resolve()
+            is_module = argument.startswith(INSTALLED_SUITE)
+            if "::" in argument or is_module or SUITE in path.parents:
+                yield argument
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects the tests that this run is not about."""
+        wants_benchmarks = bool(config.getoption("--benchmark-only", default=False))
+        required = self._required(items)
+
+        def is_kept(item: pytest.Item) -> bool:
+            fixtures = getattr(item, "fixturenames", ())
+            is_benchmark = "benchmark" in fixtures or not FIXTURES.isdisjoint(fixtures)
+            is_open = item.nodeid not in self._finished and (required is None or item in required)
+            return is_benchmark == wants_benchmarks and is_open
+
+        keep(config, items, is_kept)
+
+    def _required(self, items: Sequence[pytest.Item]) -> set[pytest.Item] | None:
+        """Returns the tests of the requirements named; None if none is named."""
+        asked = self._config.getoption(ONE)
+        by_id: dict[str, list[pytest.Item]] = {}
+        for item in filter(is_conformance_test, items) if asked else ():
+            by_id.setdefault(requirement_id(item), []).append(item)
+        for each in asked:
+            if each not in by_id:
+                hint = near(each, by_id, "`batchproof judge requirements show current`")
+                problems.report(self._config, f"{ONE} {each!r} is none of this run; {hint}")
+        found = {item for each in asked for item in by_id.get(each, ())}
+        return found if asked else None
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Collects what is deselected, but benchmarks and tests of other things."""
+        self._names |= {item.nodeid for item in items if is_conformance_test(item)}
+
+    def pytest_sessionfinish(self) -> None:
+        """Passes the node ids to the controller, in a worker."""
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[KEY] = sorted(self._names)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Takes over the node ids of a worker that has ended."""
+        self._names.update(getattr(node, "workeroutput", {}).get(KEY, ()))

@@ -1,0 +1,96 @@
+"""The files that a run writes: `--table`, `--verdict`, `--journal`, `--artifacts` and `--repro`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from batchproof.errors import UsageError
+
+TABLE, VERDICT, JOURNAL = "--table", "--verdict", "--journal"
+ARTIFACTS, REPRO = "--artifacts", "--repro"
+HELP = {
+    REPRO: "for each failure write a file for `python -m batchproof replay` and a YAML case to DIR",
+    TABLE: "write the table engine x promise to FILE as JSON when the session ends",
+    ARTIFACTS: "write all that CI keeps or shows of the run to DIR: summary.md, junit.xml, table.json, "
+    "failures/ and, with one engine, verdict.json",
+    VERDICT: "write the verdict on the engine to FILE as JSON when the session ends",
+    JOURNAL: "write each finished test to FILE, and leave out those that it holds already",
+}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Absolute paths of the files and folders that were asked for."""
+
+    table: Path | None
+    verdict: Path | None
+    journal: Path | None
+    artifacts: Path | None
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    """Adds the options to pytest's parser."""
+    for option, text in HELP.items():
+        group.addoption(option, metavar="DIR" if option in (ARTIFACTS, REPRO) else "FILE", help=text)
+
+
+def resolve_outputs(config: pytest.Config) -> Outputs:
+    """Returns the paths, and makes the folder of artifacts, which is given the other files unless their
+    options name others. Raises `UsageError` for a path that cannot be written."""
+    option, get = config.option, config.getoption
+    is_benchmark = bool(get("--benchmark-only", default=False))
+    folder = _artifacts(get(ARTIFACTS), is_benchmark)
+    has_one_engine = len(get("--engine") or ()) == 1
+    if folder is not None:
+        option.table = option.table or str(folder / "table.json")
+        option.repro = option.repro or str(folder / "failures")
+        if has_one_engine:
+            option.verdict = option.verdict or str(folder / "verdict.json")
+        option.xmlpath = getattr(option, "xmlpath", None) or str(folder / "junit.xml")
+    if option.repro and Path(option.repro).exists() and not Path(option.repro).is_dir():
+        raise UsageError(f"{REPRO} {option.repro!r} is a file, but must be a folder")
+    journal = Path(option.journal) if option.journal else None
+    if journal is not None and (journal.is_dir() or not journal.parent.is_dir()):
+        raise UsageError(f"{JOURNAL} {option.journal!r} must name a file in a folder that is there")
+    table, verdict = (_json(name, get(name), is_benchmark) for name in (TABLE, VERDICT))
+    if verdict is not None and not has_one_engine:
+        raise UsageError(f"{VERDICT} holds the verdict on one engine: name one with --engine")
+    return Outputs(table, verdict, journal and journal.resolve(), folder)
+
+
+def _artifacts(asked: str | None, is_benchmark: bool) -> Path | None:
+    if asked is None:
+        return None
+    if is_benchmark:
+        raise UsageError(f"{ARTIFACTS} {asked!r} is of conformance tests: leave out --benchmark-only")
+    if not asked:
+        raise UsageError(f"{ARTIFACTS} '' must name a folder")
+    folder = Path(asked).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{ARTIFACTS} {asked!r} can be no folder: {error.strerror}") from error
+    return folder
+
+
+def _json(option: str, asked: str | None, is_benchmark: bool) -> Path | None:
+    """Returns the path of a JSON file to write. Raises `UsageError`."""
+    if asked is None:
+        return None
+    path = Path(asked)
+    folder, problem = repr(str(path.parent)), None
+    if path.is_dir() or path.suffix != ".json":
+        problem = "must name a file that ends in .json"
+    elif not path.parent.is_dir():
+        problem = f"names the folder {folder}, which is not there"
+    elif not os.access(path.parent, os.W_OK):
+        problem = f"names the folder {folder}, where nothing can be written"
+    elif is_benchmark:
+        problem = "has nothing to write with --benchmark-only"
+    if problem is not None:
+        raise UsageError(f"{option} {asked!r} {problem}")
+    return path.resolve()

@@ -1,0 +1,262 @@
+"""The recorder: collects the reports of all tests, settles the exit status, and calls the writers.
+
+It runs in the process that hears of all tests: the controller, if there are workers. A test has one
+entry, which is made at its end and written to the journal at once; all else that a run writes is a
+function of the list of entries. A session fails if it compared nothing at all, or only tokens of a
+model that could not have shown a fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from batchproof.errors import Interrupt, UsageError
+from batchproof.plugin.deselection import Deselection
+from batchproof.plugin.exit_status import SessionEnd, exit_status
+from batchproof.plugin.item_names import AGAIN_OPTIONS, options_given
+from batchproof.plugin.item_record import record_of
+from batchproof.plugin.outputs import Outputs
+from batchproof.plugin.problems import HEARD, TOLD
+from batchproof.plugin.scoring import ASKED
+from batchproof.plugin.selection import SELECTION
+from batchproof.plugin.writers import verdict
+from batchproof.plugin.writers.page import FinishedRun, summary_page
+from batchproof.plugin.writers.problems import failed_tests
+from batchproof.plugin.writers.session import SessionFacts
+from batchproof.plugin.writers.summary import empty_selection, summary_lines
+from batchproof.plugin.writers.table import conformance, ordered, outcomes_of
+from batchproof.records.file_kinds import replace_text
+from batchproof.records.journal import TESTS, JournalEntry, NoHead, entries
+from batchproof.records.provenance import ENDED, made_now, pytest_line
+from batchproof.records.table import CONFORMANCE, ConformanceTable
+from batchproof.records.verdict import VERDICT, Conditions, EngineVerdict
+from batchproof.requirements.tally import Outcome
+from batchproof.requirements.verdict_of_journal import without_local_paths
+
+FINISHED = "batchproof_finished"  # in a worker's input: the tests that the journal holds
+LAST_PHASES = ("teardown", "???")  # ???: the process of a worker is gone
+TABLE_EVERY_S = 20.0  # a session that is killed leaves the table so far
+REPEATED = (*(each for each in AGAIN_OPTIONS if each != "--engine"), "--hypothesis-profile")
+
+
+class Recorder:
+    """The plugin. It owns the entries of the session."""
+
+    def __init__(self, config: pytest.Config, outputs: Outputs, deselection: Deselection) -> None:
+        self._config, self._outputs, self._deselection = config, outputs, deselection
+        journal = outputs.journal
+        self._writer = TESTS.append_to(journal, NoHead()) if journal else None
+        self._earlier = {each.test: each for each in entries(journal)} if journal else {}
+        self._reports: dict[str, list[pytest.TestReport]] = {}  # of tests under way
+        self._entries: list[JournalEntry] = []
+        self._verdicts: Sequence[EngineVerdict] = ()
+        self._signal_status: int | None = None
+        self._table_written_at = monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Makes the entry of a test that has ended, and writes it down."""
+        reports = self._reports.setdefault(report.nodeid, [])
+        reports.append(report)
+        if report.when in LAST_PHASES:
+            entry = entry_of(self._reports.pop(report.nodeid))
+            self._entries.append(entry)
+            if self._writer is not None:
+                self._writer.append(entry)
+            self._write_table_so_far()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Gives a worker the finished tests: one that replaces a dead one must see the same tests."""
+        node.workerinput[FINISHED] = sorted(self._earlier)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Notes which signal it was."""
+        if isinstance(excinfo.value, Interrupt):
+            self._signal_status = excinfo.value.exit_code
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Settles the exit status, and writes the files if there were conformance tests."""
+        if ENDED in os.environ:
+            Path(os.environ[ENDED]).touch()
+        is_whole = ran_to_its_end(session)
+        self._verdicts = self._reach_verdicts(is_whole)
+        outcomes = self._outcomes()
+        session.exitstatus = exit_status(self._end(session), outcomes)
+        if self._outputs.verdict is not None:
+            for reached in self._verdicts:
+                VERDICT.write(without_local_paths(reached), self._outputs.verdict)
+        if outcomes and self._outputs.table is not None:
+            table = self._write_table(outcomes, int(session.exitstatus), is_whole)
+            if self._outputs.artifacts is not None:
+                run = self._finished_run(table, self._outputs.artifacts)
+                replace_text(self._outputs.artifacts / "summary.md", summary_page(run))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints the table engine x promise, what limits its meaning, verdicts and files."""
+        outcomes = self._outcomes()
+        write = terminalreporter.write_line
+        if outcomes:
+            terminalreporter.section("Batchproof: engine x promise")
+            for line, is_bad in summary_lines(outcomes):
+                write(line, red=is_bad)
+        elif (words := self._empty_selection(terminalreporter)) is not None:
+            write(words, red=not self._entries)
+        asked = self._config.stash[ASKED]
+        if asked is not None and self._verdicts:
+            terminalreporter.section(f"Batchproof: requirement set {asked.name}")
+            for each in self._verdicts:
+                said = verdict.in_words(each, self._deselection.ways())
+                write(f"{each.engine}: {said}", red=each.verdict in ("broken", "incomplete"))
+        for line in self._files(bool(outcomes)):
+            write(line)
+
+    def pytest_unconfigure(self) -> None:
+        """Closes the journal."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _outcomes(self) -> list[Outcome]:
+        selection = self._config.stash[SELECTION]
+        names = [spec.name for spec in selection.engines]
+        return ordered(outcomes_of(self._entries), names, selection.model_names)
+
+    def _end(self, session: pytest.Session) -> SessionEnd:
+        is_open = any(each.verdict == "incomplete" for each in self._verdicts)
+        return SessionEnd(
+            status=int(session.exitstatus),
+            num_failed=len(failed_tests(self._entries)),
+            is_cut_short=bool(session.shouldfail),
+            signal_status=self._signal_status,
+            has_problem=HEARD in self._config.stash,
+            is_open=is_open and self._config.stash[ASKED] is not None,
+        )
+
+    def _reach_verdicts(self, is_whole: bool) -> list[EngineVerdict]:
+        """Returns the verdict on each engine, if one is asked for: on the tests of the journal too."""
+        finished = self._earlier | {each.test: each for each in self._entries}
+        asked, left_out = self._config.stash[ASKED], self._deselection
+        is_asked = self._outputs.verdict is not None or asked is not None
+        if not is_asked or not any(each.record for each in finished.values()):
+            return []
+        if asked is None:  # a set shows by itself whether something is missing
+            is_whole &= not (left_out.is_uncounted or left_out.num_without(finished))
+        return verdict.verdicts([*finished.values()], self._facts(0, is_whole))
+
+    def _facts(self, exit_status: int, is_complete: bool) -> SessionFacts:
+        config = self._config
+        selection = config.stash[SELECTION]
+        tests = {each.test for each in self._entries if each.record is not None}
+        return SessionFacts(
+            made=made_now(pytest_line(config.invocation_params.args)),
+            engines=tuple(spec.name for spec in selection.engines),
+            conditions=Conditions(
+                options=tuple(f"{name}={value}" for name, value in options_given(config, REPEATED)),
+                models=selection.model_names,
+                device=selection.device,
+                dtype=selection.dtype,
+                profile=config.getoption("--hypothesis-profile") or "default",
+            ),
+            precision=str(selection.precision) or "as the model",
+            torch=version("torch"),
+            requirements=config.stash[ASKED],
+            exit_status=exit_status,
+            is_complete=is_complete,
+            num_left_out=self._deselection.num_without(tests),
+            is_uncounted=self._deselection.is_uncounted,
+            ways=self._deselection.ways(),
+        )
+
+    def _write_table(self, outcomes: list[Outcome], status: int, is_complete: bool) -> ConformanceTable:
+        assert self._outputs.table is not None, "it is written if it is asked for"
+        table = conformance(outcomes, self._facts(status, is_complete))
+        CONFORMANCE.write(table, self._outputs.table)
+        return table
+
+    def _write_table_so_far(self) -> None:
+        """Writes the table from time to time, marked as incomplete."""
+        is_due = monotonic() - self._table_written_at > TABLE_EVERY_S
+        if self._outputs.table is not None and is_due and (outcomes := self._outcomes()):
+            self._table_written_at = monotonic()
+            self._write_table(outcomes, int(pytest.ExitCode.INTERRUPTED), is_complete=False)
+
+    def _finished_run(self, table: ConformanceTable, folder: Path) -> FinishedRun:
+        verdicts = {each.engine: each for each in self._verdicts}
+        facts = self._facts(table.exit_status, table.is_complete)
+        return FinishedRun.of(table, self._entries, folder, verdicts, facts)
+
+    def _empty_selection(self, terminalreporter: pytest.TerminalReporter) -> str | None:
+        """Returns that -k and -m left no conformance test; pytest itself prints only what it
+        deselected."""
+        stash = self._config.stash
+        if terminalreporter.stats.get("error") or HEARD in stash or TOLD in stash:
+            return None  # what could not be collected, or is wrong with the run, is printed
+        deselected = terminalreporter.stats.get("deselected", ())
+        return empty_selection(self._config.option, len(self._entries), deselected)
+
+    def _files(self, has_table: bool) -> list[str]:
+        """Returns a line for each file that was asked for."""
+        asked, lines = self._outputs, []
+        if asked.table is not None:
+            written = f"table: {asked.table}"
+            lines += [written if has_table else f"{asked.table}: not written, for there is no table"]
+        if asked.artifacts is not None:
+            lines += [f"artifacts: {asked.artifacts}"]
+        if asked.verdict is not None and not self._verdicts:
+            lines += [f"{asked.verdict}: not written"]
+        elif asked.verdict is not None and self._config.get_verbosity() >= 0:  # -q: for a program
+            lines += [f"verdict: {asked.verdict}"]
+        return lines
+
+
+def entry_of(reports: Sequence[pytest.TestReport]) -> JournalEntry:
+    """Returns the entry of a test that has ended: its last report that did not pass decides."""
+    records = [record for record in map(record_of, reports) if record is not None]
+    record = records[-1] if records else None
+    is_unscored = record is not None and not record.is_scored
+    outcome, text, reason = "passed", "", ""
+    for report in reports:
+        if not report.passed:
+            is_forgiven = hasattr(report, "wasxfail")
+            outcome = report.outcome if not is_forgiven else "failed" if is_unscored else "known"
+            reason = str(report.wasxfail) if outcome == "known" else ""
+            text = _text(report)
+    seconds = round(sum(each.duration for each in reports), 3)
+    return JournalEntry(reports[0].nodeid, outcome, seconds, record, text, reason)
+
+
+def _text(report: pytest.TestReport) -> str:
+    longrepr: object = report.longrepr
+    if isinstance(longrepr, tuple):  # of a skip: file, line, reason
+        return str(longrepr[2]).removeprefix("Skipped: ")
+    return str(longrepr)
+
+
+def ran_to_its_end(session: pytest.Session) -> bool:
+    """Returns whether no selected test is missing, by pytest's own exit status."""
+    was_stopped = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return not (was_stopped or session.shouldstop or session.shouldfail)
+
+
+def register(config: pytest.Config, outputs: Outputs) -> None:
+    """Registers what selects tests, in all processes, and the recorder where all are heard of. Raises
+    `UsageError` if the journal is none."""
+    worker = getattr(config, "workerinput", None)
+    try:
+        if worker is None and outputs.journal is not None:
+            finished: Sequence[str] = [each.test for each in entries(outputs.journal)]
+        else:
+            finished = [] if worker is None else worker.get(FINISHED, ())
+        deselection = Deselection(config, finished)
+        config.pluginmanager.register(deselection, "batchproof-deselection")
+        if worker is None:
+            recorder = Recorder(config, outputs, deselection)
+            config.pluginmanager.register(recorder, "batchproof-recorder")
+    except UsageError as error:
+        raise UsageError(f"--journal: {error}") from None
